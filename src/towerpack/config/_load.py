@@ -17,7 +17,8 @@ from towerpack._core.naming import alike, did_you_mean
 from towerpack.config._config import Config, Key, keys_of
 
 C = TypeVar("C", bound=Config)
-_CODE = re.compile(r"[\w.]+:[\w.]+")
+# What Python can import; neither URLs nor paths.
+_CODE = re.compile(r"[^/]+:(?!/).*", re.DOTALL)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -26,8 +26,9 @@ LEFT = "left_by_code.txt"
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of the working directory that leaves a file where it is imported."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     Path("stranger.py").write_text(f"open({LEFT!r}, 'w').close()\n{LEFT.split('.')[0]} = dict\n")
+    Path("stran-ger.py").write_bytes(Path("stranger.py").read_bytes())
     yield
     sys.modules.pop("stranger", None)
 
@@ -36,7 +37,7 @@ CODE = {
     "task": "stranger:x",
     "data.inputter": "stranger:x",
     "data.augmenter": "stranger:x",
-    "model.network": "stranger:x",
+    "model.network": "stran-ger: x",
     "optimizer.name": "stranger:x",
     "train.trainer": "stranger:x",
     "train.callbacks": [{"subprocess:call": {"args": ["touch", LEFT]}}, "stranger:x"],
