@@ -110,7 +110,7 @@ class ExportedModel:
                 got=", ".join(sorted(inputs)) or "none",
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
-        arrays = {name: _fitting(inputs[name], info) for name, info in wanted.items()}
+        arrays = {name: fitting(inputs[name], info) for name, info in wanted.items()}
         empty = [name for name, array in arrays.items() if not array.size]
         if not empty or STRING in {info.dtype for info in wanted.values()}:
             return call(arrays)
@@ -144,7 +144,12 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
     return converted if wanted.kind in "fV" or np.array_equal(converted, array) else array
 
 
-def _fitting(value: Any, info: TensorInfo) -> np.ndarray:
+def fitting(value: Any, info: TensorInfo) -> np.ndarray:
+    """A value as an array of an input's dtype and shape.
+
+    Raises:
+        SpecError: It has another dtype or shape.
+    """
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,11 +30,13 @@ from towerpack.serving._versions import Versions
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
 
+T = TypeVar("T")
 _LIMITS = Limits()
 _POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
 _BODY_S, _STOP_S = 60, 30  # for a body to arrive, and for requests to end before the server does
 _TOLD = ("task", "class_names", "colours", "format")  # of `towerpack.json`, which holds paths too
+_LONG_BODY = 64 << 10
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
@@ -94,8 +96,12 @@ def create_app(
         except (TimeoutError, ClientDisconnect) as error:
             raise RequestError("The body did not arrive.", status=408) from error
         as_it_is = request.headers.get("content-type", "").startswith(_BYTES)
-        call = call_of(model, body, request.query_params if as_it_is else None, limits.pixels)
-        return Response(answer(call, await batcher.run(call)), media_type="application/json")
+        query = request.query_params if as_it_is else None
+        # What takes long would keep all other connections waiting.
+        aside = asyncio.to_thread if len(body) > _LONG_BODY else _here
+        call = await aside(call_of, model, body, query, limits.pixels)
+        text = await aside(answer, call, await batcher.run(call))
+        return Response(text, media_type="application/json")
 
     # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
     app.add_route("/v1/models/{asked}:predict", predict, methods=["POST"])
@@ -179,6 +185,10 @@ def serve(
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.Server(config).run(sockets=[listening])
+
+
+async def _here(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)
 
 
 def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:

@@ -225,6 +225,7 @@ def test_bodies_of_bytes(server: Server) -> None:
         ("signature_name=tensors&shape=3,8,8,4", 400),
         ("signature_name=tensors&dtype=float32", 400),
         ("signature_name=tensors&dtype=O", 400),
+        ("signature_name=tensors&dtype=,,,,", 400),
         ("signature_name=tensors&shape=x", 400),
         ("signature_name=pair", 400),
     ]:
@@ -233,6 +234,34 @@ def test_bodies_of_bytes(server: Server) -> None:
         if status == 200:
             found = [row["probabilities"] for row in answer.json()["predictions"]]
             np.testing.assert_allclose(found, served_model.probabilities(images), atol=1e-5)
+
+
+def test_a_query_cannot_ask_for_more_rows_than_it_brings(tmp_path: Path) -> None:
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32, "x")])
+        def call(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"sum": tf.reduce_sum(x, 1)}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "out" / "1"), {"serving_default": model.call})
+    (tmp_path / "out" / "1" / "towerpack.json").write_text('{"format": "saved_model"}')
+    server = Server(tmp_path / "out")
+    kind = {"content-type": "application/octet-stream"}
+    for shape in ("1000000000000,0", "9,0"):
+        answer = server.post(f"{PREDICT}?shape={shape}", content=b"", headers=kind)
+        assert (answer.status_code, "rows in 0 bytes" in answer.text) == (400, True)
+    deep = b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}"
+    assert server.post(PREDICT, content=deep).status_code == 400
+
+
+def test_a_request_of_many_rows_lets_others_pass(folder: Path) -> None:
+    server = Server(folder, limits=Limits(batch=2))
+    images = np.zeros([2000, 8, 8, 3], np.uint8)
+    kind = {"content-type": "application/octet-stream"}
+    many = post(f"{PREDICT}?signature_name=tensors", content=images.tobytes(), headers=kind)
+    few = post(f"{PREDICT}?signature_name=tensors", content=images[:1].tobytes(), headers=kind)
+    seconds = [answer.elapsed.total_seconds() for answer in server.send(many, *[few] * 8)]
+    assert max(seconds[1:]) < seconds[0] / 4
 
 
 def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
