@@ -61,6 +61,8 @@ def serve_model(
         if token is None and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo("Whoever reaches this machine can use it: --token asks for one.", err=True)
 
+    if token is None:  # Typer leaves out an empty variable.
+        token = os.environ.get("TOWERPACK_TOKEN")
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
     serve(export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready)
 

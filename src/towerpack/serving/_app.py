@@ -23,7 +23,7 @@ from starlette.responses import Response
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._connections import Connection, most_connections
-from towerpack.serving._gate import Gate, Limits, Metrics, error_response
+from towerpack.serving._gate import LOOPBACK, Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
 
@@ -41,7 +41,12 @@ _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
 def create_app(
-    path: str | Path, *, name: str | None = None, token: str | None = None, limits: Limits = _LIMITS
+    path: str | Path,
+    *,
+    name: str | None = None,
+    token: str | None = None,
+    limits: Limits = _LIMITS,
+    local: bool = False,
 ) -> FastAPI:
     """Load a model and make the ASGI application that serves it.
 
@@ -51,10 +56,17 @@ def create_app(
         token: If given, requests must bring `Authorization: Bearer TOKEN`; the page and the health
             need none.
         limits: What is taken at most.
+        local: Without a token, answer only requests whose `Host` is a name of this machine's
+            loopback: no page of another site can then reach the model through a browser.
 
     Raises:
-        ConfigError: There is no model, or its name cannot be part of a path.
+        ConfigError: There is no model, its name cannot be part of a path, or the token is empty.
     """
+    if token is not None and not token.strip():
+        raise ConfigError(
+            "The token is empty, so it would keep nobody out.",
+            fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
+        )
     path = Path(path).resolve()
     name = path.name if name is None else name
     if not name or set(name) & set("/:?#"):
@@ -75,7 +87,7 @@ def create_app(
 
     # Its pages of documentation load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
+    app.add_middleware(Gate, token=token, limits=limits, metrics=metrics, local=local)
 
     @app.exception_handler(HTTPException)
     def not_found(request: Request, error: HTTPException) -> Response:
@@ -174,7 +186,7 @@ def serve(
         what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
-        app = create_app(path, **options)
+        app = create_app(path, local=host in LOOPBACK, **options)
         limits: Limits = options.get("limits", _LIMITS)
         http: Any = partial(Connection, limits, most_connections(limits))
         config = uvicorn.Config(

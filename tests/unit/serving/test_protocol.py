@@ -317,6 +317,47 @@ def test_token(folder: Path) -> None:
     assert client.get("/healthz").status_code == client.get("/").status_code == 200
     right = {"authorization": "Bearer ä secret".encode()}
     assert client.get("/v1/models/light", headers=right).status_code == 200
+    for empty in ("", " "):
+        with pytest.raises(ConfigError, match="token is empty"):
+            create_app(folder, token=empty)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:8501", None, 200),
+        ("127.0.0.1", "http://127.0.0.1", 200),
+        ("[::1]:80", "http://[::1]:80", 200),
+        ("rebound.example:8501", None, 403),
+        ("rebound.example:8501", "http://rebound.example:8501", 403),
+        ("127.0.0.1.rebound.example", None, 403),
+        ("10.0.0.1", None, 403),
+        ("rebound1", None, 403),
+        ("localhost:8501", "https://page.example", 403),
+        ("localhost:8501", "http://localhost:9000", 403),
+        ("localhost:8501", "null", 403),
+    ],
+)
+def test_a_page_of_another_site_reaches_no_model_of_this_machine(
+    folder: Path, host: str, origin: str | None, status: int
+) -> None:
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    assert Server(folder, local=True).get("/v1/models/light", headers=headers).status_code == status
+    authorized = {**headers, "authorization": "Bearer secret"}
+    with_token = Server(folder, local=True, token="secret")
+    assert with_token.get("/v1/models/light", headers=authorized).status_code == 200
+
+
+def test_a_request_writes_one_line_of_the_log(folder: Path, caplog: Any, monkeypatch: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("it failed")
+
+    monkeypatch.setattr("towerpack.serving._app.call_of", fail)
+    answer = Server(folder).post("/v1/models/light%0AINFO%20all is well%1b[31m:predict", json={})
+    assert answer.status_code in (404, 500)
+    answer = Server(folder).post("/v1/models/light:predict?%0AINFO", json={})
+    assert answer.status_code == 500
+    assert not {"\n", "\x1b"} & {*"".join(record.getMessage() for record in caplog.records)}
 
 
 def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: Path) -> None:
