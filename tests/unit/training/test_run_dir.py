@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from towerpack import ConfigError
+from small_training import train
+from towerpack import ConfigError, TowerpackError
 from towerpack._core.logs import get_logger
+from towerpack.callbacks import ModelSaver
 from towerpack.training._run_dir import RunDir, default_run_dir
 
 
@@ -183,3 +186,20 @@ def test_the_default_is_named_for_the_program(
 ) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     assert default_run_dir() == Path("runs") / name
+
+
+def test_a_training_writes_through_no_link_of_its_directory(tmp_path: Path) -> None:
+    """Each file of a run, in a directory from elsewhere, is a link to a file of the user's."""
+    whole = tmp_path / "whole"
+    train(whole, [ModelSaver()], monitors=None)
+    names = [str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()]
+    assert {".lock", "log.txt", "run.json"} <= {*names}
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for name in names:
+        run = tmp_path / "runs" / name.replace("/", "-")
+        (run / name).parent.mkdir(parents=True)
+        (run / name).symlink_to(mine)
+        with contextlib.suppress(TowerpackError):
+            train(run, [ModelSaver()], monitors=None)
+        assert mine.read_text() == "mine", name
