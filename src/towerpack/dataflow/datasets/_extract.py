@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PureWindowsPath
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from towerpack._core.errors import DataFlowError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
@@ -139,7 +139,10 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
                 target.write(part)
     else:
         most = max_bytes + _HEADERS_BYTES * most_members
-        with _decompressed(archive) as plain, tarfile.open(fileobj=_UpTo(plain, most)) as tar:
+        with (
+            _decompressed(archive) as plain,
+            tarfile.open(fileobj=cast("IO[bytes]", _UpTo(plain, most))) as tar,
+        ):
             for member in tar:
                 if member.isdir() and not Path(member.name).parts:
                     continue  # "." is the folder itself
