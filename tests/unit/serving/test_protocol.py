@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 import served_model
 from served_model import png
-from towerpack import ConfigError, ModelDesc, RequestError, inference
+from towerpack import ConfigError, FormatError, ModelDesc, RequestError, inference
 from towerpack.checkpoint import CheckpointStore
 from towerpack.nn import expose
 from towerpack.serving import Client, Limits, create_app
@@ -393,6 +394,24 @@ def test_what_waits_is_bounded(folder: Path) -> None:
     assert {answer.status_code for answer in answers} == {200, 429}
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
+def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
+    served_model.export(tmp_path, 1)
+    second = tmp_path / "2"
+    shutil.copytree(tmp_path / "1", second)
+    (second / "towerpack.json").write_text(text)
+    server = Server(tmp_path)
+    assert server.get("/readyz").text == "version 1"
+    assert server.post(PREDICT, json={"instances": [b64(BRIGHT)]}).status_code == 200
+
+
+def test_a_keras_file_with_code_is_refused(tmp_path: Path) -> None:
+    layers = [keras.Input([2]), keras.layers.Lambda(lambda x: x + 1, output_shape=(2,))]
+    keras.Sequential(layers).save(tmp_path / "model.keras")
+    with pytest.raises(FormatError, match=r"model\.keras"):
+        inference.load_exported(tmp_path)
 
 
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
