@@ -63,6 +63,14 @@ def test_starts_are_recorded(tmp_path: Path) -> None:
     assert second["command"] == sys.orig_argv
 
 
+def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
+    words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x --lr 0.1"
+    with RunDir(tmp_path) as run:
+        run.record_start(seed=5, command=words.split())
+    [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert " ".join(start["command"]) == words.replace("abc", "***")
+
+
 def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
     config = {"loss": float("inf"), "path": Path("x"), "f": len, "sizes": (1, 2), 3: None}
     with RunDir(tmp_path) as run:
