@@ -74,8 +74,8 @@ class Blind(Walk):
 def test_exploration_falls_with_the_steps_of_the_environment(tmp_path: Path) -> None:
     Blind.taken = []
     agent = DQN(
-        Blind, network=MLP((4,)), num_envs=1, learning_starts=64, batch_size=8, buffer_size=64, train_freq=50,
-        learning_rate=0.0, exploration_fraction=0.5, exploration_final=0.2,
+        Blind, network=MLP((4,)), num_envs=1, learning_starts=64, batch_size=8, buffer_size=64,
+        train_freq=50, learning_rate=0.0, exploration_fraction=0.5, exploration_final=0.2,
     )  # fmt: skip
     agent.train(total_steps=4000, epoch_steps=4000, run_dir=tmp_path, monitors=[], seed=1)
     taken = np.array(Blind.taken[:4000])
