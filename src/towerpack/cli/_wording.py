@@ -13,7 +13,7 @@ _WORDS = {
     r"SmartInit\(…, ignore.*": "set transfer.ignore_mismatch=true or transfer.skip=REGEX",
     r"SmartInit\(…, rename=.*": "set transfer.pretrained to weights of this network",
     r"SmartInit\(skip=(.*?)\)": r"transfer.skip=\1",
-    r"TrainConfig\(resume='never', init=…\)": "transfer.pretrained=RUN and a new --run-dir",
+    r"TrainConfig\(resume='never', init=[^)]*\)": "set transfer.pretrained=RUN and --run-dir NEW",
     r"TrainConfig\((\w+=[^,)]*)[^)]*\)": r"\1",
     r"init=…": "transfer.pretrained=RUN",
     r"split a \w+ before.*": "set train.devices=NUMBER, which splits a processor",
