@@ -9,6 +9,7 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
+from towerpack._core.tables import lines_of, read_text
 from towerpack.cli._apps import open_run
 from towerpack.cli._model import model_of
 
@@ -71,7 +72,7 @@ def export(
         return
     if to is None and not (run / "checkpoints").is_dir():
         raise ConfigError(f"{run} is no run directory.", fix="say where to write: --to")
-    names = None if class_names is None else class_names.read_text().splitlines()
+    names = None if class_names is None else lines_of(read_text(class_names))
     export_model(
         model_of(target),
         run,

@@ -191,28 +191,19 @@ class Run:
             pipelines = [without_sizes(text) for text in (error.got, error.expected) if text]
             other_rows = len(pipelines) == 2 and pipelines[0] == pipelines[1]
             if at_an_end and (replicas != here or other_rows):
-                if replicas != here:
-                    _LOG.warning(
-                        "The run goes on with %d replicas instead of %d: the data start anew.",
-                        here, replicas,
-                    )  # fmt: skip
-                else:
-                    _LOG.warning(
-                        "The training data have another number of rows than in epoch %d. "
-                        "The next epoch reads the new data.\n  old: %s\n  new: %s",
-                        run.epoch, error.got, error.expected,
-                    )  # fmt: skip
+                _LOG.warning(
+                    "The run goes on with %s: the data start anew.",
+                    f"{here} replicas instead of {replicas}"
+                    if replicas != here
+                    else f"other rows ({error.expected} instead of {error.got})",
+                )
                 source.start(None)
                 return
             if other_rows and checkpoint is not None:
-                error.what = (
-                    f"The training data have another number of rows than when epoch {run.epoch} "
-                    "was interrupted."
-                )
                 error.fix = (
-                    f"restore the previous data until epoch {run.epoch} has ended; or remove "
-                    f"{checkpoint.path}, so that the run continues from an earlier checkpoint: at "
-                    "the end of an epoch, other data are allowed"
+                    f"restore the previous rows until epoch {run.epoch} has ended; or remove "
+                    f"{checkpoint.path}, so that the run continues at the end of an earlier epoch, "
+                    "where other rows are allowed"
                 )
             if replicas != here:
                 error.fix = (

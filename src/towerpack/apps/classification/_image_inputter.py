@@ -45,7 +45,10 @@ _INPUTTERS = {
     **dict.fromkeys(("mnist", "fashion_mnist"), "data_sets:MnistInputter"),
 }
 _AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
-_SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
+_SOME_APPLY = (
+    *("path", "train", "val", "test", "validation"),
+    *("num_classes", "class_names", "encoding"),
+)
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._label_pictures import Colour, read_labels, voc_colour
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
@@ -57,7 +58,7 @@ class Classes:
             names = config.class_names
         else:
             file = root_of(config) / (config.classes or "classes.txt")
-            names, in_file = _read(file)
+            names, in_file = _read(file, config.encoding)
             if colours is not None and any(in_file):
                 raise ConfigError(f"{file} and data.colours both name colours.", fix="one of them")
             colours = in_file if colours is None else colours
@@ -104,17 +105,15 @@ class Classes:
         return np.where(void, VOID, labels).astype(np.uint8)
 
 
-def _read(file: Path) -> tuple[list[str], list[Colour | None]]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:
+    if not file.is_file():
         raise ConfigError(
-            f"The names of the classes are not in {file}: {error}.",
-            fix="data.classes=FILE or data.class_names=[…]",
-        ) from error
+            f"The names of the classes are not in {file}.",
+            fix="set data.classes to a file, or list the names in data.class_names",
+        )
     names: list[str] = []
     colours: list[Colour | None] = []
-    for line in lines:
+    for line in lines_of(read_text(file, encoding)):
         row = _ROW.fullmatch(line.replace(",", " ").strip())
         if row is None or not row["name"].strip():
             continue

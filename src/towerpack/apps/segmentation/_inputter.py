@@ -113,9 +113,9 @@ class SceneInputter(FilesInputter):
             raise ConfigError("data.images is for COCO's annotations.", fix="leave it out")
         parts = {
             split: [
-                Scene(line.files[0], line.files[1], line.where)
+                Scene(*row.fields, where=str(row))
                 for file in files
-                for line in listed(file, ("image", "label"))
+                for row in listed(file, ("image", "label"), self.config.encoding)
             ]
             for split, files in places(self.config, "{}.csv").items()
         }

@@ -34,7 +34,7 @@ class TextInputter(Inputter):
 
     Raises:
         ConfigError: There are no such files, or too little text.
-        FormatError: A file is not in UTF-8.
+        FormatError: A file is in another encoding.
     """
 
     suffixes = (".txt",)
@@ -51,7 +51,8 @@ class TextInputter(Inputter):
         """By split, names and contents; read when they are needed."""
         data = self.config
         patterns = {"train": data.train, "val": data.val, "test": data.test}
-        return divided_texts(Path(data.path).expanduser(), patterns, data.validation)
+        root = Path(data.path).expanduser()
+        return divided_texts(root, patterns, data.validation, data.encoding)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -82,7 +83,7 @@ class TextInputter(Inputter):
 
     def sources(self, given: Sequence[str]) -> Sequence[str]:
         """Beginnings of texts: as given, or the lines of files, or of standard input for `-`."""
-        return text_sources(given)
+        return text_sources(given, self.config.encoding)
 
     def name_of(self, number: int) -> str:
         """The name of a text."""
