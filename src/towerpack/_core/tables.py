@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 import re
 import sys
 import unicodedata
@@ -21,6 +22,7 @@ _MARKS: Final = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
+_FIRST_LINES: Final = 20
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _SINGLE_QUOTED: Final = re.compile(r"\s*'[^']*'\s*([,;\t]|$)")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -72,7 +74,7 @@ def read_rows(
         path: The file.
         encoding: As for `read_text`.
         delimiter: Separates fields. By default a tab in `.tsv` files; in other files the first of
-            comma, semicolon and tab that occurs in the first line.
+            comma, semicolon and tab that all of the first lines have, or else the first line.
         quotechar: Encloses fields. By default nothing does in `.tsv` files; in other files a
             double quote, or a single quote if the first field begins with one.
         is_file: Whether a field names a file. Names of files need not be in the encoding.
@@ -83,11 +85,17 @@ def read_rows(
     """
     raw = _bytes_of(path)
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")
-    first = next((line for line in io.StringIO(text) if line.strip()), "")
+    if re.match("sep=.[\r\n]", text):  # Excel takes this as the delimiter.
+        delimiter, text = text[4], text[5:]
+    lines = list(itertools.islice(filter(str.strip, io.StringIO(text)), _FIRST_LINES))
     tabs = str(path).lower().endswith(".tsv")
-    delimiter = delimiter or ("\t" if tabs else next((d for d in ",;\t" if d in first), ","))
+    if delimiter is None:
+        common = (
+            d for some in (lines, lines[:1]) for d in ",;\t" if all(d in line for line in some)
+        )
+        delimiter = "\t" if tabs else next(common, ",")
     if quotechar is None and not tabs:
-        quotechar = "'" if _SINGLE_QUOTED.match(first) else '"'
+        quotechar = "'" if lines and _SINGLE_QUOTED.match(lines[0]) else '"'
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=delimiter,
@@ -107,7 +115,8 @@ def read_rows(
         raise FormatError(
             f"{path}, line {number}: the quotation marks are not balanced.",
             got=str(error),
-            fix="enclose a field that begins with a quotation mark, and double the marks in it",
+            fix="if a text begins with a quotation mark, enclose it in quotation marks and double "
+            "those inside",
         ) from error
     finally:
         csv.field_size_limit(limit)

@@ -333,14 +333,14 @@ def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]
     return found
 
 
-def text_of(source: Any) -> str:
+def text_of(source: Any, *, empty: bool = False) -> str:
     """Return a text of `text_sources`.
 
     Raises:
-        FormatError: The text is empty, or its file could not be decoded.
+        FormatError: Its file could not be decoded; or, unless `empty`, it is empty.
     """
     if isinstance(source, _Unread):
         raise source.error
-    if not str(source).strip():
+    if not empty and not str(source).strip():
         raise FormatError("The text is empty.")
     return str(source)

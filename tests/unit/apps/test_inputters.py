@@ -445,7 +445,7 @@ def test_gaps_in_integer_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert inputter(values, num_classes=4).num_classes == 4
     (tmp_path / "train.csv").write_text("a.jpg,0\nb.jpg,4\nc.jpg,1\n")
     assert inputter(values).num_classes == 5
-    assert "2 of the labels 0 to 4 do not occur" in caplog.text
+    assert "Labels from 0 to 4 that no row has: 2." in caplog.text
     assert "train.csv, line 2" in caplog.text
 
 

@@ -102,5 +102,6 @@ def test_sources_are_texts_files_and_standard_input(
     for source, message in ((unread, r"line 1 is not UTF-8"), (" ", "text is empty")):
         with pytest.raises(FormatError, match=message):
             text_of(source)
+    assert text_of(" ", empty=True) == " "
     with pytest.raises(ConfigError, match=r"no file 'absent.txt'"):
         text_sources(["absent.txt"])

@@ -62,7 +62,7 @@ class CsvInputter(ImageInputter):
         present = np.unique(labels[labels >= 0])
         gaps = np.flatnonzero(present != np.arange(len(present)))
         if self.config.num_classes is None and len(gaps):
-            what = f"{count - len(present)} of the labels 0 to {count - 1} do not occur"
+            what = f"Labels from 0 to {count - 1} that no row has: {count - len(present)}"
             if gaps[0] == 0:
                 raise FormatError(
                     f"{what}. The smallest label is {present[0]}, in "

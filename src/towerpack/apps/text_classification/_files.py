@@ -117,7 +117,7 @@ def _column(path: Path, rows: Sequence[Row], wanted: str | int) -> int:
     if names.count(name) != 1:
         raise ConfigError(
             f"{path} has {names.count(name) or 'no'} column {wanted!r}.",
-            got=", ".join(header)[:200],
+            got=", ".join(header)[:200] or "an empty file",
             fix="set data.text and data.label to names in the first line, or to the numbers of the "
             "columns (from 0) if there is no such line",
         )

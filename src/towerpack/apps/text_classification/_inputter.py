@@ -125,7 +125,7 @@ class TextInputter(Inputter):
             examples = [(text, label.strip(), where) for text, label, where in found]
             without = next((where for _, label, where in examples if not label), None)
             if without is not None:
-                raise FormatError(f"{without} has no label.", fix="add a label to the file")
+                raise FormatError(f"{without} has no label.", fix="add a label, or remove the row")
             empty = [where for text, _, where in examples if not text.strip()]
             if empty:
                 _LOG.warning("%d texts are empty, first in %s.", len(empty), empty[0])

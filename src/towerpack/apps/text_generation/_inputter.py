@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_sources
+from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
 from towerpack.apps._text_files import Text, divided_texts
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST
@@ -143,8 +143,12 @@ class TextInputter(Inputter):
         return rows
 
     def read(self, source: Any) -> str:
-        """A text to go on with: as given."""
-        return str(source)
+        """A text to go on with: as given.
+
+        Raises:
+            FormatError: The text is in a file of another encoding.
+        """
+        return text_of(source, empty=True)
 
     def prepare(self, sample: Any) -> tuple[NDArray[Any]]:
         """(the text as bytes,)."""

@@ -124,7 +124,7 @@ class ImageCSV(FilesStage):
         decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
-        delimiter: By default the first of comma, semicolon and tab that the first line has.
+        delimiter: By default the first of comma, semicolon and tab that the first lines have.
         quotechar: By default `"`, or `'` if the first field begins with it.
         encoding: Encoding of a file without a byte order mark; UTF-8 by default.
 
