@@ -157,7 +157,7 @@ class FilesInputter(PictureInputter):
             raise ConfigError(
                 f"{len(items)} training pictures are no batch.",
                 expected=f"at least batch_size={self.batch_size}",
-                fix="a smaller batch_size",
+                fix="set data.batch_size to a smaller number",
             )
         ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
         ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
@@ -216,7 +216,9 @@ def pictures_in(folder: str | Path) -> list[str]:
     files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
     found = sorted(str(path) for path in files)
     if not found:
-        raise ConfigError(f"There are no pictures in {folder}.", fix=" ".join(IMAGE_EXTENSIONS))
+        raise ConfigError(
+            f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)
+        )
     return found
 
 

@@ -59,7 +59,7 @@ def divided_texts(
             raise ConfigError(
                 f"There is no text '{split}' in {root}.",
                 got=", ".join(f"data.{name}={files!r}" for name, files in given.items()),
-                fix=f"data.{split}=FILES",
+                fix=f"set data.{split} to files with text",
             )
     return texts
 
@@ -70,7 +70,8 @@ def _files(root: Path, given: str | Sequence[str] | None, split: str) -> list[Pa
         new = sorted(path for path in root.glob(pattern) if path.is_file())
         if not new:
             raise ConfigError(
-                f"data.{split}: there is no {root / pattern}.", fix="data.path=FOLDER"
+                f"data.{split}: there is no {root / pattern}.",
+                fix=f"set data.{split} to files below data.path",
             )
         found += new
     return list(dict.fromkeys(found))

@@ -53,14 +53,20 @@ class Classes:
         colours: Sequence[Colour | None] | None = config.colours
         if names is not None:
             if config.class_names or config.classes:
-                raise ConfigError("The data name their classes themselves.", fix="no class_names")
+                raise ConfigError(
+                    "The data name their classes themselves.",
+                    fix="remove data.class_names and data.classes",
+                )
         elif config.class_names is not None:
             names = config.class_names
         else:
             file = root_of(config) / (config.classes or "classes.txt")
             names, in_file = _read(file, config.encoding)
             if colours is not None and any(in_file):
-                raise ConfigError(f"{file} and data.colours both name colours.", fix="one of them")
+                raise ConfigError(
+                    f"{file} and data.colours both name colours.",
+                    fix="remove data.colours, or the colours in the file",
+                )
             colours = in_file if colours is None else colours
         given = [c for c in colours or () if c is not None]
         if len(set(names)) < len(names) or not 2 <= len(names) < VOID:
@@ -100,7 +106,7 @@ class Classes:
             raise FormatError(
                 f"{what} has the label {labels[row, column]} in row {row}, column {column}.",
                 expected=f"0 to {len(self.names) - 1}{known}",
-                fix="more classes, or data.void=[…]",
+                fix="add classes, or list the values to be ignored in data.void",
             )
         return np.where(void, VOID, labels).astype(np.uint8)
 

@@ -110,7 +110,7 @@ class SceneInputter(FilesInputter):
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """The classes and the scenes of each split: of lines `image,label` in CSV files."""
         if self.config.images is not None:
-            raise ConfigError("data.images is for COCO's annotations.", fix="leave it out")
+            raise ConfigError("data.images is for COCO's annotations.", fix="remove data.images")
         parts = {
             split: [
                 Scene(*row.fields, where=str(row))

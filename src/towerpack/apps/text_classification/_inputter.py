@@ -103,7 +103,9 @@ class TextInputter(Inputter):
                 train = [train[i] for i in subset(texts, config.samples, labels)]
             labelled = train if split == "train" else val
         if not labelled:
-            raise ConfigError(f"There are no data '{split}'.", fix=f"data.{split}=FILE")
+            raise ConfigError(
+                f"There are no data '{split}'.", fix=f"set data.{split} to files or folders"
+            )
         return labelled
 
     def row_names(self, split: Split) -> Sequence[str]:
