@@ -96,7 +96,7 @@ class _Reader:
                     f"{rows[bad][0]}: a box has no area within its picture.",
                     got=", ".join(f"{100 * value:.4g} %" for value in corners[bad]),
                     expected="x1 < x2 and y1 < y2",
-                    fix="set data.bad_boxes to skip, which leaves such boxes out",
+                    fix="set data.bad_boxes=skip to leave such boxes out",
                 )
             self.skipped.append(rows[bad][0])
         kept = [row for row, is_good in zip(rows, good, strict=True) if is_good]
