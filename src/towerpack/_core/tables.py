@@ -73,28 +73,30 @@ def read_rows(
     Args:
         path: The file.
         encoding: As for `read_text`.
-        delimiter: Separates fields. By default a tab in `.tsv` files; in other files the first of
-            comma, semicolon and tab that all of the first lines have, or else the first line.
-        quotechar: Encloses fields. By default nothing does in `.tsv` files; in other files a
-            double quote, or a single quote if the first field begins with one.
+        delimiter: Separates fields. By default the first of comma, semicolon and tab (of tab, comma
+            and semicolon, if the name does not end in `.csv`) that all of the first lines have, or
+            else the first line.
+        quotechar: Encloses fields. By default a double quote, or a single quote if the first field
+            begins with one; nothing if fields are separated by tabs, except in `.csv` files.
         is_file: Whether a field names a file. Names of files need not be in the encoding.
 
     Raises:
         ConfigError: The file cannot be read.
         FormatError: The text is in another encoding, or quotation marks are not balanced.
     """
-    raw = _bytes_of(path)
+    name, raw = str(path), _bytes_of(path)
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")
     if re.match("sep=.[\r\n]", text):  # Excel takes this as the delimiter.
         delimiter, text = text[4], text[5:]
     lines = list(itertools.islice(filter(str.strip, io.StringIO(text)), _FIRST_LINES))
-    tabs = str(path).lower().endswith(".tsv")
+    is_csv = name.lower().endswith(".csv")
     if delimiter is None:
+        usual = ",;\t" if is_csv else "\t,;"
         common = (
-            d for some in (lines, lines[:1]) for d in ",;\t" if all(d in line for line in some)
+            d for some in (lines, lines[:1]) for d in usual if all(d in line for line in some)
         )
-        delimiter = "\t" if tabs else next(common, ",")
-    if quotechar is None and not tabs:
+        delimiter = next(common, ",")
+    if quotechar is None and (is_csv or delimiter != "\t"):
         quotechar = "'" if lines and _SINGLE_QUOTED.match(lines[0]) else '"'
     reader = csv.reader(
         io.StringIO(text, newline=""),
@@ -109,7 +111,7 @@ def read_rows(
     try:
         for fields in reader:
             if any(map(str.strip, fields)) or (len(fields) > 1 and not delimiter.isspace()):
-                rows.append(Row(fields, str(path), number))
+                rows.append(Row(fields, name, number))
             number = reader.line_num + 1
     except csv.Error as error:
         raise FormatError(

@@ -136,6 +136,11 @@ TABLES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "spaces": ("train.csv", ' text , label \nbad, neg\n"good; fine", pos \n', {}),
     "tabs": ("train.csv", "text\tlabel\nbad\tneg\ngood; fine\tpos\n", {}),
     "header": ("train.tsv", "v1\tv2\nneg\tbad\npos\tgood; fine\n", {"text": 1, "label": 0}),
+    "no suffix": (
+        "spam",
+        'neg\tbad\nneg\tbad\npos\tgood; fine\npos\t"so, so\n',
+        {"text": 1, "label": 0},
+    ),
     "prefix": ("train.txt", "\n__label__neg\tbad\n  __label__pos\u2003good; fine", {}),
 }
 
@@ -145,10 +150,10 @@ def test_tables_of_other_programs(table: str, tmp_path: Path) -> None:
     name, content, options = TABLES[table]
     (tmp_path / name).write_bytes(content.encode("utf-8-sig"))
     form = "lines" if name.endswith(".txt") else "table"
-    inputter = made(tmp_path, inputter=form, validation=0.4, **options)
+    inputter = made(tmp_path, inputter=form, train=name, validation=0.4, **options)
     assert list(inputter.class_names) == ["neg", "pos"]
     every = [*inputter.part("train"), *inputter.part("val")]
-    assert sorted(every) == [("bad", 0), ("good; fine", 1)]
+    assert {*every} - {('"so, so', 1)} == {("bad", 0), ("good; fine", 1)}
 
 
 def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -51,8 +51,7 @@ class CsvInputter(ImageInputter):
             names = given or self._of_integers(every, labels)
         parts: dict[str, Pictures] = {}
         for split, some in rows.items():
-            files = [str(Path(row.path).parent / row.fields[0]) for row in some]
-            parts[split] = Pictures(files, labels[: len(some)])
+            parts[split] = Pictures([row.fields[0] for row in some], labels[: len(some)])
             labels = labels[len(some) :]
         return names, parts
 

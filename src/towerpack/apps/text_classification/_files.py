@@ -20,7 +20,7 @@ PREFIX: Final = "__label__"
 
 
 def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Rows of a table: a `.tsv` file has tabs and no quotes, other files as `read_rows` says.
+    """Rows of a table: commas and double quotes in a `.csv`, tabs and no quotes otherwise.
 
     Raises:
         ConfigError: There is no such file or column.
@@ -31,7 +31,10 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
     text, label = columns
     named = isinstance(config.text, str) or isinstance(config.label, str)
     fields = len(rows[0].fields) if rows else 0
-    rows = rows[named or is_header(rows, label, _has_spaces) :]
+    if not named and is_header(rows, label, lambda text: " " in text):
+        _LOG.warning("%s is read as a header: %s.", rows[0], ", ".join(rows[0].fields))
+        named = True
+    rows = rows[named:]
     for row in rows:
         if len(row.fields) != fields or fields <= max(columns):
             raise FormatError(
@@ -46,10 +49,6 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
         _LOG.warning("%d texts span several lines, first in %s.", len(several), several[0])
     for row in rows:
         yield row.fields[text], row.fields[label], str(row)
-
-
-def _has_spaces(text: str) -> bool:
-    return any(map(str.isspace, text))
 
 
 def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
@@ -112,13 +111,12 @@ def _column(path: Path, rows: Sequence[Row], wanted: str | int) -> int:
     if isinstance(wanted, int):
         return wanted
     header = [field.strip() for field in rows[0].fields] if rows else []
-    names = header if wanted in header else [name.casefold() for name in header]
-    name = wanted if wanted in header else wanted.casefold()
-    if names.count(name) != 1:
+    names = [name.casefold() for name in header]
+    if names.count(wanted.casefold()) != 1:
         raise ConfigError(
-            f"{path} has {names.count(name) or 'no'} column {wanted!r}.",
+            f"{path} has {names.count(wanted.casefold()) or 'no'} column {wanted!r}.",
             got=", ".join(header)[:200] or "an empty file",
             fix="set data.text and data.label to names in the first line, or to the numbers of the "
             "columns (from 0) if there is no such line",
         )
-    return names.index(name)
+    return names.index(wanted.casefold())

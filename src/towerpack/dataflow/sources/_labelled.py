@@ -160,7 +160,7 @@ class ImageCSV(FilesStage):
         )
         names = None if classes is None else _class_names(classes)
         self.classes, self.labels = numbered(rows, names)
-        files = Strings(str(base / row.fields[0]) for row in rows)
+        files = Strings(row.fields[0] for row in rows)
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
@@ -176,7 +176,7 @@ def labelled_rows(
     header: bool | None = None,
     **form: str | None,
 ) -> list[Row]:
-    """Return the rows `path, label` of a table without its header. See `ImageCSV`."""
+    """Return the rows of a table without its header: path below `base`, label. See `ImageCSV`."""
 
     def is_file(name: str) -> bool:
         return os.path.exists(base / name)
@@ -187,8 +187,8 @@ def labelled_rows(
     rows = rows[header:]
     if not rows:
         raise ConfigError(f"There are no images in {path}.", expected="lines path,label")
-    rows = [row._replace(fields=[field.strip() for field in row.fields]) for row in rows]
     for row in rows:
+        row.fields[:] = map(str.strip, row.fields)
         if len(row.fields) != 2 or not all(row.fields):
             raise FormatError(
                 f"{row} cannot be read.",
@@ -196,6 +196,7 @@ def labelled_rows(
                 expected="path,label",
                 fix="write both, and enclose fields that contain the delimiter in quotation marks",
             )
+        row.fields[0] = str(base / row.fields[0])
     return rows
 
 
