@@ -96,7 +96,7 @@ class _Reader:
                     f"{rows[bad][0]}: a box has no area within its picture.",
                     got=", ".join(f"{100 * value:.4g} %" for value in corners[bad]),
                     expected="x1 < x2 and y1 < y2",
-                    fix="data.bad_boxes=skip leaves such boxes out",
+                    fix="set data.bad_boxes=skip to leave such boxes out",
                 )
             self.skipped.append(rows[bad][0])
         kept = [row for row, is_good in zip(rows, good, strict=True) if is_good]
@@ -120,7 +120,7 @@ class _Reader:
 def read_coco(config: BoxPlaces) -> Found:
     """Instances of COCO; the classes are the categories in the order of their ids."""
     if config.class_names is not None:
-        raise ConfigError("COCO's annotations name their classes.", fix="no data.class_names")
+        raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
     names, found = read_instances(config, config.images)
     reader, numbers = _Reader(config.bad_boxes), {key: i for i, key in enumerate(names)}
     parts = {s: [_of_coco(one, numbers, reader) for one in several] for s, several in found.items()}
@@ -252,7 +252,8 @@ def _names_of_yolo(root: Path) -> list[str]:
         lines = (root / "classes.txt").read_text().splitlines()
         return [line.strip() for line in lines if line.strip()]
     raise ConfigError(
-        f"{root} holds neither data.yaml nor classes.txt.", fix="data.class_names=[NAME,…]"
+        f"{root} holds neither data.yaml nor classes.txt.",
+        fix="list the names of the classes in data.class_names",
     )
 
 
@@ -278,7 +279,9 @@ def _of_yolo(picture: Path, num_classes: int) -> list[tuple[Any, ...]]:
 def _class_of(name: str, numbers: Mapping[str, int], where: str) -> int:
     if name not in numbers:
         raise FormatError(
-            f"{where}: {name!r} is no class.", expected=", ".join(numbers), fix="data.class_names"
+            f"{where}: {name!r} is no class.",
+            expected=", ".join(numbers),
+            fix="add the class to data.class_names",
         )
     return numbers[name]
 

@@ -85,5 +85,5 @@ def _folder(root: Path, images: str | None, file: Path, picture: str) -> Path:
             return folder
     raise ConfigError(
         f"There is no picture {picture} in {', '.join(map(str, folders))}.",
-        fix="data.images=FOLDER",
+        fix="set data.images to the folder of the pictures",
     )

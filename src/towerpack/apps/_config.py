@@ -124,6 +124,8 @@ class Data(Config):
     "The same for the final test."
     validation: float = Field(default=0.1, ge=0, lt=1)
     "Share of the training data that becomes the validation data, where there are none."
+    encoding: str | None = None
+    "Encoding of lists, tables and texts without a byte order mark, such as cp1252. null: UTF-8."
     batch_size: int = Field(default=16, ge=1)
     "Datapoints in a batch."
 

@@ -44,7 +44,7 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
         raise FormatError(
             f"{what} is in colour.",
             expected="grey, or indices of a palette",
-            fix="data.colours, or colours in data.classes",
+            fix="list the colours in data.colours, or in the file of data.classes",
         )
     codes, wanted = _codes(np.array(colours)), _codes(pixels)
     order = np.argsort(codes)

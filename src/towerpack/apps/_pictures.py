@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import re
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack._core.tables import Row, read_rows
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
 from towerpack.apps._splits import held_out, part_of, parted, relative_name, root_of
 from towerpack.dataflow import (
@@ -32,8 +31,6 @@ from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""
-
-_QUOTED = re.compile(r"\s*'[^']*'\s*(,|$)")
 
 
 class PictureInputter(Inputter):
@@ -160,7 +157,7 @@ class FilesInputter(PictureInputter):
             raise ConfigError(
                 f"{len(items)} training pictures are no batch.",
                 expected=f"at least batch_size={self.batch_size}",
-                fix="a smaller batch_size",
+                fix="set data.batch_size to a smaller number",
             )
         ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
         ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
@@ -173,55 +170,41 @@ def _decoded(datapoint: list[Any], decode: Callable[[Any], Any]) -> Any:
     return decode(datapoint[0])
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A line of a list of files.
+def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> list[Row]:
+    """Rows of a CSV file, whose fields are files: as written, relative to its folder.
 
-    Attributes:
-        files: Those that it names.
-        where: The list, and the number of the line.
-    """
-
-    files: tuple[str, ...]
-    where: str
-
-
-def listed(file: str, columns: Sequence[str]) -> list[Listed]:
-    """Lines of a CSV file, each of which names files relative to its folder.
-
-    A first line that is the columns' names is passed over. Quotes are double, or single where the
-    file begins with one.
+    A first line whose fields have no extension and name no files is a header.
 
     Args:
         file: The list.
-        columns: What they hold; those after them are left alone.
+        columns: What they hold; those after them are left out.
+        encoding: As for `read_text`.
 
     Raises:
         ConfigError: The list cannot be read.
         FormatError: A line has too few columns, or there is no such file, or no line.
     """
-    folder = Path(file).parent
-    try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The list {file} cannot be read: {error}.") from error
-    quotechar = "'" if _QUOTED.match(next(iter(lines), "")) else '"'
-    found: list[Listed] = []
-    for number, cells in enumerate(csv.reader(lines, quotechar=quotechar), 1):
-        names = tuple(cell.strip() for cell in cells[: len(columns)])
-        if not any(names) or (number == 1 and [n.lower() for n in names] == list(columns)):
-            continue
-        where = f"{file}, line {number}"
-        if len(names) < len(columns) or not all(names):
-            raise FormatError(f"{where} names too little.", expected=",".join(columns))
-        paths = [folder / Path(name).expanduser() for name in names]
-        for path in paths:
-            if not path.is_file():
-                raise FormatError(f"{where}: there is no file {path}.")
-        found.append(Listed(tuple(map(str, paths)), where))
-    if not found:
+
+    def path_of(name: str) -> str:
+        return str(Path(file).parent / Path(name.strip()).expanduser())
+
+    def is_file(name: str) -> bool:
+        return os.path.isfile(path_of(name))
+
+    delimiter = "," if len(columns) == 1 else None
+    rows = read_rows(file, encoding, delimiter=delimiter, is_file=is_file)
+    rows = [row._replace(fields=row.fields[: len(columns)]) for row in rows]
+    if rows and not any(not name or "." in name or is_file(name) for name in rows[0].fields):
+        del rows[0]
+    for row in rows:
+        if len(row.fields) < len(columns) or not all(map(str.strip, row.fields)):
+            raise FormatError(f"{row} names too little.", expected=",".join(columns))
+        for name in row.fields:
+            if not is_file(name):
+                raise FormatError(f"{row}: there is no file {path_of(name)}.")
+    if not rows:
         raise FormatError(f"{file} lists no {columns[0]}.")
-    return found
+    return [row._replace(fields=list(map(path_of, row.fields))) for row in rows]
 
 
 def pictures_in(folder: str | Path) -> list[str]:
@@ -233,7 +216,9 @@ def pictures_in(folder: str | Path) -> list[str]:
     files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
     found = sorted(str(path) for path in files)
     if not found:
-        raise ConfigError(f"There are no pictures in {folder}.", fix=" ".join(IMAGE_EXTENSIONS))
+        raise ConfigError(
+            f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)
+        )
     return found
 
 

@@ -53,7 +53,9 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
     """
     root = root_of(config)
     if not root.is_dir():
-        raise ConfigError(f"There is no folder {root}.", fix="data.path=FOLDER")
+        raise ConfigError(
+            f"There is no folder {root}.", fix="set data.path to the folder of the data"
+        )
     found: dict[str, list[str]] = {}
     for split, names in _USUAL.items():
         given: str | list[str] | None = getattr(config, split)
@@ -63,7 +65,11 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
         found[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(found.values()):
         usual = " or ".join(pattern.format("train") for pattern in patterns)
-        raise ConfigError(f"There are no data in {root}.", expected=usual, fix="data.train=…")
+        raise ConfigError(
+            f"There are no data in {root}.",
+            expected=usual,
+            fix="set data.train to the files or folders",
+        )
     return {split: several for split, several in found.items() if several}
 
 
@@ -155,6 +161,8 @@ def part_of(parts: Mapping[str, _Item], split: str) -> _Item:
     """
     if split not in parts:
         raise ConfigError(
-            f"There are no data '{split}'.", got=", ".join(parts), fix=f"data.{split}=…"
+            f"There are no data '{split}'.",
+            got=", ".join(parts),
+            fix=f"set data.{split} to files or folders",
         )
     return parts[split]

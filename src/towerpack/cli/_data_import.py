@@ -87,7 +87,10 @@ def import_(
     written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
     there = [str(path) for path in written if path.exists()]
     if there and not overwrite:
-        raise ConfigError(f"{', '.join(there)} would be lost.", fix="--overwrite, or --out FOLDER")
+        raise ConfigError(
+            f"{', '.join(there)} would be lost.",
+            fix="pass --overwrite, or choose another folder with --out",
+        )
     _make_folder(target)
     bad: list[_Bad] = []
     data = _data_set(folder) or _pictures(folder, target, split, bad)
@@ -139,7 +142,9 @@ def _make_folder(folder: Path) -> None:
     except OSError:
         writable = False
     if not writable:
-        raise ConfigError(f"Nothing can be written to {folder}.", fix="--out FOLDER")
+        raise ConfigError(
+            f"Nothing can be written to {folder}.", fix="choose another folder with --out"
+        )
 
 
 def _counts(recipe: Path) -> dict[str, int]:

@@ -89,7 +89,7 @@ def model_of(target: str) -> Any:
                 f"{where} has {'several models' if found else 'no model'}.",
                 got=", ".join(found) or None,
                 expected="one ModelDesc (or Keras model)",
-                fix=f"{where}:{found[0] if found else 'function_that_returns_a_model'}",
+                fix=f"name {where}:{found[0] if found else 'function_that_returns_a_model'}",
             )
         (name,) = found
     if not hasattr(module, name):

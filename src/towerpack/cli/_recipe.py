@@ -41,7 +41,9 @@ def load_recipe(spec: str) -> DataFlow:
             f"{name!r} in {where} is no function.",
             got=f"a {type(function).__name__}",
             expected="a function without arguments that returns a DataFlow",
-            fix=f"def make(): return {name}" if isinstance(function, DataFlow) else None,
+            fix=f"write `def make(): return {name}`, and name `make`"
+            if isinstance(function, DataFlow)
+            else None,
         )
     if not callable(function):
         raise ConfigError(

@@ -175,7 +175,7 @@ def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]], runs: Sequenc
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:
-        raise ConfigError(f"-o {path}: {error}.", fix="curves.png") from error
+        raise ConfigError(f"-o {path}: {error}.", fix="write to -o curves.png") from error
 
 
 def _print(name: str, curves: Mapping[str, Curve], runs: Sequence[str], rows: int = 12) -> None:

@@ -81,7 +81,9 @@ def _exported(given: Path) -> tuple[Path, str]:
             return found / inner, found.resolve().name
         if run != given or (found / "checkpoints").is_dir():
             what = f"{found} has not been exported to a SavedModel."
-            raise ConfigError(what, fix=f"towerpack export {found}, or serve another directory")
+            raise ConfigError(
+                what, fix=f"run `towerpack export {found}`, or serve another directory"
+            )
     whole = given.resolve()
     of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
     return given, whole.parents[1].name if of_a_run else whole.name

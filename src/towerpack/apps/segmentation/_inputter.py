@@ -110,12 +110,12 @@ class SceneInputter(FilesInputter):
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """The classes and the scenes of each split: of lines `image,label` in CSV files."""
         if self.config.images is not None:
-            raise ConfigError("data.images is for COCO's annotations.", fix="leave it out")
+            raise ConfigError("data.images is for COCO's annotations.", fix="remove data.images")
         parts = {
             split: [
-                Scene(line.files[0], line.files[1], line.where)
+                Scene(*row.fields, where=str(row))
                 for file in files
-                for line in listed(file, ("image", "label"))
+                for row in listed(file, ("image", "label"), self.config.encoding)
             ]
             for split, files in places(self.config, "{}.csv").items()
         }
