@@ -106,9 +106,18 @@ class Classes:
             raise FormatError(
                 f"{what} has the label {labels[row, column]} in row {row}, column {column}.",
                 expected=f"0 to {len(self.names) - 1}{known}",
-                fix="add classes, or list the values to be ignored in data.void",
+                fix=_fix_of(labels, len(self.names)),
             )
         return np.where(void, VOID, labels).astype(np.uint8)
+
+
+def _fix_of(labels: NDArray[np.int64], count: int) -> str:
+    """What to do about labels of a picture that are not 0 to `count` - 1."""
+    levels = np.unique(labels).tolist()
+    if len(levels) > count:
+        return "add classes, or list the values to be ignored in data.void"
+    shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
+    return f"if grey levels stand for the classes, set data.colours to one of each: {shown}"
 
 
 def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:
