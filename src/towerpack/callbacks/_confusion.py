@@ -10,7 +10,8 @@ import numpy as np
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
-from towerpack._display.figures import draw_confusion, pixels_of, png_of
+from towerpack._core.pictures import png
+from towerpack._display.figures import draw_confusion, pixels_of
 from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:
@@ -115,11 +116,9 @@ class ConfusionMatrix(Inferencer):
             path.with_suffix(".csv"), csv_of([["true \\ predicted", *self._classes], *rows])
         )
         if self._draw:
-            figure = draw_confusion(self.matrix, self._classes)
-            replace_file(path.with_suffix(".png"), png_of(figure))
-            trainer.monitors.put_image(
-                f"{prefix}/confusion", pixels_of(figure), trainer.global_step
-            )
+            picture = pixels_of(draw_confusion(self.matrix, self._classes))
+            replace_file(path.with_suffix(".png"), png(picture))
+            trainer.monitors.put_image(f"{prefix}/confusion", picture, trainer.global_step)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"

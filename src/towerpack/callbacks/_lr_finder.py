@@ -12,7 +12,8 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
-from towerpack._display.figures import draw_rates, png_of
+from towerpack._core.pictures import png
+from towerpack._display.figures import draw_rates, pixels_of
 from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class LearningRateFinder(Callback):
         replace_file(
             table, csv_of([("learning_rate", "cost", "smoothed"), *zip(*curves, strict=True)])
         )
-        replace_file(picture, png_of(draw_rates(*curves, self.suggestion)))
+        replace_file(picture, png(pixels_of(draw_rates(*curves, self.suggestion))))
         found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
         _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
 
