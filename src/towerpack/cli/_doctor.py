@@ -34,9 +34,6 @@ Level = Literal["ok", "note", "warning", "error"]
 
 _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
-# What it says of every start, and of the convolution that the probe tries.
-_USUAL: Final = ("before absl::InitializeLog", "only supports the NHWC tensor format")
-_ON: Final = ("1", "true")  # what TensorFlow takes for yes
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
 # Runs in another process, so that a TensorFlow that crashes or hangs is reported, not suffered.
@@ -246,21 +243,10 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
         found.append(Finding(section, "Computing", "ones times ones is wrong", "error", reinstall))
     for name, kind in told["devices"]:
         found.append(Finding(section, name.removeprefix("/physical_device:"), kind or "usable"))
-    found += _threads(told) + _gpu(told) + _channels_first(told) + _said(done.stderr)
+    within, between = (told[kind] or "as many as processors" for kind in ("intra", "inter"))
+    found.append(Finding(section, "Threads", f"{within} within an op, {between} between ops"))
+    found += _gpu(told) + _channels_first(told)
     return found
-
-
-def _threads(told: Mapping[str, Any]) -> list[Finding]:
-    def text(count: int) -> str:
-        return str(count) if count else "as many as processors"
-
-    return [
-        Finding(
-            "TensorFlow",
-            "Threads",
-            f"{text(told['intra'])} within an op, {text(told['inter'])} between ops",
-        )
-    ]
 
 
 def _gpu(told: Mapping[str, Any]) -> list[Finding]:
@@ -272,12 +258,7 @@ def _gpu(told: Mapping[str, Any]) -> list[Finding]:
     return [Finding("TensorFlow", "GPU", "there is one that TensorFlow cannot use", "warning", fix)]
 
 
-def _channels_first(
-    told: Mapping[str, Any],
-    environment: Mapping[str, str] = os.environ,
-    machine: str = platform.machine(),
-    system: str = platform.system(),
-) -> list[Finding]:
+def _channels_first(told: Mapping[str, Any]) -> list[Finding]:
     """Whether convolutions with data_format="channels_first" work where this machine trains.
 
     On a CPU they are oneDNN's. On Linux TensorFlow switches it on by itself only for CPUs that have
@@ -286,28 +267,12 @@ def _channels_first(
     """
     if told["channels_first"] or any("GPU" in name for name, _ in told["devices"]):
         return []
-    fix = 'use data_format="channels_last"'
-    value = environment.get("TF_ENABLE_ONEDNN_OPTS")
     text = "convolutions and pooling in channels_first (NCHW) fail on this CPU"
-    if machine.lower() in ("x86_64", "amd64") and system != "Darwin" and value not in _ON:
-        text += f": oneDNN is off{'' if value is None else f' (TF_ENABLE_ONEDNN_OPTS={value})'}"
-        fix += (
-            ", or set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported; but then tf.function"
-            " may make 0 of NaN at a relu"
-        )
+    fix = (
+        'use data_format="channels_last"; on x86 also possible: set TF_ENABLE_ONEDNN_OPTS=1 before '
+        "TensorFlow is imported, but then tf.function may make 0 of NaN at a relu"
+    )
     return [Finding("TensorFlow", "channels_first", text, "note", fix)]
-
-
-def _said(stderr: str) -> list[Finding]:
-    """Warnings and errors that TensorFlow wrote while it started."""
-    wanted = re.compile(r"^\S+ \S+ ?: ?[WE] \S+ ?(.*)|^[WE]\d{4} \S+ +\d+ \S+\] (.*)|^(WARNING.*)")
-    found: list[str] = []
-    for line in stderr.splitlines():
-        if match := wanted.match(line):
-            text = next(group for group in match.groups() if group is not None)
-            if text not in found and not any(usual in text for usual in _USUAL):
-                found.append(text)
-    return [Finding("TensorFlow", "Said", text, "note") for text in found[:6]]
 
 
 def show(console: Console, findings: Sequence[Finding]) -> None:

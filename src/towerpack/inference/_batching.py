@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, Self
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from towerpack.inference._predictor import Predictor
 _TRIES: Final = 3
 
 
-class BatchingPredictor:
+class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
     """Predict single datapoints, for any number of threads, in batches.
 
         with BatchingPredictor(predictor, max_batch=32) as predict:
@@ -139,15 +139,7 @@ class BatchingPredictor:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _work(self, predictor: Predictor) -> None:
