@@ -63,7 +63,6 @@ class ConfusionMatrix(Inferencer):
         self.matrix = np.zeros([len(names)] * 2, np.int64)
 
     def outputs(self) -> Sequence[str]:
-        """Prediction and label."""
         return [self._prediction, self._label]
 
     def names(self) -> Sequence[str]:
@@ -71,7 +70,6 @@ class ConfusionMatrix(Inferencer):
         return ["accuracy", "balanced_accuracy", "macro_f1"]
 
     def begin(self) -> None:
-        """Start from zero."""
         self.matrix[:] = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -101,7 +99,6 @@ class ConfusionMatrix(Inferencer):
         self.matrix += np.bincount(places, minlength=size * size).reshape(size, size)
 
     def finish(self) -> Mapping[str, float]:
-        """The shares."""
         _, recall, f1 = per_class(self.matrix)
         there = self.matrix.sum(axis=1) > 0
         accuracy = np.trace(self.matrix) / max(int(self.matrix.sum()), 1)

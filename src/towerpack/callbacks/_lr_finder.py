@@ -148,7 +148,6 @@ class LearningRateFinder(Callback):
         return {"costs": self.costs}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         for cost in state["costs"]:
             self._add(float(cost))
 

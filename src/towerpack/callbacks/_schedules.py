@@ -165,7 +165,6 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return {"last": last}
 
     def restore(self, state: Any) -> None:
-        """Take it back."""
         self._last = state["last"]
 
 

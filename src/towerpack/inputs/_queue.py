@@ -282,7 +282,6 @@ class QueueInput(_FlowInput):
         return len(self._ready) >= self._replicas
 
     def consumed(self, steps: int) -> None:
-        """Make room for the thread."""
         with self._changed:
             super().consumed(steps)
             self._changed.notify_all()
@@ -292,7 +291,6 @@ class QueueInput(_FlowInput):
         return min(1.0, len(self._ready) / self._limit)
 
     def stop(self) -> None:
-        """End the thread."""
         with self._changed:
             self._pass.stopping = True
             self._changed.notify_all()

@@ -79,7 +79,6 @@ class MLflowMonitor(Monitor):
             raise ConfigError(f"MLflow refuses the store: {error}") from error
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
         name = _allowed(name)
         if step <= self._known.get(name, -1):
             return
@@ -206,11 +205,9 @@ class WandbMonitor(Monitor):
         self._row: dict[str, Any] = {}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
         self._add(name, value, step)
 
     def put_image(self, name: str, image: np.ndarray, step: int) -> None:
-        """A picture."""
         self._add(name, self._wandb.Image(_squeezed(image)), step)
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
@@ -219,7 +216,6 @@ class WandbMonitor(Monitor):
         self._add(name, self._wandb.Histogram(np_histogram=counts), step)
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """The run's configuration."""
         with self._reached() as run:
             run.config.update(dict(settings), allow_val_change=True)
 
