@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -64,7 +64,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             raise ConfigError(f"keep={keep} checkpoints.", expected="at least 1, or None for all")
         self.directory = Path(directory)
         self.keep = keep
-        self.protected: frozenset[int] = frozenset()
         self._clock = clock
         # Its thread is no daemon: a program that ends waits for its saves.
         self._pool = ThreadPoolExecutor(1, "towerpack-checkpoint")
@@ -169,10 +168,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     def saving(self) -> bool:
         """Whether a save is in flight."""
         return not all(job.done() for job in self._jobs)
-
-    def protect(self, steps: Collection[int]) -> None:
-        """Keep the `step-…` of these steps, whatever `keep` says, from the next save on."""
-        self.protected = frozenset(steps)
 
     def abandon_after(self, step: int) -> list[Path]:
         """Put aside the checkpoints of later steps than one that the run was resumed from.
@@ -318,9 +313,8 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         whole = [one.step for one in self._untagged() if one.step == step or _whole(one.path)]
         if len(whole) < self.keep:
             return []
-        kept = {step, *self.protected}
         oldest = whole[-self.keep]
-        return [one for one in self._untagged() if one.step < oldest and one.step not in kept]
+        return [one for one in self._untagged() if one.step < oldest and one.step != step]
 
     def _untagged(self) -> list[Place]:
         return [one for one in places(self.directory) if one.untagged]

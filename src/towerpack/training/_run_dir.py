@@ -107,11 +107,6 @@ class RunDir(AbstractContextManager["RunDir"]):
         """The directory of checkpoints."""
         return self.path / "checkpoints"
 
-    @property
-    def hyper_yaml(self) -> Path:
-        """The file that changes hyper-parameters of the run while it goes on."""
-        return self.path / "hyper.yaml"
-
     def recorded(self) -> dict[str, Any]:
         """What `run.json` holds: `seed`, `config` and `starts`; empty before the first start.
 
