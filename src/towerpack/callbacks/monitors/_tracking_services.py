@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,6 @@ class MLflowMonitor(Monitor):
         experiment: Name of the experiment, made if absent.
         name: Of the run; None for the directory's name.
         tracking_uri: Of the server or store; None for MLflow's own settings.
-        clock: Seconds since 1970.
 
     Raises:
         ConfigError: MLflow refuses the store.
@@ -58,7 +57,6 @@ class MLflowMonitor(Monitor):
         experiment: str = "towerpack",
         name: str | None = None,
         tracking_uri: str | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         require("PIL", extra="mlflow", needed_for="MLflowMonitor")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -68,7 +66,6 @@ class MLflowMonitor(Monitor):
         self._error: type[Exception] = mlflow.exceptions.MlflowException
         self._file = Path(run_dir) / "mlflow.json"
         self._experiment, self._name = experiment, name or Path(run_dir).resolve().name
-        self._clock = clock
         self._id: str | None = None
         self._known: dict[str, int] = {}
         self._sent: dict[str, int] = {}  # last steps, by name
@@ -84,7 +81,7 @@ class MLflowMonitor(Monitor):
             return
         if len(self._metrics) >= _MOST_METRICS:
             self.flush()  # First: where it fails, this value is put again.
-        milliseconds = int(self._clock() * 1000)
+        milliseconds = int(time.time() * 1000)
         self._metrics.append(self._entities.Metric(name, value, milliseconds, step))
 
     def resume(self, step: int) -> Iterable[Scalar]:
