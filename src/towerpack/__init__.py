@@ -2,8 +2,8 @@
 
     import towerpack as tp
 
-The names below are loaded when they are first used, so `import towerpack` stays cheap and loads no
-framework. `from towerpack import *` asks for all of them, and so loads TensorFlow.
+The names in `__init__.pyi` are loaded when they are first used, so `import towerpack` stays cheap
+and loads no framework. `from towerpack import *` asks for all of them, and so loads TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from towerpack._core.lazy import lazy
 
 __version__ = "0.1.0"
 
-# The version is no part of the table; programs of the predecessor expect `logger` of `import *`.
+# Programs of the predecessor expect `logger` of `import *`, too.
 __getattr__, __dir__, _everyday = lazy(__name__)
 __all__ = ["__version__", "logger", *_everyday]  # pyright: ignore[reportUnsupportedDunderAll]
