@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from towerpack import __version__
+from towerpack._core.extras import requirements
 from towerpack._core.versions import version_of
 from towerpack.cli._machine import (
     cpu_quota,
@@ -143,11 +142,11 @@ def machine(root: Path = Path("/")) -> list[Finding]:
 
 def packages() -> list[Finding]:
     """What is installed, and how to get what is not."""
-    if version_of("towerpack") is None:
-        fix = "pip install --editable . where pyproject.toml is"
-        return [Finding("Packages", "towerpack", "runs without being installed", "warning", fix)]
     found: list[Finding] = []
-    for name, extra in requirements().items():
+    if not (needed := requirements()):
+        fix = "pip install --editable . where pyproject.toml is"
+        found.append(Finding("Packages", "towerpack", "runs uninstalled", "warning", fix))
+    for name, extra in needed.items():
         subject = f"{name} [{extra}]" if extra else name
         if (version := version_of(name)) is not None:
             found.append(Finding("Packages", subject, version))
@@ -157,24 +156,6 @@ def packages() -> list[Finding]:
         else:
             fix = "pip install --force-reinstall towerpack"
             found.append(Finding("Packages", subject, "missing", "error", fix))
-    return found
-
-
-def requirements() -> dict[str, str]:
-    """Return the packages that Towerpack's metadata names, with the smallest extra that has each.
-
-    The extra is "" for packages that are always needed.
-    """
-    packages_of: dict[str, set[str]] = {}
-    for requirement in importlib.metadata.requires("towerpack") or ():
-        what, _, condition = requirement.partition(";")
-        extra = condition.partition("extra == ")[2].strip("'\"")
-        packages_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
-    packages_of.pop("dev", None)
-    found: dict[str, str] = {}
-    for extra in sorted(packages_of, key=lambda extra: (extra != "", len(packages_of[extra]))):
-        for name in sorted(packages_of[extra]):
-            found.setdefault(name, extra)
     return found
 
 

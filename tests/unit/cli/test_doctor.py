@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scaling import only_in_full
+from towerpack._core.extras import requirements
 from towerpack.cli import _doctor, _machine, app
 from warm_python import warm_python
 
@@ -21,12 +22,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_it_knows_every_requirement() -> None:
     extras = PROJECT["optional-dependencies"]
     wanted = {"": PROJECT["dependencies"], **{e: extras[e] for e in extras if e != "dev"}}
-    known = _doctor.requirements()
+    known = requirements()
     for extra, listed in wanted.items():
         names = {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in listed}
         assert names - {"towerpack"} <= set(known), extra
     assert {known[name] for name in ("numpy", "typer")} == {""}
-    assert (known["keras"], known["cloudpickle"], known["optuna"]) == ("tf", "", "apps")
+    assert (known["keras"], known["pillow"], known["optuna"]) == ("tf", "image", "apps")
 
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +50,7 @@ def test_a_missing_requirement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "version_of", lambda name: None)
+    monkeypatch.setattr(_doctor, "requirements", dict)
     assert [finding.level for finding in _doctor.packages()] == ["warning"]
 
 
