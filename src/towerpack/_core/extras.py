@@ -41,9 +41,8 @@ def requirements() -> dict[str, str]:
         extra = condition.partition("extra == ")[2].strip("'\"")
         names_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
     found: dict[str, str] = {}
-    for extra in sorted(
-        names_of.keys() - {"all", "dev"}, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))
-    ):
+    extras = sorted(names_of.keys() - {"all", "dev"})
+    for extra in sorted(extras, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))):
         for name in sorted(names_of[extra]):
             found.setdefault(name, extra)
     return found
