@@ -14,7 +14,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
-from towerpack.apps._files import png_of
+from towerpack._core.pictures import png
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._runner import Runner
@@ -80,7 +80,7 @@ def infer(
             picture = display.draw(sample, outputs)
             more = display.files(sample, outputs)
             if picture is not None:
-                more = {".png": png_of(picture), **more}
+                more = {".png": png(picture), **more}
                 shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
             for ending, content in more.items():
                 files.append(folder / f"{name}{ending}")
