@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from towerpack._core.errors import RequestError
+from towerpack._core.errors import RequestError, reason_of
 from towerpack._core.logs import get_logger
 from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
 # What runtimes raise for values that a model cannot take: TensorFlow, ONNX Runtime, the others.
 _BAD_VALUES = {"InvalidArgumentError", "InvalidArgument", "ValueError"}
-_NODES = re.compile(r"\{\{.*?\}\} ?|\[\[.*?\]\]|\[Op:.*", re.DOTALL)
 
 
 class _Waiting(NamedTuple):
@@ -82,9 +80,23 @@ def _compute(calls: Sequence[Call], most: int) -> list[Outputs | Exception]:
         return [*_together(calls, most)]
     except Exception as error:  # noqa: BLE001 - becomes the answer of the call that caused it
         if len(calls) == 1:
-            return [_explained(error)]
+            return [_row_by_row(calls[0], most, _explained(error))]
         half = len(calls) // 2
         return _compute(calls[:half], most) + _compute(calls[half:], most)
+
+
+def _row_by_row(call: Call, most: int, error: RequestError) -> Outputs | Exception:
+    """Compute each row of a call that failed with `error`, and note the errors of bad rows."""
+    if not call.by_row or call.rows < 2 or error.status != 400:
+        return error
+    inputs = [{n: a[row : row + 1] for n, a in call.inputs.items()} for row in range(call.rows)]
+    found = _compute([call._replace(inputs=row, rows=1) for row in inputs], most)
+    good = [outputs for outputs in found if not isinstance(outputs, Exception)]
+    if len({str([a.shape[1:] for a in outputs.values()]) for outputs in good}) != 1:
+        return error  # no row is good, or their outputs cannot be joined
+    bad = [str(outputs) if isinstance(outputs, Exception) else None for outputs in found]
+    call.errors[:] = [bad.pop(0) if told is None else told for told in call.errors]
+    return _joined(good)
 
 
 def _together(calls: Sequence[Call], most: int) -> list[Outputs]:
@@ -112,7 +124,6 @@ def _joined(parts: Sequence[Outputs]) -> Outputs:
 
 def _explained(error: Exception) -> RequestError:
     if any(kind.__name__ in _BAD_VALUES for kind in type(error).__mro__):
-        text = " ".join(_NODES.sub("", str(error)).split())
-        return RequestError(f"The model refused the values: {text}")
+        return RequestError(f"The model refused the values: {reason_of(error)}")
     get_logger(__name__).error("the model failed", exc_info=error)
     return RequestError(f"The model failed: {type(error).__name__}.", status=500)
