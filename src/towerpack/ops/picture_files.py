@@ -8,11 +8,12 @@ animated WebP file (2.21). The graph refuses the files that TensorFlow does not 
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 _SEARCHED = 1 << 12  # bytes of an EXIF block
-# Before the block in JPEG, PNG and WebP files; then a WebP's size, and what some programs repeat.
-_EXIF_MARKS = (b"Exif\0\0", b"eXIf", b"EXIF")
+# Behind its mark stand a WebP's size, and what some programs repeat.
 _EXIF_BLOCK = r"^(?:\C{4})?(?:Exif\x00\x00)?(II\*\x00|MM\x00\*)"
 _LITTLE = list(b"II*\0")
 _ORIENTATION, _SHORT = 0x0112, 3
@@ -31,61 +32,60 @@ def picture_of(file: tf.Tensor) -> tf.Tensor:
     """
     start = _bytes_of(file, 32)
 
-    def begins(magic: bytes, at: int = 0) -> tf.Tensor:
-        return tf.reduce_all(start[at : at + len(magic)] == list(magic))
+    def has(text: bytes, at: int = 0) -> tf.Tensor:
+        return tf.reduce_all(start[at : at + len(text)] == list(text))
 
-    jpeg, png, gif, bmp = map(begins, (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM"))
-    webp, no = begins(b"RIFF") & begins(b"WEBP", 8), tf.constant(False)
-    # In a BMP file, size of the header, bits of a pixel, and how they are packed.
-    plain_bmp = (start[14] >= 40) & begins(b"\0", 30) & (begins(b"\x18", 28) | begins(b"\x20", 28))
-    refused = {
-        "it is no JPEG, PNG, WebP, GIF or BMP file": tf.logical_not(jpeg | png | webp | gif | bmp),
-        "it is an animated WebP file": webp & begins(b"VP8X", 12) & (start[20] & 2 > 0),
-        "it is a BMP file, but not of 24 or 32 plain bits for each pixel": bmp
-        & tf.logical_not(plain_bmp),
-        "the first frame of the GIF file is transparent, or smaller than the picture": tf.cond(
-            gif, lambda: _partial_gif(file), lambda: no
-        ),
+    def jpeg() -> tf.Tensor:
         # Inks are stored inverted. TensorFlow believes that only of files with this marker.
-        "it is a JPEG file of four inks without an Adobe marker": tf.cond(
-            jpeg,
-            lambda: (
-                (tf.io.extract_jpeg_shape(file)[2] == 4)
-                & (tf.size(tf.strings.split(file, b"\xff\xee\0\x0eAdobe", maxsplit=1)) < 2)
-            ),
-            lambda: no,
-        ),
-    }
-    reason = tf.gather(list(refused), tf.argmax(list(refused.values())))
-    parts = ["This model cannot read the picture: ", reason, ". Save it as PNG or JPEG."]
-    readable = tf.logical_not(tf.reduce_any(list(refused.values())))
-    with tf.control_dependencies([tf.debugging.Assert(readable, [tf.strings.join(parts)])]):
-        stored = tf.case(
-            [
-                # As libjpeg-turbo does by default, and with it the library's own decoder.
-                (jpeg, lambda: tf.io.decode_jpeg(file, 3, dct_method="INTEGER_ACCURATE")),
-                # TensorFlow decodes a WebP file to as many channels as it has, or fails.
-                (webp, lambda: tf.io.decode_image(file, 0, expand_animations=False)[:, :, :3]),
-            ],
-            lambda: tf.io.decode_image(file, 3, expand_animations=False),
-        )
-    mark = tf.gather(_EXIF_MARKS, tf.where(jpeg, 0, tf.where(png, 1, 2)))
-    return tf.ensure_shape(_turned(stored, _orientation(file, mark)), [None, None, 3])
+        marked = tf.size(tf.strings.split(file, b"\xff\xee\0\x0eAdobe", maxsplit=1)) > 1
+        known = marked | (tf.io.extract_jpeg_shape(file)[2] < 4)
+        with _only_if(known, "it is a JPEG file of four inks without Adobe's marker"):
+            # As libjpeg-turbo does by default, and with it the library's own decoder.
+            return tf.io.decode_jpeg(file, 3, dct_method="INTEGER_ACCURATE")
+
+    def webp() -> tf.Tensor:
+        animated = has(b"VP8X", 12) & (start[20] & 2 > 0)
+        with _only_if(tf.logical_not(animated), "it is an animated WebP file"):
+            # TensorFlow decodes a WebP file to as many channels as it has, or fails.
+            return tf.io.decode_image(file, 0, expand_animations=False)[:, :, :3]
+
+    def gif() -> tf.Tensor:
+        frame = tf.strings.join([b",\0\0\0\0", tf.strings.substr(file, 6, 4)])  # of full size
+        before = tf.strings.split(file, frame, maxsplit=1)
+        control = tf.strings.split(before[0], b"!\xf9\x04")
+        opaque = tf.math.floormod(_bytes_of(control[-1], 1)[0], 2) == 0
+        whole = (tf.size(before) > 1) & (opaque | (tf.size(control) < 2))
+        with _only_if(whole, "its first frame is transparent, or smaller than the GIF"):
+            return tf.io.decode_image(file, 3, expand_animations=False)
+
+    def bmp() -> tf.Tensor:
+        # Size of the header, bits of a pixel, and how they are packed.
+        plain = (start[14] >= 40) & (has(b"\x18", 28) | has(b"\x20", 28)) & has(b"\0", 30)
+        with _only_if(plain, "it is a BMP file, but not of 24 or 32 plain bits a pixel"):
+            return tf.io.decode_bmp(file, 0)[:, :, :3]
+
+    def png() -> tf.Tensor:
+        with _only_if(is_png, "it is no JPEG, PNG, WebP, GIF or BMP file"):
+            return tf.io.decode_png(file, 3)
+
+    is_jpeg, is_png = has(b"\xff\xd8\xff"), has(b"\x89PNG\r\n\x1a\n")
+    is_webp = has(b"RIFF") & has(b"WEBP", 8)
+    kinds = [(is_jpeg, jpeg), (is_webp, webp), (has(b"GIF8"), gif), (has(b"BM"), bmp)]
+    mark = tf.where(is_jpeg, b"Exif\0\0", tf.where(is_png, b"eXIf", b"EXIF"))
+    picture = _turned(tf.case(kinds, png), _orientation(file, mark))
+    return tf.ensure_shape(picture, [None, None, 3])
+
+
+def _only_if(readable: tf.Tensor, reason: str) -> Any:
+    """Let what is computed in this context fail, unless a file is readable."""
+    what = f"This model cannot read the picture: {reason}. Save it as PNG or JPEG."
+    return tf.control_dependencies([tf.debugging.Assert(readable, [what])])
 
 
 def _bytes_of(text: tf.Tensor, count: int) -> tf.Tensor:
     """Return the first bytes of a scalar as integers, with zeros behind a shorter text."""
     data = tf.cast(tf.io.decode_raw(tf.strings.substr(text, 0, count), tf.uint8), tf.int32)
     return tf.pad(data, [[0, count - tf.size(data)]])
-
-
-def _partial_gif(file: tf.Tensor) -> tf.Tensor:
-    """Return whether the first frame of a GIF file is transparent, or smaller than the picture."""
-    frame = tf.strings.join([b",\0\0\0\0", tf.strings.substr(file, 6, 4)])
-    parts = tf.strings.split(file, frame, maxsplit=1)
-    control = tf.strings.split(parts[0], b"!\xf9\x04")
-    transparent = tf.math.floormod(_bytes_of(control[-1], 1)[0], 2) == 1
-    return (tf.size(parts) < 2) | ((tf.size(control) > 1) & transparent)
 
 
 def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

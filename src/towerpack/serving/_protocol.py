@@ -70,13 +70,13 @@ def call_of(
     for key, array in inputs.items():
         for place, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
             error = _fault_of(data, max_pixels) if key.startswith("image") else None
-            if error and (count < 2 or not by_row):
+            if error and not (by_row and count):
                 raise RequestError(f"Row {place[0]}: {error}" if place else error)
             if error:
                 errors[place[0]] = error
     good = [row for row, error in enumerate(errors) if error is None]
     if errors and not good:
-        raise RequestError(f"All rows are refused, the first: {errors[0]}")
+        raise RequestError(str(errors[0]))
     if len(good) < count:
         inputs = {key: array[good] for key, array in inputs.items()}
     return Call(model, name, inputs, len(good), by_row, errors)

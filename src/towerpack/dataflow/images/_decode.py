@@ -31,7 +31,7 @@ MAX_PIXELS = 100_000_000
 Out = NDArray[np.uint8] | None
 
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
-_SAMPLE_FORMAT, _SIGNED = 0x0153, 2  # of a TIFF
+_SIGNED = 2  # numbers of a TIFF
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
 
 
@@ -175,7 +175,7 @@ class Decoder:
         tags = headers.tiff_tags(data) if header.format == "tiff" else {}
         try:
             img = exact = cv2.imdecode(raw, flags)
-            if tags and (img is None or tags.get(_SAMPLE_FORMAT) == _SIGNED):
+            if tags and (img is None or tags.get(headers.SAMPLE_FORMAT) == _SIGNED):
                 exact = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED)
         except cv2.error as error:
             raise headers.damaged(self.name, header.format, str(error)) from error

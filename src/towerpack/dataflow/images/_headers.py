@@ -29,7 +29,7 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 # In a GIF file: how its next frame is shown, with flags of which the last is transparency.
 _GIF_CONTROL = re.compile(rb"(!\xf9\x04)(.)(?=...\0,)", re.DOTALL)
-_EXTRA_SAMPLES = 0x0152
+_EXTRA_SAMPLES, SAMPLE_FORMAT = 0x0152, 0x0153  # tags of a TIFF
 _AGAIN = "take the file from its source again"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -206,10 +206,10 @@ def tiff_tags(data: bytes) -> dict[int, int]:
     for entry in range(start + 2, start + 2 + 12 * count, 12):
         tag, kind, values = struct.unpack_from(f"{endian}HHI", data, entry)
         if kind in _TIFF_NUMBERS:
-            number, at = struct.Struct(endian + _TIFF_NUMBERS[kind]), entry + 8
-            if number.size * values > 4:  # they stand elsewhere
+            at = entry + 8
+            if tag == SAMPLE_FORMAT and values > 2:  # they stand elsewhere
                 (at,) = struct.unpack_from(f"{endian}I", data, at)
-            (value,) = number.unpack_from(data, at)
+            value = struct.unpack_from(endian + _TIFF_NUMBERS[kind], data, at)[0]
             tags.setdefault(tag, value)  # libtiff, too, goes by the first of several
     return tags
 
