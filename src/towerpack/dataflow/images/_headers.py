@@ -30,6 +30,7 @@ _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 # In a GIF file: how its next frame is shown, with flags of which the last is transparency.
 _GIF_CONTROL = re.compile(rb"(!\xf9\x04)(.)(?=...\0,)", re.DOTALL)
 _EXTRA_SAMPLES, SAMPLE_FORMAT = 0x0152, 0x0153  # tags of a TIFF
+_BMP_MASKS = bytes.fromhex("0000ff0000ff0000ff000000")  # red, green, blue
 _AGAIN = "take the file from its source again"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -271,6 +272,9 @@ def _gif(data: bytes) -> ImageHeader:
 def _bmp(data: bytes) -> ImageHeader:
     (size,) = struct.unpack_from("<I", data, 14)
     width, height = struct.unpack_from("<hh" if size == 12 else "<ii", data, 18)
+    masked = data[28:31:2] == b"\x20\x03"  # 32 bits, with a mask for each color
+    if masked and not _BMP_MASKS.startswith(data[54:66]):
+        raise ValueError("its colors are in an order that OpenCV would mix up")
     return ImageHeader("bmp", abs(height), width)  # a negative height: from the top down
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from encoded_pictures import ENCODINGS, GRAY, HEIGHT, RGB, RGBA, WIDTH, tiff
+from encoded_pictures import ENCODINGS, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, tiff
 from towerpack._core.errors import FormatError
 from towerpack.dataflow.images import decode_image, image_header
 
@@ -46,3 +46,13 @@ def test_numbers_without_a_range(dtype: str, channels: int) -> None:
 
 def test_the_first_of_two_orientations_holds() -> None:
     assert image_header(ENCODINGS["JPEG, turned twice"].data).orientation == 3
+
+
+def test_a_bmp_of_another_order_of_colors() -> None:
+    rows = [row.tobytes() for row in RGBA[::-1]]
+    data = bmp(rows, 32, 0, 3, [0xFF, 0xFF00, 0xFF0000])
+    with pytest.raises(FormatError, match="colors are in an order"):
+        decode_image(data)
+    usual = [row.tobytes() for row in RGBA[::-1, :, [2, 1, 0, 3]]]
+    assert np.array_equal(decode_image(bmp(usual, 32, 0, 3, [0xFF0000, 0xFF00, 0xFF])), RGB)
+    assert image_header(data[:54]).format == "bmp"
