@@ -68,8 +68,9 @@ def call_of(
     count, by_row = rows.pop(), query is not None or "instances" in request
     errors: list[str | None] = [None] * count
     for key, array in inputs.items():
-        for place, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
-            error = _fault_of(data, max_pixels) if key.startswith("image") else None
+        pictures = array.dtype.kind == "O" and key.startswith("image")
+        for place, data in np.ndenumerate(array) if pictures else ():
+            error = _fault_of(data, max_pixels)
             if error and not (by_row and count):
                 raise RequestError(f"Row {place[0]}: {error}" if place else error)
             if error:

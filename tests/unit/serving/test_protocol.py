@@ -211,6 +211,10 @@ def test_a_classifier_of_every_format_answers(form: str, tmp_path: Path) -> None
     assert [row["class_ids"] for row in rows] == np.argmax(columns["probabilities"], 1).tolist()
     for body in ({"instances": []}, {"inputs": []}, {"instances": [[0, 0, 0, 99]]}):
         assert server.post(PREDICT, json={**asked, **body}).status_code == 400
+    mixed = server.post(PREDICT, json={**asked, "instances": [[0, 0, 0, 99], *words.tolist()]})
+    bad, *others = mixed.json()["predictions"]
+    assert list(bad) == ["error"] and "refused the values" in bad["error"]
+    assert [row["class_ids"] for row in others] == [row["class_ids"] for row in rows]
     kind = {"content-type": "application/octet-stream"}
     nothing = server.post(f"{PREDICT}?signature_name=tensors", content=b"", headers=kind)
     assert nothing.json() == {"predictions": []}
