@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from towerpack import FormatError, SpecError
 from towerpack.apps import Inference, infer
+from towerpack.apps.detection import DetectionDisplay
 
 
 @tf.function(autograph=False)
@@ -136,3 +137,15 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
         assert "holds no numbers" in listed[2]["error"]
         assert {Path(file).name for file in done.files} == set(os.listdir(tmp_path))
     assert (tmp_path / os.fsdecode(b"caf\xe9-5.txt")).read_bytes() == b"5"
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 1), (1, 3000), (300, 400)])
+def test_boxes_on_pictures_of_any_shape(size: tuple[int, int]) -> None:
+    """A column of pixels is not drawn 384 pixels wide: 7.7 million rows would take 9 GB."""
+    inputter: Any = SimpleNamespace(class_names=["a", "b"])
+    config: Any = SimpleNamespace(model=SimpleNamespace(shown=0.5))
+    boxes = np.array([[0, 0, 1, 1], [0.2, 0.1, 0.7, 0.3]], np.float32)
+    outputs = {"boxes": boxes, "scores": np.array([0.9, 0.6]), "class_ids": np.array([1, 0])}
+    drawn = DetectionDisplay(config, inputter).draw(np.zeros([*size, 3], np.uint8), outputs)
+    assert len(drawn) <= max(size[0], 4096)
+    assert drawn.any()
