@@ -185,6 +185,9 @@ class Decoder:
             raise FormatError(f"{what}, which have no known range.", fix=fix)
         if img is None:
             raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
+        if flags == cv2.IMREAD_UNCHANGED and img.itemsize > 1 and tags.get(headers.PLANES) == 2:
+            what = f"{self.name or 'The image'} has planes of {img.dtype}, which OpenCV mixes up"
+            raise FormatError(f"{what}.", fix="decode_image(channels=3), or a TIFF without planes")
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
             raise headers.damaged(self.name, "jpeg", "its header tells another size")
         turn = header.format == "jpeg" or self.channels in (1, 3)

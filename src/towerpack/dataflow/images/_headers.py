@@ -29,7 +29,7 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 # In a GIF file: how its next frame is shown, with flags of which the last is transparency.
 _GIF_CONTROL = re.compile(rb"(!\xf9\x04)(.)(?=...\0,)", re.DOTALL)
-_EXTRA_SAMPLES, SAMPLE_FORMAT = 0x0152, 0x0153  # tags of a TIFF
+_EXTRA_SAMPLES, SAMPLE_FORMAT, PLANES = 0x0152, 0x0153, 0x011C  # tags of a TIFF
 _BMP_MASKS = bytes.fromhex("0000ff0000ff0000ff000000")  # red, green, blue
 _AGAIN = "take the file from its source again"
 

@@ -20,9 +20,14 @@ def test_stored_pixels(name: str) -> None:
     assert np.abs(gray - rgb @ [0.299, 0.587, 0.114]).max() <= 1
     # Only JPEGs are turned if their alpha is kept: see `decode_image`.
     lying = decode_image(data, orient=False)
+    assert lying.shape == (HEIGHT, WIDTH, 3)
+    if name == "TIFF, rgb 16, planes":
+        for channels in (4, None):
+            with pytest.raises(FormatError, match=r"(?s)planes of uint16.*channels=3"):
+                decode_image(data, channels=channels)
+        return
     kept = decode_image(data, channels=4)
     assert np.array_equal(kept[:, :, :3], rgb if name.startswith("JPEG") else lying)
-    assert lying.shape == (HEIGHT, WIDTH, 3)
 
 
 @pytest.mark.parametrize("kind", ["PNG, rgba", "WebP, rgba", "TIFF, rgba by Pillow"])
