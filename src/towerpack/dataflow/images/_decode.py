@@ -185,7 +185,8 @@ class Decoder:
             raise FormatError(f"{what}, which have no known range.", fix=fix)
         if img is None:
             raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
-        if flags == cv2.IMREAD_UNCHANGED and img.itemsize > 1 and tags.get(headers.PLANES) == 2:
+        deep = self.channels is None and img.ndim == 3 and img.itemsize > 1
+        if deep and tags.get(headers.PLANES) == 2:
             what = f"{self.name or 'The image'} has planes of {img.dtype}, which OpenCV mixes up"
             raise FormatError(f"{what}.", fix="decode_image(channels=3), or a TIFF without planes")
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from encoded_pictures import ENCODINGS, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, tiff
+from encoded_pictures import ENCODINGS, GRAY, GRAY16, HEIGHT, RGB, RGBA, WIDTH, bmp, tiff
 from towerpack._core.errors import FormatError
 from towerpack.dataflow.images import decode_image, image_header
 
@@ -34,6 +34,11 @@ def test_stored_pixels(name: str) -> None:
 def test_alpha_is_kept_where_it_is_asked_for(kind: str) -> None:
     assert np.array_equal(decode_image(ENCODINGS[kind].data, channels=4), RGBA)
     assert np.array_equal(decode_image(ENCODINGS[kind].data, channels=None), RGBA)
+
+
+def test_one_plane_is_no_mixture() -> None:
+    data = tiff(GRAY16, "minisblack", extratags=[(284, 3, 1, 2, True)])
+    assert np.array_equal(decode_image(data, channels=None)[:, :, 0], GRAY16)
 
 
 def test_clear_pixels_of_a_gif() -> None:
