@@ -88,8 +88,10 @@ def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     if call.by_row and (call.rows or all(a.ndim and not len(a) for a in outputs.values())):
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
-        good = (row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows)
-        found = [next(good) if error is None else {"error": error} for error in call.errors]
+        found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
+        for place, error in enumerate(call.errors):
+            if error:
+                found.insert(place, {"error": error})
         return orjson.dumps({"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
     named = {name: jsonable(array, name) for name, array in outputs.items()}
     found = next(iter(named.values())) if len(named) == 1 else named
