@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 
 from towerpack._core.batching import Request, compute_in_halves, take
-from towerpack._core.errors import RequestError
+from towerpack._core.errors import RequestError, reason_of
 from towerpack._core.logs import get_logger
 from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
 # What runtimes raise for values that a model cannot take: TensorFlow, ONNX Runtime, the others.
 _BAD_VALUES = {"InvalidArgumentError", "InvalidArgument", "ValueError"}
-_NODES = re.compile(r"\{\{.*?\}\} ?|\[\[.*?\]\]|\[Op:.*", re.DOTALL)
 
 
 class Batcher:
@@ -41,14 +40,36 @@ class Batcher:
         """
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
-        if call.rows <= self._most:
+        if call.rows < 2:
             return await self._answer(call)
-        parts: list[Outputs] = []
-        for at in range(0, call.rows, self._most):
-            part = {name: array[at : at + self._most] for name, array in call.inputs.items()}
-            rows = min(self._most, call.rows - at)
-            parts.append(await self._answer(call._replace(inputs=part, rows=rows)))
-        return _joined(parts)
+        found: list[Outputs | RequestError] = []
+        for part in _cut(call, self._most):
+            found += await self._answers(part)
+        good = [outputs for outputs in found if not isinstance(outputs, RequestError)]
+        if len({str([a.shape[1:] for a in outputs.values()]) for outputs in good}) != 1:
+            # No row is good, or their outputs cannot be joined.
+            refused = (one for one in found if isinstance(one, RequestError))
+            raise next(refused, RequestError("The rows have outputs of different shapes."))
+        bad: list[str | None] = []
+        for one in found:
+            rows = 1 if isinstance(one, RequestError) else len(next(iter(one.values())))
+            bad += [str(one) if isinstance(one, RequestError) else None] * rows
+        call.errors[:] = [bad.pop(0) if told is None else told for told in call.errors]
+        return _joined(good)
+
+    async def _answers(self, call: Call) -> list[Outputs | RequestError]:
+        """Outputs of a call. If it is asked by row and fails, outputs or errors of each row."""
+        try:
+            return [await self._answer(call)]
+        except RequestError as error:
+            if not call.by_row or error.status != 400:
+                raise
+        rows = [self._answer(row) for row in _cut(call, 1)]
+        found = await asyncio.gather(*rows, return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, RequestError):
+                raise one
+        return cast("list[Outputs | RequestError]", found)
 
     async def _answer(self, call: Call) -> Outputs:
         shapes = [(name, a.dtype, a.shape[1:]) for name, a in call.inputs.items()]
@@ -74,6 +95,13 @@ class Batcher:
                     job.answer.set_result(outputs)
 
 
+def _cut(call: Call, most: int) -> Iterator[Call]:
+    """Parts of a call, of at most so many rows."""
+    for at in range(0, call.rows, most):
+        part = {name: array[at : at + most] for name, array in call.inputs.items()}
+        yield call._replace(inputs=part, rows=min(most, call.rows - at))
+
+
 def _together(calls: Sequence[Call]) -> list[Outputs]:
     model, signature = calls[0].model, calls[0].signature
     inputs = _joined([call.inputs for call in calls])
@@ -96,7 +124,6 @@ def _joined(parts: Sequence[Outputs]) -> Outputs:
 
 def _explained(error: Exception) -> RequestError:
     if any(kind.__name__ in _BAD_VALUES for kind in type(error).__mro__):
-        text = " ".join(_NODES.sub("", str(error)).split())
-        return RequestError(f"The model refused the values: {text}")
+        return RequestError(f"The model refused the values: {reason_of(error)}")
     get_logger(__name__).error("the model failed", exc_info=error)
     return RequestError(f"The model failed: {type(error).__name__}.", status=500)
