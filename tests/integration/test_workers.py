@@ -264,6 +264,21 @@ def test_a_worker_that_cannot_build_the_model_ends_all(tmp_path: Path) -> None:
     assert f"PeerError: worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
 
 
+@pytest.mark.parametrize(
+    ("case", "message", "seconds"),
+    [("dies_joining", "have not joined within 10 s", 20), ("dies_building", "does not answer", 12)],
+)
+def test_a_worker_that_dies_before_the_first_step_is_named(
+    case: str, message: str, seconds: float, tmp_path: Path
+) -> None:
+    workers = Workers(case, tmp_path)
+    assert workers.processes[1].wait(120) == -signal.SIGKILL, workers.said(1)
+    with stopwatch() as watch:
+        assert workers.codes(60) == [1, -signal.SIGKILL], workers.said(0)
+    assert watch.seconds < seconds
+    assert f"PeerError: worker 1 ({workers.addresses[1]}) {message}" in workers.said(0)
+
+
 def test_sigterm_ends_a_worker_that_waits_for_another(tmp_path: Path) -> None:
     workers = Workers("waits", tmp_path)
     workers.wait_for("epoch 1\n", 0)

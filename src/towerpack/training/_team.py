@@ -42,7 +42,7 @@ class Proposal(NamedTuple):
         ending: Why there is no next call.
         process: Which process's ending it is.
         numbers: Hyper-parameters; those of the chief hold.
-        reason: Error message of the process that has failed, if it was able to send one.
+        reason: Error message of the process that has failed.
     """
 
     steps: int
@@ -105,7 +105,7 @@ class Team:
         """Mark a block in which this process may wait for the others."""
         return nullcontext()
 
-    def abort(self, reason: str, ending: Ending = Ending.FAILED) -> None:
+    def abort(self, reason: str) -> None:
         """End the collectives of all processes with an error that tells them the reason."""
 
     def ended_by_sigterm(self) -> AbstractContextManager[None]:
@@ -153,11 +153,12 @@ class Agreement:
         self._left = agreed.steps == 0
         return agreed.steps
 
-    def leave(self, ending: Ending | None = None) -> None:
+    def leave(self, ending: Ending | None = None, reason: str = "") -> None:
         """Tell the others that this process takes no more steps, unless that is known.
 
         Args:
             ending: Why; None where a signal has interrupted it.
+            reason: Error message, if this process has failed.
 
         Raises:
             Interrupted: Another process is to end.
@@ -168,7 +169,8 @@ class Agreement:
         self._left = True
         if ending is None:
             ending = ENDINGS_BY_SIGNAL.get(self._interrupt.signal, Ending.FAILED)
-        agreed = self._team.agree(Proposal(0, ending, numbers=self._numbers()))
+        proposal = Proposal(0, ending, numbers=self._numbers(), reason=reason)
+        agreed = self._team.agree(proposal)
         if agreed.ending > max(ending, Ending.STOPPED):
             self._follow(agreed)
 
@@ -179,11 +181,10 @@ class Agreement:
         return (*values, *(math.nan if value is None else value for value in held))
 
     def fail(self, error: Exception) -> None:
-        """Tell the others about an error that ends this process, unless they know it."""
+        """Tell the others between two calls about an error that ends this process."""
         if not self._team.broken:
             with suppress(Exception, Interrupted):
-                self.leave(Ending.FAILED)
-        self._abort(error)
+                self.leave(Ending.FAILED, _reason(error))
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
@@ -191,16 +192,13 @@ class Agreement:
         try:
             yield
         except Exception as error:
-            lost = None if self._left else self._team.lost(error)
-            self._abort(lost or error)
+            if self._left or isinstance(error, PeerError):
+                raise
+            lost = self._team.lost(error)
             if lost is not None:
                 raise lost from None
-            raise
-
-    def _abort(self, error: Exception) -> None:
-        if not (self._left or isinstance(error, PeerError)):
-            self._left = True
             self._team.abort(_reason(error))
+            raise
 
     def _follow(self, agreed: Proposal) -> None:
         if agreed.ending is Ending.NOT_YET:
@@ -217,17 +215,17 @@ class Agreement:
 
 
 def has_failed(name: str, reason: str) -> PeerError:
-    """Error for the failure of another process that was able to tell the reason."""
+    """Error for the failure of another process that has sent the reason."""
     return PeerError(
         f"{name} has failed.",
-        got=reason or None,
+        got=reason,
         expected="all processes of the run to go on",
         fix="look at what that process has printed; start all of them anew, the run is continued",
     )
 
 
 def _reason(error: Exception) -> str:
-    """An error in a few lines: what remote procedure calls pass on is cut at about 1 KiB."""
+    """An error in a few lines: `Team.abort` passes on about 1 KiB."""
     if isinstance(error, TowerpackError):
         fix = f" To fix: {error.fix}." if error.fix else ""
         return f"{error.what}{fix} {(error.got or '')[:250]}".rstrip()
