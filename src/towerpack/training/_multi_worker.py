@@ -14,7 +14,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack.cluster import Cluster
 from towerpack.training._config import TrainConfig
-from towerpack.training._executor import CallResult, Executor
+from towerpack.training._executor import Executor
 from towerpack.training._kept import variables_kept
 from towerpack.training._mirrored import Mirrored
 from towerpack.training._peers import (
@@ -34,14 +34,6 @@ _LOG = get_logger(__name__)
 class _LongCalls(Executor):
     # The workers agree between two calls, which takes some 5 ms and waits for the last of them.
     budget_s = 0.5
-
-    def run(self, steps: int, *, after: int) -> CallResult:
-        with self._distribution.team.collective():
-            return super().run(steps, after=after)
-
-    def run_heavy(self, *, after: int) -> CallResult:
-        with self._distribution.team.collective():
-            return super().run_heavy(after=after)
 
 
 class MultiWorkerTrainer(Trainer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -39,16 +38,17 @@ class Proposal(NamedTuple):
 
     Attributes:
         steps: How many steps the next call can have here: of all, the smallest.
+        numbers: Value of each hyper-parameter and the value that it is held at, or None. Those of
+            the chief hold.
         ending: Why there is no next call.
         process: Which process's ending it is.
-        numbers: Hyper-parameters; those of the chief hold.
         reason: Error message of the process that has failed.
     """
 
     steps: int
+    numbers: Mapping[str, tuple[float, float | None]]
     ending: Ending = Ending.NOT_YET
     process: int = 0
-    numbers: tuple[float, ...] = ()
     reason: str = ""
 
 
@@ -125,7 +125,7 @@ class Agreement:
     """
 
     def __init__(self, team: Team, hyper_params: HyperParams, interrupt: InterruptFlag) -> None:
-        self._team = team
+        self.team = team
         self._hyper_params = hyper_params
         self._interrupt = interrupt
         self._left = team.size == 1
@@ -138,16 +138,14 @@ class Agreement:
             Interrupted: Another process is to end.
             PeerError: Another process has failed.
         """
-        if self._team.size == 1:
+        if self.team.size == 1:
             return steps
-        agreed = self._team.agree(Proposal(steps, numbers=self._numbers()))
+        agreed = self.team.agree(Proposal(steps, self._numbers()))
         self._follow(agreed)
-        names = self._hyper_params.names()
-        values, held = agreed.numbers[: len(names)], agreed.numbers[len(names) :]
-        for name, value, by_hand in zip(names, values, held, strict=True):
+        for name, (value, held) in agreed.numbers.items():
             param = self._hyper_params.get(name)
-            if param.held is not None or not math.isnan(by_hand):
-                param.hold(None if math.isnan(by_hand) else by_hand)
+            if held is not None or param.held is not None:
+                param.hold(held)
             if value != param.get():
                 param.set(value)
         self._left = agreed.steps == 0
@@ -169,20 +167,17 @@ class Agreement:
         self._left = True
         if ending is None:
             ending = ENDINGS_BY_SIGNAL.get(self._interrupt.signal, Ending.FAILED)
-        proposal = Proposal(0, ending, numbers=self._numbers(), reason=reason)
-        agreed = self._team.agree(proposal)
+        agreed = self.team.agree(Proposal(0, self._numbers(), ending, reason=reason))
         if agreed.ending > max(ending, Ending.STOPPED):
             self._follow(agreed)
 
-    def _numbers(self) -> tuple[float, ...]:
-        """Values of the hyper-parameters, then what each is held at, NaN for not held."""
-        held = self._hyper_params.held().values()
-        values = self._hyper_params.values().values()
-        return (*values, *(math.nan if value is None else value for value in held))
+    def _numbers(self) -> dict[str, tuple[float, float | None]]:
+        held = self._hyper_params.held()
+        return {name: (value, held[name]) for name, value in self._hyper_params.values().items()}
 
     def fail(self, error: Exception) -> None:
         """Tell the others between two calls about an error that ends this process."""
-        if not self._team.broken:
+        if not self.team.broken:
             with suppress(Exception, Interrupted):
                 self.leave(Ending.FAILED, _reason(error))
 
@@ -194,17 +189,17 @@ class Agreement:
         except Exception as error:
             if self._left or isinstance(error, PeerError):
                 raise
-            lost = self._team.lost(error)
+            lost = self.team.lost(error)
             if lost is not None:
                 raise lost from None
-            self._team.abort(_reason(error))
+            self.team.abort(_reason(error))
             raise
 
     def _follow(self, agreed: Proposal) -> None:
         if agreed.ending is Ending.NOT_YET:
             return
         self._left = True
-        name = self._team.name(agreed.process)
+        name = self.team.name(agreed.process)
         if agreed.ending is Ending.FAILED:
             raise has_failed(name, agreed.reason)
         if agreed.ending in ENDINGS_BY_SIGNAL.values():

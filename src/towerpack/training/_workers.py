@@ -136,12 +136,11 @@ class Workers(Team):
             return proposal
         proposals = [Proposal(*fields) for fields in self.exchange(proposal)]
         process = max(range(self.size), key=lambda i: proposals[i].ending)
-        return Proposal(
+        return proposals[process]._replace(
             steps=min(other.steps for other in proposals),
+            numbers=proposals[0].numbers,
             ending=Ending(proposals[process].ending),
             process=process,
-            numbers=proposals[0].numbers,
-            reason=proposals[process].reason,
         )
 
     def lost(self, error: Exception) -> Exception | None:
