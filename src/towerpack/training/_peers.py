@@ -52,7 +52,6 @@ def wait_for_peers(
             if time.monotonic() > deadline:
                 raise missing_peers(missing, f"have not come within {seconds:g} s")
             time.sleep(_TRY_S / 5)
-        time.sleep(_TRY_S)  # until the others have noticed this process
 
 
 def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]:
@@ -62,7 +61,8 @@ def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]
     calls = {}
     for name, address in addresses.items():
         # Channels of one pool would wait longer and longer between two attempts to connect.
-        channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        channel = grpc.insecure_channel(address, options)
         status = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
         calls[name] = channel, status.future(b"", timeout=seconds)
     silent = {n: addresses[n] for n, (_, call) in calls.items() if call.exception() is not None}
@@ -114,5 +114,6 @@ def _answering(address: str | None) -> Iterator[None]:
     server.start()
     try:
         yield
+        time.sleep(_TRY_S)  # until the others have asked once more
     finally:
-        server.stop(_TRY_S).wait()  # calls that are running get their answer
+        server.stop(_TRY_S).wait()
