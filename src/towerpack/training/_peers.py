@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import PeerError
 from towerpack.cluster import Cluster
+from towerpack.training._team import peer_error
 
 _TRY_S = 0.5
 _SERVICE, _METHOD = "tensorflow.WorkerService", "GetStatus"
@@ -73,12 +74,8 @@ def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]
 
 def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
     """The error that names peers."""
-    named = " and ".join(f"{name} ({address})" for name, address in peers.items())
-    return PeerError(
-        f"{named} {what}.",
-        expected="every process of the cluster, reachable from this one",
-        fix="look at the log of that process; start all of them anew, the run is continued",
-    )
+    names = " and ".join(f"{name} ({address})" for name, address in peers.items())
+    return peer_error(names, what)
 
 
 def leave_at_once_at_exit(code: int) -> None:

@@ -201,7 +201,7 @@ class Agreement:
         self._left = True
         name = self.team.name(agreed.process)
         if agreed.ending is Ending.FAILED:
-            raise has_failed(name, agreed.reason)
+            raise peer_error(name, "has failed", agreed.reason)
         if agreed.ending in ENDINGS_BY_SIGNAL.values():
             number = next(n for n, ending in ENDINGS_BY_SIGNAL.items() if ending is agreed.ending)
             self._interrupt.receive(number, name)
@@ -209,13 +209,13 @@ class Agreement:
         raise StopTraining(f"{name} has stopped it")
 
 
-def has_failed(name: str, reason: str) -> PeerError:
-    """Error for the failure of another process that has sent the reason."""
+def peer_error(names: str, what: str, got: str | None = None) -> PeerError:
+    """Error about other processes: 'worker 1 (10.0.0.2:2222)' 'has failed'."""
     return PeerError(
-        f"{name} has failed.",
-        got=reason,
-        expected="all processes of the run to go on",
-        fix="look at what that process has printed; start all of them anew, the run is continued",
+        f"{names} {what}.",
+        got=got,
+        expected="every process of the run, reachable from this one, until the run ends",
+        fix="look at the log of that process; start all of them anew, the run is continued",
     )
 
 

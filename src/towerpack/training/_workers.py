@@ -31,7 +31,7 @@ from towerpack.training._peers import (
     silent_peers,
 )
 from towerpack.training._settings import Settings, differences
-from towerpack.training._team import ENDINGS_BY_SIGNAL, Ending, Proposal, Team, has_failed
+from towerpack.training._team import ENDINGS_BY_SIGNAL, Ending, Proposal, Team, peer_error
 
 _LOG = get_logger(__name__)
 _LOST = (
@@ -150,7 +150,7 @@ class Workers(Team):
         peers = self._cluster.peers
         if report := _REPORT.search(str(error)):
             process, reason = json.loads(report[1])
-            lost = has_failed(self.name(process), reason)
+            lost = peer_error(self.name(process), "has failed", reason)
         elif silent := silent_peers(peers, _ANSWER_S):
             lost = missing_peers(silent, "does not answer")
         elif "ollective" in str(error):
