@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from towerpack.apps._application import recipe_names as recipe_names
     from towerpack.apps._config import AppConfig as AppConfig
     from towerpack.apps._files import write_picture as write_picture
+    from towerpack.apps._import import Imported as Imported
+    from towerpack.apps._import import import_data as import_data
     from towerpack.apps._infer import Inference as Inference
     from towerpack.apps._infer import infer as infer
     from towerpack.apps._inputter import Inputter as Inputter
@@ -39,6 +41,7 @@ _NAMES = {
     ),
     "._config": ("AppConfig",),
     "._files": ("write_picture",),
+    "._import": ("Imported", "import_data"),
     "._infer": ("Inference", "infer"),
     "._inputter": ("Inputter",),
     "._modeler": ("Display", "Modeler", "Reporting"),
