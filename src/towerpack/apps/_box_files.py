@@ -18,6 +18,7 @@ from towerpack.apps._pictures import pictures_in
 from towerpack.apps._splits import Places, places, root_of
 from towerpack.config import read_yaml
 from towerpack.dataflow.images import clip_boxes, image_header
+from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
 _HEADER_BYTES: Final = 1 << 18
@@ -159,12 +160,14 @@ def read_voc(config: BoxPlaces) -> Found:
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
-                files, folder = sorted(one.glob("*.xml")), usual if usual.is_dir() else one
+                files = [*_annotations_in(one).values()]
             else:
                 with _opened(one):
                     lines = [line.split() for line in one.read_text().splitlines() if line.strip()]
-                files, folder = [root / f"Annotations/{name[0]}.xml" for name in lines], usual
-            objects[split] += [_of_voc(file, folder) for file in files]
+                known = _annotations_in(root / "Annotations")
+                missing = root / "Annotations"
+                files = [known.get(n, missing / f"{n}.xml") for n, *_ in lines]
+            objects[split] += [_of_voc(f, usual if usual.is_dir() else f.parent) for f in files]
     found = {row[1] for *_, rows in objects.get("train", []) for row in rows}
     names = config.class_names or sorted(found)
     reader, numbers = _Reader(config.bad_boxes), {name: i for i, name in enumerate(names)}
@@ -179,6 +182,14 @@ def read_voc(config: BoxPlaces) -> Found:
     }
     reader.tell()
     return names, parts
+
+
+def _annotations_in(folder: Path) -> dict[str, Path]:
+    """Return the XML files in a folder and below it, by their names in lists."""
+    discovery = Discovery(lambda file: file.lower().endswith(".xml"), "not an annotation")
+    files = sorted(map(Path, discovery.files(folder)))
+    discovery.report(folder)
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
 def _of_voc(file: Path, folder: Path) -> tuple[Path, Size, list[tuple[Any, ...]]]:
@@ -228,8 +239,7 @@ def read_yolo(config: BoxPlaces) -> Found:
     classes are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
     root = root_of(config)
-    pattern = "{}/images" if (root / "train" / "images").is_dir() else "images/{}"
-    folders = places(config, pattern)
+    folders = places(config, "{}/images", "images/{}")
     names = config.class_names or _names_of_yolo(root)
     reader = _Reader(config.bad_boxes)
     parts = {

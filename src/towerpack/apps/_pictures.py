@@ -27,8 +27,8 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import decode_image
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.dataflow.sources._files import ImageReader
-from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""
@@ -225,13 +225,14 @@ def listed(file: str, columns: Sequence[str]) -> list[Listed]:
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """Pictures in a folder and those below it, by name.
+    """Return the pictures in a folder and below it, by name. Log which files are left out.
 
     Raises:
         ConfigError: There are none.
     """
-    files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
-    found = sorted(str(path) for path in files)
+    discovery = Discovery()
+    found = sorted(discovery.files(folder))
+    discovery.report(folder)
     if not found:
         raise ConfigError(f"There are no pictures in {folder}.", fix=" ".join(IMAGE_EXTENSIONS))
     return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow.sources._discovery import Discovery
 
 Text = tuple[str, str]
 """Name and content."""
@@ -54,13 +55,15 @@ def divided_texts(
 
 def _files(root: Path, given: str | Sequence[str] | None, split: str) -> list[Path]:
     found: list[Path] = []
+    discovery = Discovery()
     for pattern in [given] if isinstance(given, str) else given or ():
-        new = sorted(path for path in root.glob(pattern) if path.is_file())
+        new = [Path(file) for file in discovery.matching(root, pattern)]
         if not new:
             raise ConfigError(
                 f"data.{split}: there is no {root / pattern}.", fix="data.path=FOLDER"
             )
         found += new
+    discovery.report(f"data.{split}")
     return list(dict.fromkeys(found))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps.text_classification._config import DataConfig
+from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
 
 Example = tuple[str, str, str]
 """Text, name of its class, and where it is, for messages."""
@@ -80,18 +81,24 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Files `CLASS/*.txt`; IMDB's `unsup`, which has no labels, is passed over.
+    """Read the texts below the folder of each class.
+
+    Names of texts end in `.txt`, `.text`, `.md`, `.markdown` or `.rst`, in any case, or have no
+    extension. IMDB's `unsup`, which has no labels, is left out.
 
     Raises:
         ConfigError: There is no such folder, or none with texts in it.
     """
     del config
-    files = sorted(path.glob("*/*.txt"))
+    discovery = Discovery(is_text, NO_TEXT)
+    names = discovery.folders(path)
+    files = list(discovery.by_class(path, names))
+    discovery.report(path)
     if not files:
         raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
-    for file in files:
-        if file.parent.name != "unsup":
-            yield file.read_text(encoding="utf-8", errors="replace"), file.parent.name, str(file)
+    for number, file in files:
+        if names[number] != "unsup":
+            yield Path(file).read_text(encoding="utf-8", errors="replace"), names[number], file
 
 
 READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]]]] = {
