@@ -29,8 +29,8 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_scenes(tmp_path, {"train": 160, "val": 24, "test": 40})
     Path("digits.yaml").write_text(RECIPE)
-    run("train", "digits.yaml", "--json")
-    told = json.loads(run("eval", "runs/digits", "--json"))
+    run("train", "digits.yaml", "--json", "--allow-code")
+    told = json.loads(run("eval", "runs/digits", "--json", "--allow-code"))
     assert told["count"] == 40
     assert told["ap50"] > 0.5
     assert told["ap"] == pytest.approx(np.mean([told[f"ap/{name}"] for name in NAMES]), abs=1e-6)
@@ -39,7 +39,7 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(int(line.split(",")[-1]) for line in table[1:]) == len(truth)
 
     Path("train.json").rename("elsewhere")  # predictions need no data
-    rows = json.loads(run("infer", "runs/digits", "test", "--json"))
+    rows = json.loads(run("infer", "runs/digits", "test", "--json", "--allow-code"))
     Path("elsewhere").rename("train.json")
     folder = Path("runs/digits/infer")
     drawn = {p.stem for p in folder.glob("test*.png")}
@@ -48,8 +48,8 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(row["count"] for row in rows) > 0.5 * len(truth)
 
     if SCALE == 1:
-        run("export", "runs/digits", "--format", "onnx")  # compared with the model by itself
-    run("export", "runs/digits")
+        run("export", "runs/digits", "--format", "onnx", "--allow-code")  # compares with the model
+    run("export", "runs/digits", "--allow-code")
     served = tf.saved_model.load("runs/digits/export/saved_model/1").signatures["serving_default"]
     files = [Path(row["source"]).read_bytes() for row in rows[:3]]
     wide = cv2.resize(cv2.imread(rows[0]["source"]), (128, 64))  # boxes are shares
@@ -69,7 +69,7 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     best = rows[0]["boxes"][0]["box"]
     assert answers["boxes"][3, 0] == pytest.approx(best, abs=0.1)
 
-    tune("digits.yaml")
+    tune("digits.yaml", "--allow-code")
 
 
 @pytest.mark.slow

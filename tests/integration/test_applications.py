@@ -285,17 +285,17 @@ def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch)
     for file in EXAMPLES.glob("own_application.*"):
         (here / file.name).write_text(file.read_text())
     monkeypatch.syspath_prepend(here)
-    few: Any = ("pictures=64", "batch_size=8")
+    few: Any = ("pictures=64", "batch_size=8", "--allow-code")
     run("train", "own_application.yaml", *few, "epochs=1")
-    told = json.loads(run("eval", "own_application.yaml", "--json"))
+    told = json.loads(run("eval", "own_application.yaml", "--json", "--allow-code"))
     assert told["count"] == 16
     assert 0 < told["mean_iou"] < 1
-    run("export", "runs/own_application")
+    run("export", "runs/own_application", "--allow-code")
     subprocess.run([*warm_python(), "own_application.py"], check=True)
     exported = load_exported(here / "runs" / "own_application" / "export" / "saved_model")
     files = [path.read_bytes() for path in sorted(here.glob("shapes/*.png"))]
     assert exported.run({"image_bytes": files})["classes"].shape == (6, 64, 64)
-    rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
+    rows = json.loads(run("infer", "runs/own_application", "shapes", "--json", "--allow-code"))
     assert len(rows) == 6
     assert all(abs(sum(v for v in row.values() if isinstance(v, float)) - 1) < 1e-6 for row in rows)
 

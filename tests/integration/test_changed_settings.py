@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,16 @@ import tensorflow as tf
 
 from scaling import sample
 from small_training import LINE, SPECS, Do, Model, X, Y, config, train
-from towerpack import CheckpointMismatchError, StateError
+from towerpack import CheckpointMismatchError, FeedInput, MapError, StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
-from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    MapData,
+    PrefetchData,
+    ShuffleData,
+)
 from towerpack.nn import FullyConnected, l2_regularizer, regularize_cost
 from towerpack.training import SimpleTrainer
 from warm_python import warm_python
@@ -49,6 +57,20 @@ def data(x: np.ndarray, batch: int = 8) -> dict[str, Any]:
 def mapped(factor: float, workers: int = 2) -> dict[str, Any]:
     flow = MapData(DataFromArrays(X, Y), lambda point: (point[0] * factor, point[1]))
     return {"dataflow": PrefetchData(BatchData(flow, 8), num_proc=workers)}
+
+
+def generated(factor: float) -> dict[str, Any]:
+    def rows() -> Any:
+        yield from ([x * factor, y] for x, y in zip(X, Y, strict=True))
+
+    return {"dataflow": BatchData(DataFromGenerator(rows), 8)}
+
+
+def documented(text: str) -> dict[str, Any]:
+    """Data through a function whose docstring is `text`."""
+    made: dict[str, Any] = {}
+    exec(f"def same(point):\n    {text!r}\n    return point", made)
+    return {"dataflow": BatchData(MapData(DataFromArrays(X, Y), made["same"]), 8)}
 
 
 def table(*points: tuple[int, float]) -> dict[str, Any]:
@@ -89,6 +111,7 @@ CASES = [
         {"model.LeakyRelu(alpha=0.30000001192092896)": ["-", "1"]},
     ),
     (mapped(2.0), mapped(3.0), {"data.functions": None}),
+    (generated(2.0), generated(3.0), {"data.functions": None}),
     (decayed(0.5), decayed(0.9), {"optimizer.learning_rate": None}),
     (LONG, table((0, 0.02)), {SCHEDULE: ["0:", "0.03,"]}),
     (table((0, 0.03)), {"extra_callbacks": []}, {SCHEDULE: ["0:", "0.03"]}),
@@ -147,6 +170,12 @@ def test_nothing_is_told_where_nothing_was_changed(
 
     start(1)
     start(3)
+    assert "in effect" not in caplog.text
+
+
+def test_another_docstring_is_no_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, [ModelSaver()], **documented("As it is."))
+    train(tmp_path, [ModelSaver()], **documented("A point as it is."))
     assert "in effect" not in caplog.text
 
 
@@ -248,6 +277,48 @@ def test_other_data_are_told_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(StateError) as caught:
         train(tmp_path, [ModelSaver()], model=LINE, **data(X, 4))
     assert "init=" in str(caught.value.fix)
+
+
+class Failing:
+    """Fails after so many rows, as a broken file does."""
+
+    after: int | None = None
+
+    @classmethod
+    def read(cls, row: Any) -> Any:
+        if cls.after is not None:
+            cls.after -= 1
+            if cls.after < 0:
+                raise OSError("a broken file")
+        return row
+
+
+def rows(num: int) -> dict[str, Any]:
+    flow = BatchData(MapData(ShuffleData(DataFromArrays(X[:num], Y[:num])), Failing.read), 8)
+    return {"dataflow": FeedInput(flow), "steps_per_epoch": num // 8, "model": LINE}
+
+
+def test_repaired_data_are_read_from_the_next_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that are removed or added stop a run in the middle of an epoch only."""
+    train(tmp_path, [ModelSaver()], max_epoch=1, **rows(48))
+    trainer = train(tmp_path, [ModelSaver()], max_epoch=2, **rows(41))
+    assert trainer.complete and trainer.global_step == 6 + 5
+    assert "with other rows" in caplog.text
+    assert "DataFromArrays(48)" in caplog.text and "DataFromArrays(41)" in caplog.text
+
+    Failing.after = 2 * 8
+    with pytest.raises(MapError, match="broken file"):
+        train(tmp_path, [ModelSaver()], max_epoch=3, **rows(41))
+    Failing.after = None
+    with pytest.raises(StateError, match="until epoch 3 has ended") as caught:
+        train(tmp_path, [ModelSaver()], max_epoch=4, **rows(33))
+    fix = str(caught.value.fix)
+    middle = next(Path(word.strip(",")) for word in fix.split() if "step-" in word)
+    shutil.rmtree(middle)
+    trainer = train(tmp_path, [ModelSaver()], max_epoch=3, **rows(33))
+    assert trainer.complete and trainer.global_step == 6 + 5 + 4
 
 
 def rate_of(trainer: SimpleTrainer) -> float:

@@ -136,6 +136,23 @@ def limited(folder: Path, connections: int, seconds: int, files: int) -> Iterato
 
 
 BEGUN = b"POST /v1/models/light:predict HTTP/1.1\r\nhost: x\r\n"
+
+
+def test_headers_without_an_end_are_not_kept(exported: Path) -> None:
+    with (
+        limited(exported, 10, 60, 256) as (url, port),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|[Bb]roken"):
+            client.sendall(BEGUN + b"x-long: ")
+            while sent < 100 << 20:
+                client.sendall(b"x" * 10_000)
+                sent += 10_000
+        assert sent < 20 << 20  # what the kernels hold
+        assert version_of(url).startswith("version")
+
+
 SILENCES = {
     "nothing": b"",
     "half of the headers": BEGUN,

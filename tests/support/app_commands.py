@@ -23,10 +23,10 @@ def run(*arguments: str, **options: Any) -> str:
     return result.stdout
 
 
-def tune(recipe: str) -> None:
+def tune(recipe: str, *more: str) -> None:
     """A trial, with `make test-full`: it does what `train` has done, which takes as long."""
     if SCALE == 1:
-        run("tune", recipe, "--trials", "1", "epochs=1", "steps_per_epoch=2")
+        run("tune", recipe, "--trials", "1", "epochs=1", "steps_per_epoch=2", *more)
         assert Path(f"runs/{Path(recipe).stem}-tune/best.yaml").is_file()
 
 

@@ -185,6 +185,8 @@ def _run(arguments: list[str]) -> None:
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     sys.executable = os.environ.pop("WARM_EXECUTABLE", sys.executable)
     option, *rest = arguments
+    if option == "-P":  # The folder of the program is no place for modules.
+        option, *rest = rest
     if option == "-m":
         sys.argv = rest
         sys.path[0] = os.getcwd()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -139,6 +140,8 @@ def test_a_star_import_leaves_the_names_of_other_libraries_alone() -> None:
         namespace: dict[str, object] = {}
         exec(f"from {name} import *", namespace)
         assert not foreign & namespace.keys(), name
+        modules = {n for n, value in namespace.items() if isinstance(value, ModuleType)}
+        assert not modules & sys.stdlib_module_names, name  # such as `rl.math`
 
 
 if __name__ == "__main__":

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 
 _log = get_logger(__name__)
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
+    """Open a file that is no link; a directory that came from others may hold links to anything.
+
+    Raises:
+        ConfigError: It is a link.
+        OSError: As of `os.open`.
+    """
+    try:
+        return os.open(path, flags | _PLAIN, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(
+            f"{path} is a link: what is written there would go to {os.path.realpath(path)}.",
+            fix="remove the link",
+        ) from error
 
 
 def fsync_dir(path: Path) -> None:
@@ -25,7 +47,8 @@ def fsync_dir(path: Path) -> None:
 
 def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write a new file and wait until it is on disk."""
-    with open(path, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(open_plain(path, flags, 0o666), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -33,7 +56,7 @@ def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None
 
 def replace_file(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step: readers see the old content or the new, not a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         write_bytes_synced(temporary, data)
         os.replace(temporary, path)
@@ -68,7 +91,7 @@ def append_whole(fd: int, data: bytes) -> None:
 def open_lines(path: Path) -> int:
     """Open a file of lines for `append_whole`; made if absent. A torn last line is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+    fd = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(fd).st_size
         whole = _end_of_last_line(fd, size)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final
 
+from towerpack._core.files import open_plain
 from towerpack._core.logs import get_logger
 
 if sys.platform != "win32":
@@ -54,11 +55,12 @@ class FileLock:
 
         Raises:
             LockHeldError: Somebody else holds it.
-            OSError: The lock file cannot be made.
+            ConfigError: The lock file is a link.
+            OSError: It cannot be made.
         """
         if self._fd is not None:
             return True
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        fd = open_plain(self.path, os.O_RDWR | os.O_CREAT)
         try:
             if not _flock(fd, self.path):
                 os.close(fd)

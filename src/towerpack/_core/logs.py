@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from towerpack._core.native_log import take_kept
 
@@ -38,6 +39,16 @@ def console(level: int = logging.INFO) -> None:
     logger.addHandler(handler)
 
 
+class _PlainFile(logging.FileHandler):
+    """Write to a file that is no link."""
+
+    def _open(self) -> Any:
+        # Imported here, as files.py has a logger.
+        from towerpack._core.files import open_plain
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_plain)
+
+
 class LogFile:
     """Append the library's log to a file while open. Use as a context manager.
 
@@ -52,7 +63,7 @@ class LogFile:
         logger = logging.getLogger(ROOT)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
-        self._handler = logging.FileHandler(self._path, encoding="utf-8")
+        self._handler = _PlainFile(self._path, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter(_FORMAT))
         self._handler.addFilter(lambda record: _goes_to(record, "file"))
         logger.addHandler(self._handler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import alike, did_you_mean
 from towerpack.apps._config import AppConfig
-from towerpack.config import Registry, from_folder, load, read_yaml
+from towerpack.config import Registry, code_in, from_folder, load, read_yaml
 from towerpack.zoo import PRETRAINED
 
 if TYPE_CHECKING:
@@ -82,16 +82,21 @@ class Recipe:
         return _PARTS.get(self.application.display)(self.config, inputter)
 
 
-def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+def find_recipe(
+    where: str | os.PathLike[str], overrides: Sequence[str] = (), *, allow_code: bool = False
+) -> Recipe:
     """The recipe of a name, file or run.
 
     Args:
         where: A name of the package (`recipe_names`), a YAML file, or a run directory. Relative
             paths in a YAML file start at its folder, those in a run at the working directory.
         overrides: `key=value`.
+        allow_code: Import what the file names as `module:name`. Such a file is a program, and so
+            is the directory of a run that it is copied to; without it they are data. Names in
+            `overrides` are always imported.
 
     Raises:
-        ConfigError: There is none, or it does not fit.
+        ConfigError: There is none, it does not fit, or it names code.
     """
     given, path = str(where), Path(where).expanduser()
     # A folder of data may have a recipe too: `towerpack data import` writes one.
@@ -113,6 +118,14 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     values = read_yaml(path)
     if "task" not in values:
         raise ConfigError(f"{path} names no task.", expected="task: classification")
+    code = {} if allow_code else code_named_in(values)
+    if code:
+        raise ConfigError(
+            f"{path} names code that is not a part of towerpack.",
+            got="; ".join(f"{key}: {', '.join(names)}" for key, names in code.items()),
+            fix="if you trust the file as you trust a program: --allow-code; in Python "
+            "find_recipe(..., allow_code=True)",
+        )
     application = APPLICATIONS.get(str(values["task"]))
     if path not in packaged.values() and not _is_run(path.parent):
         data = values.get("data")
@@ -122,6 +135,12 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     config = load(application.config, values, overrides, where=str(path))
     name = path.parent.name if path.name == RECIPE else path.stem
     return Recipe(application, config, name, run_dir)
+
+
+def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return each `module:name` in the content of a recipe's file, by its key."""
+    found = code_in(AppConfig, values)
+    return found or code_in(APPLICATIONS.get(str(values["task"])).config, values)
 
 
 def _is_run(path: Path) -> bool:

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from xml.parsers import expat
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.apps._coco import CocoPicture, read_instances
-from towerpack.apps._pictures import pictures_in
-from towerpack.apps._splits import Places, places, root_of
-from towerpack.config import read_yaml
-from towerpack.dataflow.images import clip_boxes, image_header
+from towerpack._core.tables import lines_of, read_text
+from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
+from towerpack.apps._pictures import header_of, pictures_in
+from towerpack.apps._splits import Places, path_below, places, root_of
+from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
-_HEADER_BYTES: Final = 1 << 18
-
+_MOST_XML_BYTES: Final = 16 << 20
 
 Size = tuple[float, float]
+Corners = tuple[float, float, float, float]
+"""x1, y1, x2, y2 as shares of the picture."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Annotated:
             `difficult`); None: none does.
         areas: float32 [k]: of the objects, as shares of the picture; None: of their boxes.
         size: Width and height that the annotations state; zeros where they do not.
+        stored: The boxes were measured on the picture as its pixels are stored, before EXIF's
+            orientation is applied.
     """
 
     picture: str
@@ -47,20 +52,37 @@ class Annotated:
     crowd: NDArray[np.bool_] | None = None
     areas: NDArray[np.float32] | None = None
     size: Size = (0, 0)
+    stored: bool = False
 
-    def check_size(self, height: int, width: int) -> None:
-        """Compare with the picture as it was decoded: upright, as EXIF says.
+    def on(self, height: int, width: int) -> NDArray[np.float32]:
+        """Return the boxes as shares of the picture as it was decoded: upright, as EXIF says.
 
         Raises:
-            FormatError: Boxes were measured on another one.
+            FormatError: They were measured on a picture of another size.
         """
-        if all(self.size) and self.size != (width, height):
+        orientation = header_of(self.picture).orientation if self.stored else 1
+        upright, turned = (width, height), (height, width)
+        expected = turned if orientation > 4 else upright
+        if all(self.size) and self.size != expected:
+            other = self.size == turned and header_of(self.picture).orientation > 4
             raise FormatError(
                 f"The annotations of {self.picture} are of another size.",
                 got="{:g} x {:g} pixels".format(*self.size),
-                expected=f"{width} x {height}, as the picture is shown, upright",
-                fix="measure boxes on the picture as it is, or leave its width and height out",
+                expected="{} x {}, as the picture is {}".format(
+                    *expected, "stored" if self.stored else "shown, upright"
+                ),
+                fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
+                if other
+                else "correct width and height in the annotations, or measure the boxes again",
             )
+        x1, y1, x2, y2 = self.boxes.T
+        if orientation > 4:
+            x1, y1, x2, y2 = y1, x1, y2, x2
+        if orientation in (2, 3, 6, 7):
+            x1, x2 = 1 - x2, 1 - x1
+        if orientation in (3, 4, 7, 8):
+            y1, y2 = 1 - y2, 1 - y1
+        return np.stack([x1, y1, x2, y2], 1)
 
 
 class BoxPlaces(Places, Protocol):
@@ -72,112 +94,179 @@ class BoxPlaces(Places, Protocol):
     def class_names(self) -> list[str] | None: ...
     @property
     def bad_boxes(self) -> str: ...
+    @property
+    def boxes_on(self) -> str: ...
 
 
 Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
 """Names of the classes, and the pictures of each split."""
 
 
+class _Row(NamedTuple):
+    """A box: its place for messages, class, corners, whether it is a crowd, area as a share."""
+
+    where: str
+    name: int | str
+    corners: Corners
+    crowd: bool = False
+    area: float | None = None
+
+
 @dataclass
 class _Reader:
-    """Check boxes, and count those that have no area within their picture."""
+    """Check boxes, and count those that cannot be used."""
 
-    bad_boxes: str
-    skipped: list[str] = field(default_factory=list)
+    stored: bool
+    bad: BadAnnotations
+    turned: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, config: BoxPlaces) -> _Reader:
+        return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes))
+
+    def size_of(self, picture: Path, stated: Size, corners: Sequence[Corners]) -> Size:
+        """Width and height of the picture on which boxes were measured: stated, or its own.
+
+        Args:
+            picture: The file.
+            stated: In the annotations, or zeros.
+            corners: Of the boxes, in pixels.
+        """
+        if all(stated):
+            return stated
+        header = header_of(picture)
+        height, width = header.upright_size
+        upright, other = (width, height), (header.width, header.height)
+        found, other = (other, upright) if self.stored else (upright, other)
+        x, y = (max((box[i] for box in corners), default=0) - 1 for i in (2, 3))
+        if found != other and (x > found[0] or y > found[1]) and x <= other[0] and y <= other[1]:
+            self.turned.append(str(picture))
+        return found
 
     def annotated(
-        self, picture: Path, rows: Sequence[tuple[Any, ...]], size: Size = (0, 0)
+        self, picture: Path, rows: Sequence[_Row], numbers: Mapping[Any, int], size: Size = (0, 0)
     ) -> Annotated:
-        """From rows (where, class, corners as shares, crowd, area as a share or None)."""
-        corners = np.array([row[2] for row in rows], np.float64).reshape(-1, 4)
+        """From rows and the numbers of their classes."""
+        corners = np.array([row.corners for row in rows], np.float64).reshape(-1, 4)
         boxes, good = clip_boxes(corners, 1, 1)
-        for bad in np.flatnonzero(~good).tolist():
-            if self.bad_boxes == "error":
-                raise FormatError(
-                    f"{rows[bad][0]}: a box has no area within its picture.",
-                    got=", ".join(f"{100 * value:.4g} %" for value in corners[bad]),
-                    expected="x1 < x2 and y1 < y2",
-                    fix="data.bad_boxes=skip leaves such boxes out",
-                )
-            self.skipped.append(rows[bad][0])
-        kept = [row for row, is_good in zip(rows, good, strict=True) if is_good]
-        ids, crowd, areas = ([row[i] for row in kept] for i in (1, 3, 4))
+        kept: list[int] = []
+        for i, row in enumerate(rows):
+            if row.name not in numbers:
+                known = ", ".join(map(str, numbers))
+                self.bad.add(row.where, f"there is no class {row.name!r}, only {known}.")
+            elif not good[i]:
+                got = ", ".join(f"{100 * value:.4g} %" for value in row.corners)
+                self.bad.add(row.where, "a box has no area within its picture.", got)
+            else:
+                kept.append(i)
+        areas = [rows[i].area for i in kept]
         return Annotated(
             str(picture),
-            boxes[good].astype(np.float32),
-            np.array(ids, np.int32),
-            np.array(crowd, np.bool_),
+            boxes[kept].astype(np.float32),
+            np.array([numbers[rows[i].name] for i in kept], np.int32),
+            np.array([rows[i].crowd for i in kept], np.bool_),
             None if None in areas else np.array(areas, np.float32),
             size,
+            self.stored,
         )
 
     def tell(self) -> None:
-        """Warn once of what was left out."""
-        if self.skipped:
-            count, first = len(self.skipped), self.skipped[0]
-            _LOG.warning("%d boxes without area were left out; the first: %s.", count, first)
+        """Warn once of what was left out, and of boxes that seem to be of a turned picture."""
+        self.bad.tell()
+        if self.turned:
+            _LOG.warning(
+                "%d pictures have an EXIF orientation and boxes that only fit them %s, such as %s: "
+                "set data.boxes_on=%s if they were measured so.",
+                len(self.turned),
+                *(
+                    ("upright", self.turned[0], "upright")
+                    if self.stored
+                    else ("as they are stored", self.turned[0], "stored")
+                ),
+            )
 
 
 def read_coco(config: BoxPlaces) -> Found:
     """Instances of COCO; the classes are the categories in the order of their ids."""
     if config.class_names is not None:
-        raise ConfigError("COCO's annotations name their classes.", fix="no data.class_names")
-    names, found = read_instances(config, config.images)
-    reader, numbers = _Reader(config.bad_boxes), {key: i for i, key in enumerate(names)}
+        raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
+    reader = _Reader.of(config)
+    names, found = read_instances(config, config.images, Box, reader.bad)
+    numbers = {key: i for i, key in enumerate(names)}
     parts = {s: [_of_coco(one, numbers, reader) for one in several] for s, several in found.items()}
     reader.tell()
     return list(names.values()), parts
 
 
-def _of_coco(one: CocoPicture, numbers: Mapping[int, int], reader: _Reader) -> Annotated:
+def _of_coco(one: CocoPicture[Box], numbers: Mapping[int | str, int], reader: _Reader) -> Annotated:
+    stated = one.entry.width, one.entry.height
+    objects = [(where, found, *found.bbox) for where, found in one.annotations]
+    pixels = [(x, y, x + w, y + h) for _, _, x, y, w, h in objects]
     with _opened(one.where):
-        size = width, height = _stated_size(one.entry)
-        if not (width and height):
-            height, width = _size_of(one.path)
-        rows = []
-        for marked in one.annotations:
-            where = f"{one.where}, annotation {marked['id']}"
-            x, y, w, h = marked["bbox"]
-            corners = [x / width, y / height, (x + w) / width, (y + h) / height]
-            area = marked.get("area", w * h) / (width * height)
-            if marked["category_id"] not in numbers:
-                raise FormatError(f"{where}: there is no category {marked['category_id']!r}.")
-            number = numbers[marked["category_id"]]
-            rows.append((where, number, corners, bool(marked.get("iscrowd")), area))
-        return reader.annotated(one.path, rows, size)
+        width, height = reader.size_of(one.path, stated, pixels)
+    rows = [
+        _Row(
+            where,
+            found.category_id,
+            (x1 / width, y1 / height, x2 / width, y2 / height),
+            found.iscrowd,
+            ((x2 - x1) * (y2 - y1) if found.area is None else found.area) / (width * height),
+        )
+        for (where, found, *_), (x1, y1, x2, y2) in zip(objects, pixels, strict=True)
+    ]
+    return reader.annotated(one.path, rows, numbers, stated)
+
+
+class _VocObject(Record):
+    """An object of PASCAL VOC. Pixels are counted from 1, and the last one belongs to the box."""
+
+    name: str
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    difficult: bool = False
+
+
+class _VocSize(Record):
+    width: float = 0
+    height: float = 0
 
 
 def read_voc(config: BoxPlaces) -> Found:
     """`Annotations/NAME.xml` and `JPEGImages/`, of each name in `ImageSets/Main/train.txt`.
 
-    Instead of a list of names a folder of XML files, too, beside their pictures. The classes are
+    Instead of a list of names a folder of XML files, too, beside their pictures. A picture has the
+    name of its XML file; only where there is none, the name that the file states. The classes are
     `class_names`, or else the names in the training data by alphabet.
     """
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
-    objects: dict[str, list[tuple[Path, Size, list[tuple[Any, ...]]]]] = {}
+    reader = _Reader.of(config)
+    pictures: dict[Path, dict[str, Path]] = {}
+    objects: dict[str, list[tuple[Path, Size, list[_Row]]]] = {}
     for split, lists in places(config, "ImageSets/Main/{}.txt").items():
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
                 files = [*_annotations_in(one).values()]
             else:
-                with _opened(one):
-                    lines = [line.split() for line in one.read_text().splitlines() if line.strip()]
-                known = _annotations_in(root / "Annotations")
+                lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
                 missing = root / "Annotations"
+                known = _annotations_in(missing)
                 files = [known.get(n, missing / f"{n}.xml") for n, *_ in lines]
-            objects[split] += [_of_voc(f, usual if usual.is_dir() else f.parent) for f in files]
-    found = {row[1] for *_, rows in objects.get("train", []) for row in rows}
-    names = config.class_names or sorted(found)
-    reader, numbers = _Reader(config.bad_boxes), {name: i for i, name in enumerate(names)}
+            for file in files:
+                folder = usual if usual.is_dir() else file.parent
+                if folder not in pictures:
+                    every = map(Path, Discovery().files(folder))
+                    pictures[folder] = {p.stem: p for p in every if p.parent == folder}
+                by_stem = pictures[folder]
+                objects[split].append(_of_voc(file, folder, by_stem, root, reader))
+    found = {row.name for *_, rows in objects.get("train", []) for row in rows}
+    names = config.class_names or sorted(map(str, found))
+    numbers = {name: i for i, name in enumerate(names)}
     parts = {
-        split: [
-            reader.annotated(
-                picture, [(w, _class_of(name, numbers, w), *rest) for w, name, *rest in rows], size
-            )
-            for picture, size, rows in several
-        ]
+        split: [reader.annotated(picture, rows, numbers, size) for picture, size, rows in several]
         for split, several in objects.items()
     }
     reader.tell()
@@ -192,8 +281,10 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
-def _of_voc(file: Path, folder: Path) -> tuple[Path, Size, list[tuple[Any, ...]]]:
-    """A picture, its stated size, and rows (where, name, corners, difficult, None)."""
+def _of_voc(
+    file: Path, folder: Path, pictures: Mapping[str, Path], root: Path, reader: _Reader
+) -> tuple[Path, Size, list[_Row]]:
+    """A picture, its stated size, and its boxes."""
     path: list[str] = []
     top: dict[str, str] = {}
     objects: list[dict[str, Any]] = []
@@ -215,36 +306,46 @@ def _of_voc(file: Path, folder: Path) -> tuple[Path, Size, list[tuple[Any, ...]]
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
     parser.EndElementHandler = lambda _: path.pop()
     parser.StartDoctypeDeclHandler = refused
+    found: list[tuple[str, _VocObject]] = []
     with _opened(file):
+        if file.stat().st_size > _MOST_XML_BYTES:
+            raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
-        picture = folder / (top.get("filename") or f"{file.stem}.jpg")
-        size = width, height = _stated_size(top)
-        if not (width and height):
-            height, width = _size_of(picture)
-    rows = []
-    for one in objects:
-        where = f"{file}, line {one['line']}"
-        with _opened(where):
-            x1, y1, x2, y2 = (float(one[k]) for k in ("xmin", "ymin", "xmax", "ymax"))
-            # Pixels are counted from 1, and the last one belongs to the box.
-            corners = [(x1 - 1) / width, (y1 - 1) / height, x2 / width, y2 / height]
-            rows.append((where, one["name"], corners, one.get("difficult") == "1", None))
+        picture = pictures.get(file.stem)
+        if picture is None:
+            name = (top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
+            picture = path_below(folder, name, root, str(file))
+        stated = _VocSize.model_validate({k: top.get(k) or 0 for k in ("width", "height")})
+        for one in objects:
+            where = f"{file}, line {one['line']}"
+            try:
+                found.append((where, _VocObject.model_validate(one)))
+            except ValidationError as error:
+                reader.bad.add(where, text_of(error))
+        pixels = [(o.xmin - 1, o.ymin - 1, o.xmax, o.ymax) for _, o in found]
+        size = stated.width, stated.height
+        width, height = reader.size_of(picture, size, pixels)
+    rows = [
+        _Row(where, o.name, (x1 / width, y1 / height, x2 / width, y2 / height), o.difficult)
+        for (where, o), (x1, y1, x2, y2) in zip(found, pixels, strict=True)
+    ]
     return picture, size, rows
 
 
 def read_yolo(config: BoxPlaces) -> Found:
     """`images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
-    Centre and size are shares of the picture; one without a file of labels has no boxes. The
-    classes are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
+    Centre and size are shares of the picture; a line of more numbers, `class x1 y1 x2 y2 x3 y3 …`,
+    is a polygon, whose box is taken. A picture without a file of labels has no boxes. The classes
+    are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
     root = root_of(config)
     folders = places(config, "{}/images", "images/{}")
     names = config.class_names or _names_of_yolo(root)
-    reader = _Reader(config.bad_boxes)
+    reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
     parts = {
         split: [
-            reader.annotated(Path(picture), _of_yolo(Path(picture), len(names)))
+            reader.annotated(Path(picture), _of_yolo(Path(picture), reader.bad), numbers)
             for folder in several
             for picture in pictures_in(folder)
         ]
@@ -255,51 +356,59 @@ def read_yolo(config: BoxPlaces) -> Found:
 
 
 def _names_of_yolo(root: Path) -> list[str]:
-    if (root / "data.yaml").is_file():
-        names: Any = read_yaml(root / "data.yaml").get("names", [])
-        return [str(n) for n in (names.values() if isinstance(names, Mapping) else names)]
+    for file in (root / "data.yaml", root / "data.yml"):
+        if not file.is_file():
+            continue
+        try:  # All values are texts: `yes` is a class, and no boolean.
+            content: Any = yaml.load(read_text(file), yaml.BaseLoader)  # noqa: S506
+            names = content["names"]
+            if isinstance(names, Mapping):
+                by_number = {int(key): str(name) for key, name in names.items()}
+                names = [by_number[i] for i in range(len(by_number))]
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                return names
+        except (KeyError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise FormatError(
+                f"{file} does not name the classes: {error!r}.",
+                expected="names: [cat, dog], or names: {0: cat, 1: dog}",
+            ) from error
+        raise FormatError(f"{file} does not name the classes.", expected="names: [cat, dog]")
     if (root / "classes.txt").is_file():
-        lines = (root / "classes.txt").read_text().splitlines()
+        lines = lines_of(read_text(root / "classes.txt"))
         return [line.strip() for line in lines if line.strip()]
     raise ConfigError(
-        f"{root} holds neither data.yaml nor classes.txt.", fix="data.class_names=[NAME,…]"
+        f"{root} holds neither data.yaml nor classes.txt.",
+        fix="list the names of the classes in data.class_names",
     )
 
 
-def _of_yolo(picture: Path, num_classes: int) -> list[tuple[Any, ...]]:
+def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
     parts = list(picture.with_suffix(".txt").parts)
     if "images" in parts:
         parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
     file = Path(*parts)
-    rows = []
-    for number, line in enumerate(file.read_text().splitlines() if file.is_file() else [], 1):
+    rows: list[_Row] = []
+    for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
         where = f"{file}, line {number}"
         if not line.strip():
             continue
-        with _opened(where):
-            class_id, x, y, w, h = (float(value) for value in line.split())
-            if class_id not in range(num_classes):
-                raise ValueError(f"class {class_id:g} of {num_classes}")
-            corners = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
-            rows.append((where, int(class_id), corners, False, None))
+        try:
+            class_id, *values = (float(value) for value in line.split())
+            if len(values) == 4:
+                x, y, w, h = values
+                corners = x - w / 2, y - h / 2, x + w / 2, y + h / 2
+            elif len(values) >= 6 and len(values) % 2 == 0:
+                xs, ys = values[::2], values[1::2]
+                corners = min(xs), min(ys), max(xs), max(ys)
+            else:
+                raise ValueError(f"{len(values)} numbers after the class")
+            if not np.isfinite([class_id, *corners]).all() or class_id % 1:
+                raise ValueError("no class, or a number that is not finite")
+        except ValueError as error:
+            bad.add(where, f"it is no box: {error}.", repr(line[:80]))
+            continue
+        rows.append(_Row(where, int(class_id), corners))
     return rows
-
-
-def _class_of(name: str, numbers: Mapping[str, int], where: str) -> int:
-    if name not in numbers:
-        raise FormatError(
-            f"{where}: {name!r} is no class.", expected=", ".join(numbers), fix="data.class_names"
-        )
-    return numbers[name]
-
-
-def _stated_size(of: Mapping[str, Any]) -> Size:
-    return float(of.get("width") or 0), float(of.get("height") or 0)
-
-
-def _size_of(picture: Path) -> tuple[float, float]:
-    with open(picture, "rb") as file:
-        return image_header(file.read(_HEADER_BYTES)).upright_size
 
 
 class _opened:  # noqa: N801 - a context manager
@@ -313,7 +422,5 @@ class _opened:  # noqa: N801 - a context manager
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError):
             raise ConfigError(f"{self._where} cannot be read: {error}.") from error
-        if isinstance(
-            error, KeyError | ValueError | TypeError | expat.ExpatError
-        ) and not isinstance(error, FormatError):
-            raise FormatError(f"{self._where} is damaged: {error!r}.") from error
+        if isinstance(error, ValidationError | expat.ExpatError):
+            raise FormatError(f"{self._where} is damaged: {error}.") from error

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from towerpack._core.naming import alike
-from towerpack.config import Config, Name, PathText, Regex
+from towerpack.config import Config, Name, NamesCode, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
 _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
@@ -75,7 +75,7 @@ class Training(Config):
     "min:NAME for a number whose metric does not declare a direction."
     patience: int | None = Field(default=None, ge=1)
     "End when `best` has not improved for so many epochs."
-    callbacks: list[str | dict[str, dict[str, Any]]] = Field(default_factory=list)
+    callbacks: NamesCode[list[str | dict[str, dict[str, Any]]]] = Field(default_factory=list)
     "More callbacks: names, or `{name: {argument: value}}`; or module:name."
     fast_dev_run: bool = False
     "Try everything in seconds, in a run directory of its own."
@@ -124,6 +124,8 @@ class Data(Config):
     "The same for the final test."
     validation: float = Field(default=0.1, ge=0, lt=1)
     "Share of the training data that becomes the validation data, where there are none."
+    encoding: str | None = None
+    "Encoding of lists, tables and texts without a byte order mark, such as cp1252. null: UTF-8."
     batch_size: int = Field(default=16, ge=1)
     "Datapoints in a batch."
 
@@ -156,7 +158,7 @@ class DecayedNetwork(Network):
 class AppConfig(Config):
     """A recipe. Each application adds `data` and `model`."""
 
-    task: str
+    task: NamesCode[str]
     "The application: classification, or module:name."
     title: str = ""
     "One line about it."
@@ -166,7 +168,7 @@ class AppConfig(Config):
     "Length, devices and precision of a training."
     transfer: Transfer = Transfer()
     "Weights of elsewhere."
-    search: dict[str, Any] = Field(default_factory=dict)
+    search: NamesCode[dict[str, Any]] = Field(default_factory=dict)
     "What `towerpack tune` tries: keys with `{low, high, log, step}` or a list of values."
     reached: dict[str, Any] | str = "not yet measured"
     "What it came to, when and where."

@@ -91,7 +91,8 @@ def import_data(
     existing = [str(path) for path in written if path.exists()]
     if existing and not overwrite:
         raise ConfigError(
-            f"{', '.join(existing)} would be lost.", fix="pass --overwrite, or --out FOLDER"
+            f"{', '.join(existing)} would be lost.",
+            fix="pass --overwrite, or choose another folder with --out",
         )
     _make_folder(target)
     bad: list[Bad] = []
@@ -141,7 +142,9 @@ def _make_folder(folder: Path) -> None:
     except OSError:
         writable = False
     if not writable:
-        raise ConfigError(f"Nothing can be written to {folder}.", fix="--out FOLDER")
+        raise ConfigError(
+            f"Nothing can be written to {folder}.", fix="choose another folder with --out"
+        )
 
 
 def _data_set(folder: Path) -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def _remove_earlier(folder: Path) -> None:
         ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{listing} is of another program.", fix="another folder, --out"
+            f"{listing} is of another program.", fix="choose another folder with --out"
         ) from error
     for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
         (folder / name).unlink(missing_ok=True)

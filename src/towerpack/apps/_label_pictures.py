@@ -19,7 +19,8 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
     """A label picture [h, w].
 
     PNGs of 1, 8 or 16 bits hold labels, those with a palette its indices; those in colour the
-    labels' colours.
+    labels' colours. So does a palette in which labels have their colours, in whatever order, and a
+    grey picture if the labels' colours are all grey.
 
     Args:
         file: Its name.
@@ -36,15 +37,21 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
         with Image.open(file) as opened:
             indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
             pixels = np.asarray(opened if indexed else opened.convert("RGB"))
+            palette = opened.getpalette("RGB") if opened.mode == "P" else None
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise FormatError(f"{what} is damaged: {error}.") from error
+    if pixels.ndim == 2 and colours is not None:
+        if palette is not None:
+            return _by_palette(pixels, np.array(palette).reshape(-1, 3), colours, what)
+        if all(red == green == blue for red, green, blue in colours):
+            pixels = np.repeat(pixels[:, :, None], 3, 2)
     if pixels.ndim == 2:
         return pixels.astype(np.int64)
     if colours is None:
         raise FormatError(
             f"{what} is in colour.",
             expected="grey, or indices of a palette",
-            fix="data.colours, or colours in data.classes",
+            fix="list the colours in data.colours, or in the file of data.classes",
         )
     codes, wanted = _codes(np.array(colours)), _codes(pixels)
     order = np.argsort(codes)
@@ -59,10 +66,32 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
     return labels
 
 
+def _by_palette(
+    indices: NDArray[Any], palette: NDArray[Any], colours: Sequence[Colour], what: str
+) -> NDArray[np.int64]:
+    """Labels of palette indices: by their colours, if the palette has colours of labels."""
+    known = {int(code): label for label, code in enumerate(_codes(np.array(colours)))}
+    used = np.unique(indices).tolist()
+    codes = _codes(palette)
+    labels = {i: known[int(codes[i])] for i in used if i < len(codes) and int(codes[i]) in known}
+    if not labels or all(i == label for i, label in labels.items()):
+        return indices.astype(np.int64)
+    table = np.arange(int(indices.max()) + 1)
+    for i in used:
+        if i not in labels and i < len(colours):
+            raise FormatError(
+                f"{what} has a palette in another order than the classes.",
+                got=f"a colour of no class, {palette[i].tolist()}, index {i}",
+            )
+    for i, label in labels.items():
+        table[i] = label
+    return table[indices].astype(np.int64)
+
+
 def draw_instances(
     annotations: Sequence[Mapping[str, Any]],
     size: tuple[int, int],
-    labels: Mapping[int, int],
+    labels: Mapping[Any, int],
     void: int,
     where: str,
 ) -> NDArray[np.uint8]:

@@ -12,14 +12,18 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._application import RECIPE, find_recipe
+from towerpack._core.logs import get_logger
+from towerpack.apps._application import RECIPE, code_named_in, find_recipe
 from towerpack.apps._optimizers import make_optimizer
 from towerpack.callbacks import Inferencer
 from towerpack.callbacks._watch import Mode
+from towerpack.config import read_yaml
 from towerpack.model import ModelDesc
 from towerpack.nn import l2_regularizer, regularize_cost
 from towerpack.training import SmartInit
 from towerpack.zoo import PRETRAINED_PIXELS
+
+_LOG = get_logger(__name__)
 
 
 class Modeler(ModelDesc, ABC):
@@ -92,6 +96,9 @@ class Modeler(ModelDesc, ABC):
             wanted, rule = (pixels - offset) / scale, f"(pixels - {offset:g}) / {scale:g}"
             fix = "efficientnet_lite (ssd_lite for detection)"
         elif run is not None:
+            if code_named_in(read_yaml(run / RECIPE)):
+                _LOG.warning("%s names code: its pixels are not compared with ours.", run)
+                return
             theirs = getattr(find_recipe(run).inputter(), "augmenter", None)
             if theirs is None or theirs is ours:
                 return

@@ -33,6 +33,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "ftrl": keras.optimizers.Ftrl,
         "lion": keras.optimizers.Lion,
     },
+    base=keras.optimizers.Optimizer,
 )
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
 

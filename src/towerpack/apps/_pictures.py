@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import re
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack._core.tables import Row, read_rows
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
 from towerpack.apps._splits import held_out, part_of, parted, relative_name, root_of
 from towerpack.dataflow import (
@@ -26,14 +25,29 @@ from towerpack.dataflow import (
     PrefetchData,
     ShuffleData,
 )
-from towerpack.dataflow.images import decode_image
+from towerpack.dataflow.images import ImageHeader, decode_image, image_header
 from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.dataflow.sources._files import ImageReader
+
+_HEADER_BYTES = 1 << 18
 
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""
 
-_QUOTED = re.compile(r"\s*'[^']*'\s*(,|$)")
+
+def header_of(file: str | Path) -> ImageHeader:
+    """The header of a picture.
+
+    Raises:
+        FormatError: It is no picture.
+    """
+    with open(file, "rb") as opened:
+        return image_header(opened.read(_HEADER_BYTES), name=str(file))
+
+
+def orientation_of(file: str | Path) -> int:
+    """EXIF's orientation of a picture, 1 to 8."""
+    return header_of(file).orientation
 
 
 class PictureInputter(Inputter):
@@ -132,6 +146,14 @@ class FilesInputter(PictureInputter):
         """From an item of a part to a datapoint, whose first component is the picture."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        files = [str(getattr(i, "picture", i)) for items in parts.values() for i in items]
+        missing = [file for file in files if not os.path.isfile(file)]
+        if missing:
+            raise FormatError(
+                f"{len(missing)} of {len(files)} pictures do not exist.",
+                got=f"the first is {missing[0]}",
+                fix="add the pictures, or remove them from the lists or annotations",
+            )
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
             parts["train"], parts["val"] = parted(train, held_out(self._names(train), share, "val"))
@@ -160,7 +182,7 @@ class FilesInputter(PictureInputter):
             raise ConfigError(
                 f"{len(items)} training pictures are no batch.",
                 expected=f"at least batch_size={self.batch_size}",
-                fix="a smaller batch_size",
+                fix="set data.batch_size to a smaller number",
             )
         ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
         ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
@@ -173,55 +195,41 @@ def _decoded(datapoint: list[Any], decode: Callable[[Any], Any]) -> Any:
     return decode(datapoint[0])
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A line of a list of files.
+def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> list[Row]:
+    """Rows of a CSV file, whose fields are files: as written, relative to its folder.
 
-    Attributes:
-        files: Those that it names.
-        where: The list, and the number of the line.
-    """
-
-    files: tuple[str, ...]
-    where: str
-
-
-def listed(file: str, columns: Sequence[str]) -> list[Listed]:
-    """Lines of a CSV file, each of which names files relative to its folder.
-
-    A first line that is the columns' names is passed over. Quotes are double, or single where the
-    file begins with one.
+    A first line whose fields have no extension and name no files is a header.
 
     Args:
         file: The list.
-        columns: What they hold; those after them are left alone.
+        columns: What they hold; those after them are left out.
+        encoding: As for `read_text`.
 
     Raises:
         ConfigError: The list cannot be read.
         FormatError: A line has too few columns, or there is no such file, or no line.
     """
-    folder = Path(file).parent
-    try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The list {file} cannot be read: {error}.") from error
-    quotechar = "'" if _QUOTED.match(next(iter(lines), "")) else '"'
-    found: list[Listed] = []
-    for number, cells in enumerate(csv.reader(lines, quotechar=quotechar), 1):
-        names = tuple(cell.strip() for cell in cells[: len(columns)])
-        if not any(names) or (number == 1 and [n.lower() for n in names] == list(columns)):
-            continue
-        where = f"{file}, line {number}"
-        if len(names) < len(columns) or not all(names):
-            raise FormatError(f"{where} names too little.", expected=",".join(columns))
-        paths = [folder / Path(name).expanduser() for name in names]
-        for path in paths:
-            if not path.is_file():
-                raise FormatError(f"{where}: there is no file {path}.")
-        found.append(Listed(tuple(map(str, paths)), where))
-    if not found:
+
+    def path_of(name: str) -> str:
+        return str(Path(file).parent / Path(name.strip()).expanduser())
+
+    def is_file(name: str) -> bool:
+        return os.path.isfile(path_of(name))
+
+    delimiter = "," if len(columns) == 1 else None
+    rows = read_rows(file, encoding, delimiter=delimiter, is_file=is_file)
+    rows = [row._replace(fields=row.fields[: len(columns)]) for row in rows]
+    if rows and not any(not name or "." in name or is_file(name) for name in rows[0].fields):
+        del rows[0]
+    for row in rows:
+        if len(row.fields) < len(columns) or not all(map(str.strip, row.fields)):
+            raise FormatError(f"{row} names too little.", expected=",".join(columns))
+        for name in row.fields:
+            if not is_file(name):
+                raise FormatError(f"{row}: there is no file {path_of(name)}.")
+    if not rows:
         raise FormatError(f"{file} lists no {columns[0]}.")
-    return found
+    return [row._replace(fields=list(map(path_of, row.fields))) for row in rows]
 
 
 def pictures_in(folder: str | Path) -> list[str]:
@@ -234,7 +242,9 @@ def pictures_in(folder: str | Path) -> list[str]:
     found = sorted(discovery.files(folder))
     discovery.report(folder)
     if not found:
-        raise ConfigError(f"There are no pictures in {folder}.", fix=" ".join(IMAGE_EXTENSIONS))
+        raise ConfigError(
+            f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)
+        )
     return found
 
 

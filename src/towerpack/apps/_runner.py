@@ -50,6 +50,7 @@ TRAINERS: Registry[Any] = Registry(
         "workers": "towerpack.training:MultiWorkerTrainer",
         "ps": "towerpack.training:ParameterServerTrainer",
     },
+    base=Trainer,
 )
 TRAINED_ON: Final = "trained_on.npy"
 """The file in a run with a hash of the name of each row that it was trained on."""
@@ -71,6 +72,7 @@ CALLBACKS: Registry[Any] = Registry(
             "StatMonitorParamSetter",
         )
     },
+    base=Callback,
 )
 # What a run that goes on may be told anew; the trainer itself checks the rest of `train`.
 _MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")
@@ -155,7 +157,7 @@ class Runner:
                     f"The run in {self.run_dir} has other classes.",
                     got=", ".join(self.inputter.class_names),
                     expected=", ".join(before),
-                    fix="another --run-dir",
+                    fix="start a new run with another --run-dir",
                 )
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or max(len(flow), config.least_steps)
@@ -311,7 +313,7 @@ class Runner:
                 if not self.config.transfer.is_whole:
                     raise CheckpointError(
                         f"There is no run in {self.run_dir}.",
-                        fix="towerpack train RECIPE, first; or say where the run is: --run-dir",
+                        fix="run `towerpack train RECIPE` first, or name the run with --run-dir",
                     ) from None
                 self._unpack(self.config.transfer.pretrained or "")
             return load_checkpoint(self.run_dir)
@@ -383,7 +385,7 @@ class Runner:
             raise ConfigError(
                 f"The run in {self.run_dir} was made with other settings.",
                 details="\n".join(changed),
-                fix="give back the old ones, or another --run-dir",
+                fix="restore the previous settings, or start a new run with another --run-dir",
             )
 
 
@@ -437,7 +439,7 @@ def _start_tensorflow(config: Training) -> None:
             except RuntimeError as error:
                 raise ConfigError(
                     f"train.devices={parts}: TensorFlow has started with another number.",
-                    fix="a process of its own",
+                    fix="set train.devices in a new process",
                 ) from error
         tf.config.list_logical_devices()
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Split
 from towerpack.dataflow.sources._discovery import is_hidden
 
@@ -55,7 +55,9 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
     """
     root = root_of(config)
     if not root.is_dir():
-        raise ConfigError(f"There is no folder {root}.", fix="data.path=FOLDER")
+        raise ConfigError(
+            f"There is no folder {root}.", fix="set data.path to the folder of the data"
+        )
     found: dict[str, list[str]] = {}
     for split, names in SPLIT_NAMES.items():
         given: str | list[str] | None = getattr(config, split)
@@ -65,7 +67,11 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
         found[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(found.values()):
         usual = " or ".join(pattern.format("train") for pattern in patterns)
-        raise ConfigError(f"There are no data in {root}.", expected=usual, fix="data.train=…")
+        raise ConfigError(
+            f"There are no data in {root}.",
+            expected=usual,
+            fix="set data.train to the files or folders",
+        )
     return {split: several for split, several in found.items() if several}
 
 
@@ -91,6 +97,23 @@ def _visible(folder: Path) -> list[str]:
 
 def _same(name: str, other: str) -> bool:
     return name.lower() == other.lower()
+
+
+def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
+    """Return the path of a file that `where` names, from a folder.
+
+    Raises:
+        FormatError: It leaves the folder and the data's `root`.
+    """
+    path = os.path.abspath(folder / name)
+    if not any(Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root)):
+        raise FormatError(
+            f"{where} names a file outside of the data.",
+            got=name,
+            expected=f"a file in {root}",
+            fix="write names relative to the folder of the pictures",
+        )
+    return folder / name
 
 
 def relative_name(file: str | os.PathLike[str], root: Path) -> str:
@@ -181,6 +204,8 @@ def part_of(parts: Mapping[str, _Item], split: str) -> _Item:
     """
     if split not in parts:
         raise ConfigError(
-            f"There are no data '{split}'.", got=", ".join(parts), fix=f"data.{split}=…"
+            f"There are no data '{split}'.",
+            got=", ".join(parts),
+            fix=f"set data.{split} to files or folders",
         )
     return parts[split]

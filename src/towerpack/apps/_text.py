@@ -17,6 +17,7 @@ from towerpack._core.extras import require
 from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import stream
+from towerpack._core.tables import lines_of, read_text
 
 Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -102,17 +103,14 @@ class Vocabulary:
             FormatError: It is no vocabulary, or its first token is not `[PAD]`.
         """
         tokenizers: Any = require("tokenizers", extra="apps", needed_for="Texts")
-        try:
-            written = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"The vocabulary {path} cannot be read: {error.strerror}.") from error
+        written = read_text(path)
         if path.suffix == ".json":
             try:
                 found = cls(tokenizers.Tokenizer.from_str(written))
             except Exception as error:  # The library's only class of errors.
                 raise FormatError(f"{path} is no tokenizer: {error}.") from error
         else:
-            listed = written.splitlines()
+            listed = lines_of(written)
             needed = _specials(kind)[:-1] if kind == "wordpiece" else _specials(kind)
             if len(set(listed)) < len(listed) or not set(needed) <= set(listed):
                 raise FormatError(
@@ -298,8 +296,16 @@ def read_vectors(
     return made, len(found)
 
 
-def text_sources(given: Sequence[str]) -> list[str]:
+class _Unread(str):
+    """Name of a file of texts that cannot be decoded."""
+
+    error: FormatError
+
+
+def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]:
     """Texts for inference: what is given, the lines of files, and of standard input for `-`.
+
+    A file in another `encoding` (see `read_text`) is a source of which `text_of` raises the error.
 
     Raises:
         ConfigError: Something has the name of a text file, and is none.
@@ -312,9 +318,14 @@ def text_sources(given: Sequence[str]) -> list[str]:
         except OSError:  # Too long for a name.
             is_file = False
         if source == "-":
-            found += _lines(sys.stdin.read())
+            found += lines_of(sys.stdin.read().removeprefix("\ufeff"))
         elif is_file:
-            found += _lines(path.read_text(encoding="utf-8", errors="replace"))
+            try:
+                found += lines_of(read_text(path, encoding))
+            except FormatError as error:
+                unread = _Unread(source)
+                unread.error = error
+                found.append(unread)
         elif path.suffix.lower() in TEXT_SUFFIXES and not any(map(str.isspace, source)):
             raise ConfigError(f"There is no file {source!r}.", expected="a file, or a text")
         else:
@@ -322,5 +333,14 @@ def text_sources(given: Sequence[str]) -> list[str]:
     return found
 
 
-def _lines(text: str) -> list[str]:
-    return text.removesuffix("\n").split("\n") if text else []
+def text_of(source: Any, *, empty: bool = False) -> str:
+    """Return a text of `text_sources`.
+
+    Raises:
+        FormatError: Its file could not be decoded; or, unless `empty`, it is empty.
+    """
+    if isinstance(source, _Unread):
+        raise source.error
+    if not empty and not str(source).strip():
+        raise FormatError("The text is empty.")
+    return str(source)

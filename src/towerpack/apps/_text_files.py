@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.tables import read_text
 from towerpack.dataflow.sources._discovery import Discovery
+
+_LOG = get_logger(__name__)
 
 Text = tuple[str, str]
 """Name and content."""
 
 
 def divided_texts(
-    root: Path, given: Mapping[str, str | Sequence[str] | None], share: float
+    root: Path,
+    given: Mapping[str, str | Sequence[str] | None],
+    share: float,
+    encoding: str | None = None,
 ) -> dict[str, list[Text]]:
     """Names and contents of files for 'train', 'val' and 'test', which have nothing in common.
 
@@ -23,10 +30,11 @@ def divided_texts(
             a split without files the last part of each training text is taken, so that another
             text changes nothing.
         share: Share of each training text's characters in that part.
+        encoding: As for `read_text`.
 
     Raises:
         ConfigError: There are no such files, or one is given twice, or a split has no text.
-        FormatError: A file is not in UTF-8.
+        FormatError: A file is in another encoding.
     """
     held = {split: _files(root, given[split], split) for split in ("val", "test")}
     taken = {*held["val"], *held["test"]}
@@ -34,10 +42,14 @@ def divided_texts(
     if both:
         raise ConfigError(f"{both[0]} is in data.val and in data.test.")
     train = [path for path in _files(root, given["train"], "train") if path not in taken]
-    texts = {"train": [(path.stem, _read(path)) for path in train]}
-    for split in ("test", "val"):
-        if held[split]:
-            texts[split] = [(path.stem, _read(path)) for path in held[split]]
+    texts = {
+        split: [(path.stem, read_text(path, encoding)) for path in paths]
+        for split, paths in (("train", train), ("test", held["test"]), ("val", held["val"]))
+        if paths or split == "train"
+    }
+    empty = [name for some in texts.values() for name, text in some if not text.strip()]
+    if empty:
+        _LOG.warning("%d texts are empty, first %s.", len(empty), empty[0])
     whole = texts["train"]
     for split in ("test", "val"):
         if split not in texts:
@@ -48,7 +60,7 @@ def divided_texts(
             raise ConfigError(
                 f"There is no text '{split}' in {root}.",
                 got=", ".join(f"data.{name}={files!r}" for name, files in given.items()),
-                fix=f"data.{split}=FILES",
+                fix=f"set data.{split} to files with text",
             )
     return texts
 
@@ -60,19 +72,12 @@ def _files(root: Path, given: str | Sequence[str] | None, split: str) -> list[Pa
         new = [Path(file) for file in discovery.matching(root, pattern)]
         if not new:
             raise ConfigError(
-                f"data.{split}: there is no {root / pattern}.", fix="data.path=FOLDER"
+                f"data.{split}: there is no {root / pattern}.",
+                fix=f"set data.{split} to files below data.path",
             )
         found += new
     discovery.report(f"data.{split}")
     return list(dict.fromkeys(found))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise FormatError(f"{path}, line {line}: {error.reason}.", expected="UTF-8") from error
 
 
 def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:

@@ -209,7 +209,9 @@ def _found(study: Any, recipe: Recipe, folder: Path, number: str) -> Search:
     if not complete:
         errors = [t.user_attrs["error"] for t in done if "error" in t.user_attrs]
         raise TowerpackError(
-            "No trial ended well.", details="\n".join(errors[:1]), fix="towerpack train, first"
+            "No trial ended well.",
+            details="\n".join(errors[:1]),
+            fix="try the recipe with `towerpack train` first",
         )
     sign = 1 if study.direction.name == "MINIMIZE" else -1
     complete.sort(key=lambda t: sign * t.value)

@@ -7,11 +7,10 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from towerpack._core.errors import TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.yaml_text import parse_yaml
 from towerpack.callbacks._base import Callback
 
 _log = get_logger(__name__)
@@ -84,8 +83,8 @@ class HumanHyperParamSetter(Callback):
     def _numbers(self) -> dict[str, float]:
         """The known names and finite numbers of the file; warns of everything else."""
         try:
-            parsed = yaml.safe_load(self._content()) or {}
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            parsed = parse_yaml(self._content()) or {}
+        except ValueError as error:
             self._warn(f"no YAML: {' '.join(str(error).split())[:300]}")
             return {}
         if not isinstance(parsed, dict):

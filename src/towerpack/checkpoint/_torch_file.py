@@ -7,7 +7,9 @@ import io
 import math
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,22 @@ _STORAGES: Final = {
 }  # fmt: skip
 
 
+MOST_EXPANSION: Final = 100
+"""How many times larger than a file of weights its content may be."""
+_MOST_VALUES: Final = 100_000
+
+
+def check_expansion(archive: zipfile.ZipFile, most: int) -> None:
+    """Refuse a zip archive whose entries have more than `most` bytes.
+
+    Raises:
+        ValueError: They have.
+    """
+    nbytes = sum(entry.file_size for entry in archive.infolist())
+    if nbytes > most:
+        raise ValueError(f"it would be {nbytes:,} bytes, {MOST_EXPANSION} times the file at most")
+
+
 def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read the tensors of a `.pth` or `.pt` file, as PyTorch lays them out: [out, in, h, w].
 
@@ -36,11 +54,14 @@ def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """
     try:
         with Path(path).open("rb") as file:
-            tensors, data = _from_zip(file) if zipfile.is_zipfile(file) else _from_stream(file)
-        return {name: tensor.array(data) for name, tensor in _flat(tensors, "")}
+            most = MOST_EXPANSION * os.fstat(file.fileno()).st_size
+            found, data = _from_zip(file, most) if zipfile.is_zipfile(file) else _from_stream(file)
+        if (nbytes := sum(tensor.nbytes for _, tensor in found)) > most:
+            raise ValueError(f"its tensors have {nbytes:,} bytes, which the file cannot hold")
+        return {name: tensor.array(data) for name, tensor in found}
     except (
-        *(OSError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError),
-        *(pickle.UnpicklingError, zipfile.BadZipFile),
+        *(OSError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
+        *(RuntimeError, struct.error, zlib.error, pickle.UnpicklingError, zipfile.BadZipFile),
     ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.",
@@ -61,6 +82,10 @@ class _Tensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.storage.dtype.itemsize
+
     def array(self, data: Mapping[str, bytes]) -> np.ndarray:
         dtype = self.storage.dtype
         strides = tuple(stride * dtype.itemsize for stride in self.strides)
@@ -69,6 +94,9 @@ class _Tensor:
             return np.empty(self.shape, dtype)
         # NumPy refuses what would reach beyond the buffer.
         return np.ndarray(self.shape, dtype, buffer, self.offset * dtype.itemsize, strides).copy()
+
+
+Found = list[tuple[str, _Tensor]]
 
 
 def _tensor(
@@ -81,6 +109,18 @@ def _parameter(tensor: _Tensor, *_: Any) -> _Tensor:
     return tensor
 
 
+class _Made:
+    """What a file may call; each is new, since a pickle can change the objects that it names."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         known: dict[tuple[str, str], Callable[..., Any]] = {
@@ -89,44 +129,50 @@ class _Unpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_parameter"): _parameter,
         }
         if module_name == "torch" and global_name in _STORAGES:
-            return np.dtype(_STORAGES[global_name])
+            return global_name
         if (module_name, global_name) not in known:
             raise pickle.UnpicklingError(f"it holds a {module_name}.{global_name}")
-        return known[module_name, global_name]
+        return _Made(known[module_name, global_name])
 
     def persistent_load(self, pid: Any, /) -> _Storage:
-        return _Storage(pid[1], str(pid[2]))
+        return _Storage(np.dtype(_STORAGES[pid[1]]), str(pid[2]))
 
 
-def _from_stream(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
+def _from_stream(file: BinaryIO) -> tuple[Found, dict[str, bytes]]:
     """The format before PyTorch 1.6: pickles, then the storages in the order of their keys."""
     file.seek(0)
     magic, _, _, tensors, keys = (_Unpickler(file).load() for _ in range(5))
     if magic != _MAGIC:
         raise ValueError("it is no file of PyTorch")
-    found = {tensor.storage.key: tensor.storage.dtype for _, tensor in _flat(tensors, "")}
+    found = _flat(tensors)
+    dtypes = {tensor.storage.key: tensor.storage.dtype for _, tensor in found}
     data: dict[str, bytes] = {}
     for key in keys:
         number = int.from_bytes(file.read(8), "little")
-        data[str(key)] = file.read(number * found[str(key)].itemsize)
-    return tensors, data
+        data[str(key)] = file.read(number * dtypes[str(key)].itemsize)
+    return found, data
 
 
-def _from_zip(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
+def _from_zip(file: BinaryIO, most: int) -> tuple[Found, dict[str, bytes]]:
     with zipfile.ZipFile(file) as archive:
+        check_expansion(archive, most)
         [pickled] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
         tensors: Any = _Unpickler(io.BytesIO(archive.read(pickled))).load()
         folder = pickled.removesuffix(".pkl") + "/"
         names = {n.removeprefix(folder): n for n in archive.namelist() if n.startswith(folder)}
-        return tensors, {key: archive.read(name) for key, name in names.items()}
+        return _flat(tensors), {key: archive.read(name) for key, name in names.items()}
 
 
-def _flat(value: Any, path: str) -> list[tuple[str, _Tensor]]:
+def _flat(tensors: Any) -> Found:
     """Tensors below a value, by their path; what else there is, such as an epoch, is left out."""
-    if isinstance(value, _Tensor):
-        return [(path, value)]
-    if not isinstance(value, dict):
-        return []
-    inner = cast("dict[Any, Any]", value)
-    below = [_flat(v, f"{path}.{key}" if path else str(key)) for key, v in inner.items()]
-    return [found for each in below for found in each]
+    found: Found = []
+    values: list[tuple[str, Any]] = [("", tensors)]
+    for path, value in values:
+        if isinstance(value, _Tensor):
+            found.append((path, value))
+        elif isinstance(value, dict):
+            inner = cast("dict[Any, Any]", value)
+            values += [(f"{path}.{key}" if path else str(key), v) for key, v in inner.items()]
+        if len(values) > _MOST_VALUES:  # A dict in a dict may be named again and again.
+            raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
+    return found

@@ -14,6 +14,7 @@ from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._tensors import Tensors
+from towerpack.checkpoint._torch_file import MOST_EXPANSION, check_expansion
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
@@ -55,6 +56,9 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("it holds one array without a name")
+            check_expansion(arrays.zip, MOST_EXPANSION * path.stat().st_size)
             return dict(arrays)
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(

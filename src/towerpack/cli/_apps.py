@@ -46,6 +46,13 @@ SETTINGS = Annotated[
 RUN_DIR = Annotated[
     Path | None, typer.Option("--run-dir", "-o", help="Everything of the run; runs/NAME.")
 ]
+ALLOW_CODE = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Run code that the recipe or run names as module:name: it is a program, not data.",
+    ),
+]
 JSON = Annotated[bool, typer.Option("--json", help="Results as JSON.")]
 
 
@@ -56,6 +63,7 @@ def train(
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print all settings and what they mean, no more.")
     ] = False,
+    allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
     """Train, or go on where the same command was stopped.
@@ -64,7 +72,7 @@ def train(
 
     towerpack train runs/digits epochs=20
     """
-    found = open_recipe(recipe, settings)
+    found = open_recipe(recipe, settings, allow_code)
     if show_config:
         from towerpack.config import explained
 
@@ -90,6 +98,7 @@ def evaluate(
     settings: SETTINGS = None,
     split: Annotated[str, typer.Option(help="val or test.")] = "test",
     run_dir: RUN_DIR = None,
+    allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
     """Evaluate the best checkpoint of a run: metrics, per class too, and pictures."""
@@ -97,7 +106,7 @@ def evaluate(
 
     if split not in ("val", "test"):
         raise ConfigError(f"--split {split}.", expected="val or test")
-    runner, _ = open_run(run, settings, run_dir)
+    runner, _ = open_run(run, settings, run_dir, allow_code)
     done = runner.evaluate(split)  # type: ignore[arg-type]
     if json_:
         about = {
@@ -127,10 +136,12 @@ def infer(
         Path | None, typer.Option("--out", help="Where pictures and tables go; RUN/infer.")
     ] = None,
     run_dir: RUN_DIR = None,
+    allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
     """Predict files with the best checkpoint of a run."""
-    runner, display = open_run(run, [s for s in sources if _is_setting(s)], run_dir)
+    settings = [source for source in sources if _is_setting(source)]
+    runner, display = open_run(run, settings, run_dir, allow_code)
     from towerpack.apps import infer as run_inference
 
     wanted = [source for source in sources if not _is_setting(source)]
@@ -167,24 +178,26 @@ def recipes() -> None:
     console().print(table)
 
 
-def open_recipe(where: str, settings: list[str] | None) -> Recipe:
+def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False) -> Recipe:
     """The recipe of a name, file or run."""
     with explain_missing("Applications"):
         from towerpack.apps import find_recipe
     with quiet_start():  # A recipe may name a module that loads TensorFlow.
-        return find_recipe(where, settings or [])
+        return find_recipe(where, settings or [], allow_code=allow_code)
 
 
-def open_run(where: str, settings: list[str] | None, run_dir: Path | None) -> tuple[Any, Any]:
+def open_run(
+    where: str, settings: list[str] | None, run_dir: Path | None, allow_code: bool
+) -> tuple[Any, Any]:
     """Runner and display of a run; a recipe's name stands for `runs/NAME`."""
     require("tensorflow", extra="apps", needed_for="Applications")
     with explain_missing("Applications"):
         from towerpack.apps import RECIPE as FILE
         from towerpack.apps import Runner
-    recipe = open_recipe(where, settings)
+    recipe = open_recipe(where, settings, allow_code)
     given = run_dir or recipe.run_dir or Path("runs") / recipe.name
     if (given / FILE).is_file():
-        recipe = open_recipe(str(given), settings)
+        recipe = open_recipe(str(given), settings, allow_code)
     runner = Runner.of(recipe, given)
     return runner, recipe.display(runner.inputter)
 

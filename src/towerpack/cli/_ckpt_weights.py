@@ -83,7 +83,8 @@ def average(
 
     if len(sources) < 2:
         raise ConfigError(
-            "One source has no average.", fix="name several: run/checkpoints/step-0000[789]*"
+            "One source has no average.",
+            fix="name several, such as run/checkpoints/step-0000[789]*",
         )
     sums: dict[str, np.ndarray] = {}
     weights: Weights = {}
@@ -171,7 +172,7 @@ def _write(path: Path, weights: Weights) -> None:
     arrays = {name: np.asarray(value) for name, value in weights.items()}
     kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
     if path.suffix == ".npz" and "bfloat16" in kinds.values():
-        raise ConfigError("npz cannot hold bfloat16.", fix="-o weights.safetensors")
+        raise ConfigError("npz cannot hold bfloat16.", fix="write to -o weights.safetensors")
     part = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         if path.suffix == ".npz":

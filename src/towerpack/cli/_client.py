@@ -50,10 +50,11 @@ def client(
         about: Mapping[str, Any] = metadata.get("towerpack", {})
         if "text" in wanted:
             with explain_missing("Texts"):
-                from towerpack.apps._text import text_sources
+                from towerpack.apps._text import text_of, text_sources
 
             more = {key: value for key, value in about.get("sample", {}).items() if key in wanted}
-            asked = [(text, {"text": [text], **more}) for text in text_sources(sources)]
+            texts = [text_of(source, empty=True) for source in text_sources(sources)]
+            asked = [(text, {"text": [text], **more}) for text in texts]
         else:
             missing = [file for file in sources if not Path(file).is_file()]
             if missing:

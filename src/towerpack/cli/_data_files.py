@@ -163,15 +163,9 @@ def _svmlight(path: Path) -> DataFlow:
 
 
 def _csv(path: Path) -> DataFlow:
-    from towerpack._core.errors import FormatError
     from towerpack.dataflow import ImageCSV
 
-    try:
-        return ImageCSV(path)
-    except FormatError as error:
-        if error.fix != "header=True":
-            raise
-        return ImageCSV(path, header=True)
+    return ImageCSV(path)
 
 
 def _folder(path: Path) -> DataFlow:

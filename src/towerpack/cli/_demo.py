@@ -88,7 +88,7 @@ def _pictures(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def _served(export_dir: Path) -> Generator[str]:
     """A server in a process of its own; gives its URL."""
-    command = [sys.executable, "-m", "towerpack", "serve", str(export_dir)]
+    command = [sys.executable, "-P", "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
         [*command, "--port", "0"],
         stdout=subprocess.PIPE,
@@ -99,7 +99,9 @@ def _served(export_dir: Path) -> Generator[str]:
             line = server.stdout.readline() if server.stdout else ""
             found = [word for word in line.split() if word.startswith("http")]
             if not found:
-                raise InternalError("The server did not start.", fix=" ".join(command))
+                raise InternalError(
+                    "The server did not start.", fix=f"run `{' '.join(command)}` to see why"
+                )
             yield found[0].rstrip("/")
         finally:
             server.terminate()

@@ -231,7 +231,7 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
     """Load TensorFlow in another process and let it multiply."""
     section = "TensorFlow"
     reinstall = 'pip install --force-reinstall "towerpack[tf]"'
-    command = [sys.executable, "-c", probe]
+    command = [sys.executable, "-P", "-c", probe]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL

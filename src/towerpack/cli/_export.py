@@ -9,7 +9,8 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
-from towerpack.cli._apps import open_run
+from towerpack._core.tables import lines_of, read_text
+from towerpack.cli._apps import ALLOW_CODE, open_run
 from towerpack.cli._model import model_of
 
 
@@ -55,6 +56,7 @@ def export(
     version: Annotated[
         int | None, typer.Option(min=0, help="A number; by default the next.")
     ] = None,
+    allow_code: ALLOW_CODE = False,
 ) -> None:
     """Export a trained model, and compare the exported one with it.
 
@@ -65,13 +67,15 @@ def export(
     if run is None:
         given = {"outputs": outputs, "tag": tag, "examples": examples, "class_names": class_names}
         _refuse(target, {**given, "ema": ema or None})
-        runner, _ = open_run(target, None, None)
+        runner, _ = open_run(target, None, None, allow_code)
         options = {"quantize": quantize, "tolerance": tolerance, "version": version}
         print(f"exported: {runner.export(to, format=form, tell=print, **options)}")
         return
     if to is None and not (run / "checkpoints").is_dir():
-        raise ConfigError(f"{run} is no run directory.", fix="say where to write: --to")
-    names = None if class_names is None else class_names.read_text().splitlines()
+        raise ConfigError(
+            f"{run} is no run directory.", fix="name the folder to write to with --to"
+        )
+    names = None if class_names is None else lines_of(read_text(class_names))
     export_model(
         model_of(target),
         run,
@@ -96,16 +100,19 @@ def _refuse(target: str, given: dict[str, Any]) -> None:
     """
     script, _, name = target.partition(":")
     if name or script.endswith(".py"):
-        raise ConfigError(f"{target} needs its run.", fix=f"towerpack export {target} --run RUN")
+        raise ConfigError(
+            f"{target} needs its run.", fix=f"run `towerpack export {target} --run RUN`"
+        )
     if Path(target).is_dir() and not (Path(target) / "recipe.yaml").is_file():
         raise ConfigError(
             f"The run {target} does not hold its program.",
-            fix=f"towerpack export SCRIPT.py:Model --run {target}",
+            fix=f"run `towerpack export SCRIPT.py:Model --run {target}`",
         )
     for option, value in given.items():
         if value is not None:
             raise ConfigError(
-                f"--{option.replace('_', '-')} is for scripts.", fix="leave it out: a recipe knows"
+                f"--{option.replace('_', '-')} is for scripts.",
+                fix=f"remove --{option.replace('_', '-')}, which a recipe decides",
             )
 
 
@@ -138,7 +145,8 @@ def read_examples(path: Path) -> dict[str, Any]:
             return dict(arrays)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {error}.", fix="np.savez('examples.npz', image=images)"
+            f"{path} cannot be read: {error}.",
+            fix="write --examples with np.savez('examples.npz', image=images)",
         ) from error
 
 

@@ -12,7 +12,7 @@ from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack._core.naming import did_you_mean
-from towerpack.cli._apps import open_run
+from towerpack.cli._apps import ALLOW_CODE, open_run
 from towerpack.cli._machine import size_text
 from towerpack.cli._recipe import load_module, run_user_code
 
@@ -34,6 +34,7 @@ def show(
     training: Annotated[
         bool, typer.Option("--training", help="As it is trained, not as it predicts.")
     ] = False,
+    allow_code: ALLOW_CODE = False,
 ) -> None:
     """Show a model's layers: output, parameters, multiply-adds. Runs the script that has it.
 
@@ -48,7 +49,7 @@ def show(
             )
         _show_run(Path(target))
         return
-    runner = open_run(target, None, None)[0] if of_recipe else None
+    runner = open_run(target, None, None, allow_code)[0] if of_recipe else None
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
     model = runner.modeler if runner else model_of(target)
@@ -88,7 +89,7 @@ def model_of(target: str) -> Any:
                 f"{where} has {'several models' if found else 'no model'}.",
                 got=", ".join(found) or None,
                 expected="one ModelDesc (or Keras model)",
-                fix=f"{where}:{found[0] if found else 'function_that_returns_a_model'}",
+                fix=f"name {where}:{found[0] if found else 'function_that_returns_a_model'}",
             )
         (name,) = found
     if not hasattr(module, name):

@@ -41,7 +41,9 @@ def load_recipe(spec: str) -> DataFlow:
             f"{name!r} in {where} is no function.",
             got=f"a {type(function).__name__}",
             expected="a function without arguments that returns a DataFlow",
-            fix=f"def make(): return {name}" if isinstance(function, DataFlow) else None,
+            fix=f"write `def make(): return {name}`, and name `make`"
+            if isinstance(function, DataFlow)
+            else None,
         )
     if not callable(function):
         raise ConfigError(
@@ -67,8 +69,9 @@ def load_module(where: str) -> ModuleType:
     """
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
-    # Console scripts, unlike `python -m`, do not look in the working directory.
-    sys.path.insert(0, os.getcwd())
+    # Console scripts, unlike `python -m`, do not look in the working directory. It comes last, so
+    # that no file there replaces a package.
+    sys.path.append(os.getcwd())
     if not all(part.isidentifier() for part in where.split(".")):
         raise ConfigError(f"{where!r} is not the name of a module.", expected=_FORM)
     try:

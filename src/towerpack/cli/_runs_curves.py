@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.markup import escape
 from rich.text import Text
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean, dotted
+from towerpack._core.yaml_text import parse_yaml
 from towerpack.cli._ckpt import plain_table
 from towerpack.cli._console import console
 from towerpack.cli._runs import record_of, state_of
@@ -145,7 +145,7 @@ def _settings(run: Path) -> dict[str, str]:
     record = record_of(run)
     given = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():
-        given |= dotted(yaml.safe_load(recipe.read_bytes()))
+        given |= dotted(parse_yaml(recipe.read_text("utf-8")))
     return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
 
 
@@ -175,7 +175,7 @@ def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]], runs: Sequenc
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:
-        raise ConfigError(f"-o {path}: {error}.", fix="curves.png") from error
+        raise ConfigError(f"-o {path}: {error}.", fix="write to -o curves.png") from error
 
 
 def _print(name: str, curves: Mapping[str, Curve], runs: Sequence[str], rows: int = 12) -> None:

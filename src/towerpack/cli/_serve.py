@@ -61,6 +61,8 @@ def serve_model(
         if token is None and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo("Whoever reaches this machine can use it: --token asks for one.", err=True)
 
+    if token is None:  # Typer leaves out an empty variable.
+        token = os.environ.get("TOWERPACK_TOKEN")
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
     serve(export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready)
 
@@ -79,7 +81,9 @@ def _exported(given: Path) -> tuple[Path, str]:
             return found / inner, found.resolve().name
         if run != given or (found / "checkpoints").is_dir():
             what = f"{found} has not been exported to a SavedModel."
-            raise ConfigError(what, fix=f"towerpack export {found}, or serve another directory")
+            raise ConfigError(
+                what, fix=f"run `towerpack export {found}`, or serve another directory"
+            )
     whole = given.resolve()
     of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
     return given, whole.parents[1].name if of_a_run else whole.name

@@ -48,8 +48,7 @@ def serve(
         raise ConfigError(
             "A producer has one address.",
             got="neither --to nor --bind" if to is None else "--to and --bind",
-            fix="--to tcp://127.0.0.1:5555 where a RemoteDataZMQ listens there, or --bind ... to "
-            "listen for one",
+            fix="pass --to with the address of a RemoteDataZMQ, or --bind to listen for one",
         )
     show_log()
     address = to if to is not None else str(bind)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from towerpack._core.errors import TowerpackError
 from towerpack._core.extras import require
-from towerpack.cli._apps import RECIPE, SETTINGS, open_recipe
+from towerpack.cli._apps import ALLOW_CODE, RECIPE, SETTINGS, open_recipe
 from towerpack.cli._console import console
 
 _SHOWN = 20
@@ -28,6 +28,7 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the choice of settings.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Study, runs, winner; runs/NAME-tune.")] = None,
+    allow_code: ALLOW_CODE = False,
 ) -> None:
     """Search for settings, scored on validation data; again: go on.
 
@@ -35,7 +36,7 @@ def tune(
     """
     from towerpack.config import change, read_yaml
 
-    found = open_recipe(recipe, settings)
+    found = open_recipe(recipe, settings, allow_code)
     if space is not None:
         from dataclasses import replace
 
@@ -66,7 +67,7 @@ def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
     running: list[subprocess.Popen[bytes]] = []
     for i in range(workers):
         with (folder / f"worker-{i}.log").open("ab") as log:
-            command = [sys.executable, "-m", "towerpack", *arguments]
+            command = [sys.executable, "-P", "-m", "towerpack", *arguments]
             running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
     try:
         codes = [process.wait() for process in running]

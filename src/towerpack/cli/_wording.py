@@ -13,7 +13,14 @@ _WORDS = {
     r"SmartInit\(…, ignore.*": "set transfer.ignore_mismatch=true or transfer.skip=REGEX",
     r"SmartInit\(…, rename=.*": "set transfer.pretrained to weights of this network",
     r"SmartInit\(skip=(.*?)\)": r"transfer.skip=\1",
-    r"TrainConfig\(resume='never', init=…\)": "transfer.pretrained=RUN and a new --run-dir",
+    r"train with WeightEMA\(.*": "set train.ema and train again",
+    r"continue from .*? with a lower learning rate": "remove the newest checkpoints, and set "
+    "optimizer.learning_rate to a lower value",
+    r"; \S*=\S* leaves out and counts bad datapoints": "",
+    r" \(in Python: .*?\)": "",
+    r"TrainConfig\(resume='never', init=SmartInit\(.*\)\)": "set transfer.pretrained=RUN, "
+    "transfer.ignore_mismatch=true and --run-dir NEW",
+    r"TrainConfig\(resume='never', init=[^()]*\)": "set transfer.pretrained=RUN and --run-dir NEW",
     r"TrainConfig\((\w+=[^,)]*)[^)]*\)": r"\1",
     r"init=…": "transfer.pretrained=RUN",
     r"split a \w+ before.*": "set train.devices=NUMBER, which splits a processor",

@@ -6,10 +6,12 @@ require("pydantic", extra="apps", needed_for="towerpack.config")
 
 from towerpack.config._config import Config as Config
 from towerpack.config._config import Name as Name
+from towerpack.config._config import NamesCode as NamesCode
 from towerpack.config._config import PathText as PathText
 from towerpack.config._config import Regex as Regex
 from towerpack.config._config import key_paths as key_paths
 from towerpack.config._load import change as change
+from towerpack.config._load import code_in as code_in
 from towerpack.config._load import differences as differences
 from towerpack.config._load import from_folder as from_folder
 from towerpack.config._load import load as load

@@ -8,11 +8,13 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
 from towerpack._core.naming import in_one_spelling
+
+T = TypeVar("T")
 
 
 def _compiled(text: str) -> str:
@@ -31,8 +33,11 @@ def _plain(name: str) -> str:
     return name if ":" in name else in_one_spelling(name)
 
 
-Name = Annotated[str, pydantic.AfterValidator(_plain)]
+Name = Annotated[str, "code", pydantic.AfterValidator(_plain)]
 """Name of an object in a registry: lower case, with underscores; or `module:attribute` as it is."""
+
+NamesCode = Annotated[T, "code"]
+"""A setting that may name code as `module:attribute` somewhere in its value."""
 
 PathText = Annotated[str, "path"]
 """Path of a file or folder. A relative one in a YAML file starts at the folder of that file."""
@@ -66,6 +71,7 @@ class Key:
         description: What it says about itself.
         section: The configuration that it is, if it is one and no value.
         free: A mapping whose keys are the user's.
+        names_code: Whether its value may name code: `Name` and `NamesCode`.
         is_path: Whether the field is a `PathText` or a `pathlib.Path`, or is called `path`.
     """
 
@@ -73,6 +79,7 @@ class Key:
     description: str
     section: type[Config] | None
     free: bool
+    names_code: bool
     is_path: bool
 
 
@@ -82,9 +89,10 @@ def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
         kinds = _kinds(field.annotation)
         section = next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
         free = any(typing.get_origin(k) is dict or k is dict for k in kinds)
-        marked = any("path" in getattr(kind, "__metadata__", field.metadata) for kind in kinds)
-        path = name == "path" or marked or pathlib.Path in kinds
-        yield Key(f"{prefix}{name}", field.description or "", section, free, path)
+        marks = [m for kind in kinds for m in getattr(kind, "__metadata__", field.metadata)]
+        path = name == "path" or "path" in marks or pathlib.Path in kinds
+        about = field.description or ""
+        yield Key(f"{prefix}{name}", about, section, free, "code" in marks, path)
         if section is not None:
             yield from keys_of(section, f"{prefix}{name}.")
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import os
 import re
+import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pydantic
-import yaml
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import alike, did_you_mean
+from towerpack._core.yaml_text import parse_yaml
 from towerpack.config._config import Config, Key, keys_of
 
 C = TypeVar("C", bound=Config)
+# What Python can import; neither URLs nor paths.
+_CODE = re.compile(r"[^/]+:(?!/).*", re.DOTALL)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -26,10 +29,10 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         ConfigError: It cannot be read, is no YAML, or no mapping.
     """
     try:
-        values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is no YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(
@@ -91,6 +94,30 @@ def from_folder(
     return changed
 
 
+def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return each `module:attribute` that values from a file name, by the dotted key."""
+    found: dict[str, list[str]] = {}
+    for key in keys_of(config):
+        if key.names_code:
+            value: Any = values
+            for name in key.path.split("."):
+                value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+            found[key.path] = [text for text in _texts(value) if _CODE.fullmatch(text)]
+    return {path: names for path, names in found.items() if names}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Texts in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in cast("Mapping[Any, Any]", value).items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in cast("Sequence[Any]", value):
+            yield from _texts(item)
+
+
 def change(config: C, **values: Any) -> C:
     """A copy with other values of dotted keys: `change(c, **{'data.batch_size': 8})`.
 
@@ -130,9 +157,9 @@ def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:
     if not equals or not name:
         raise ConfigError(f"{override!r} is no setting.", expected="key=value")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: {text!r} is no value in YAML: {error}") from error
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {text!r:.80} is no value in YAML: {error}") from error
     if isinstance(value, str):
         value = _number(value)
     return _path_of(name, keys), value
@@ -180,7 +207,7 @@ def _told(error: Any, keys: Sequence[Key]) -> str:
             key.path.rpartition(".")[2] for key in keys if key.path.rpartition(".")[0] == section
         ]
         return f"{path}: no such key. {did_you_mean(name, beside)}"
-    got = "" if error["type"] == "missing" else f", got {error['input']!r}"
+    got = "" if error["type"] == "missing" else f", got {reprlib.repr(error['input'])}"
     if error["type"] in ("tuple_type", "list_type"):
         items = re.split(r"[,\s]+|(?<=\d)x(?=\d)", str(error["input"]).strip("() "))
         items *= 2 if error["type"] == "tuple_type" and len(items) == 1 else 1

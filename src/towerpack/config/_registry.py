@@ -20,10 +20,14 @@ class Registry(Generic[T]):
     Args:
         kind: What the objects are; for errors: 'network'.
         known: Name → `module:attribute`, or the object itself.
+        base: The class from which classes of this kind are derived; None for other objects.
     """
 
-    def __init__(self, kind: str, known: Mapping[str, str | T]) -> None:
+    def __init__(
+        self, kind: str, known: Mapping[str, str | T], *, base: type | None = None
+    ) -> None:
         self.kind = kind
+        self._base = base
         self._known: dict[str, str | T] = dict(known)
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +49,7 @@ class Registry(Generic[T]):
         Names are the same if they differ only in case, `-` and `_`.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is none, or it is of another kind.
         """
         if not isinstance(spec, str):
             return spec
@@ -59,12 +63,21 @@ class Registry(Generic[T]):
                 expected=f"one of {', '.join(self)}, or module:name",
                 fix=did_you_mean(spec, self),
             )
-        return cast("T", _attribute(self.kind, module, attribute))
+        value = _attribute(self.kind, module, attribute)
+        base = self._base
+        if base and not (isinstance(value, type) and issubclass(value, base)):
+            raise ConfigError(
+                f"{found} is no {self.kind}.",
+                got=f"{value!r:.80}",
+                expected=f"a class derived from {base.__name__}",
+            )
+        return cast("T", value)
 
 
 def _attribute(kind: str, module: str, name: str) -> Any:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # Console scripts do not look there.
+        # Console scripts do not look there. Last, so that no file there replaces a package.
+        sys.path.append(os.getcwd())
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import os
 import re
 import sys
@@ -128,7 +129,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed_items(digest, cast("object", value), pairs, inside)
     elif isinstance(value, CodeType):
         digest.update(value.co_code + repr(value.co_names).encode())
-        _feed(digest, value.co_consts, depth)
+        _feed(digest, _constants(value), depth)
     elif depth and isinstance(value, (set, frozenset)):
         digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
     elif depth and isinstance(value, MethodType):
@@ -159,6 +160,14 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         with suppress(TypeError, AttributeError):  # some have none, or one that is not known
             length = len(value)
         digest.update(f"{type(value).__qualname__} {length};".encode())
+
+
+def _constants(code: CodeType) -> tuple[Any, ...]:
+    """Return the constants of a code object without a function's docstring."""
+    constants = code.co_consts
+    is_function = code.co_flags & inspect.CO_NEWLOCALS and code.co_name[0] != "<"
+    documented = is_function and constants and isinstance(constants[0], str)
+    return (None, *constants[1:]) if documented else constants
 
 
 def _feed_named(digest: Any, value: Any, depth: int) -> None:
@@ -218,8 +227,13 @@ def _inner(code: CodeType) -> Iterable[CodeType]:
             yield from _inner(constant)
 
 
-def is_library(name: str) -> bool:
-    """Whether a module is installed, and not a part of the user's program."""
+def is_library(name: str | None) -> bool:
+    """Whether a module is installed, and not a part of the user's program.
+
+    The name is None for a function that `exec` made.
+    """
+    if name is None:
+        return False
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top in (*_OPAQUE, "towerpack"):
         return True
@@ -272,7 +286,9 @@ def functions_of(flow: DataFlow) -> str:
 def _functions_in(flows: Iterable[DataFlow]) -> str:
     found: list[Any] = []
     for here in flows:
-        given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
+        functions: Any = FunctionType, MethodType, partial
+        attributes = sorted(vars(here).items())
+        given = [v for k, v in attributes if k[0] != "_" or isinstance(v, functions)]
         if _is_parallel(here):  # how many workers there are changes no datapoint
             given = [v for v in given if callable(v)]
         elif isinstance(here, Stage):  # its numbers stand in its description

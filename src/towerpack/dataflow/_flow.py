@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -553,6 +554,11 @@ def pipeline_of(
 def signature_of(flow: DataFlow) -> str:
     """Signature by which a state of this flow is told from states of others."""
     return pipeline_of(flow, "identity", lambda stage: stage.transparent)
+
+
+def without_sizes(signature: str) -> str:
+    """Return a signature without the sizes of sources: equal for pipelines over other rows."""
+    return re.sub(r"(?<!> )\b(\w+)\([^()]*\)(?!\[)", r"\1", signature)
 
 
 def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:

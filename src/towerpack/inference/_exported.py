@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, SpecError
+from towerpack._core.errors import ConfigError, FormatError, SpecError
 from towerpack._core.naming import did_you_mean
 
 METADATA: Final = "towerpack.json"
@@ -76,8 +76,7 @@ class ExportedModel:
     def __init__(self, path: Path, runtime: str, functions: Functions) -> None:
         self.path = path
         self.runtime = runtime
-        file = path / METADATA
-        self.metadata: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        self.metadata = _metadata(path / METADATA)
         self._functions = dict(functions)
         if len(functions) == 1:
             (function,) = functions.values()
@@ -110,7 +109,7 @@ class ExportedModel:
                 got=", ".join(sorted(inputs)) or "none",
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
-        arrays = {name: _fitting(inputs[name], info) for name, info in wanted.items()}
+        arrays = {name: fitting(inputs[name], info) for name, info in wanted.items()}
         empty = [name for name, array in arrays.items() if not array.size]
         if not empty or STRING in {info.dtype for info in wanted.values()}:
             return call(arrays)
@@ -125,6 +124,28 @@ class ExportedModel:
             got = f"shape {list(arrays[empty[0]].shape)}"
             raise SpecError(f"The input '{empty[0]}' is empty.", got=got)
         return call(arrays)
+
+
+def _metadata(file: Path) -> dict[str, Any]:
+    """What a `towerpack.json` says; nothing without one.
+
+    Raises:
+        FormatError: It is no JSON object, or a list in it is none.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file} is no JSON: {error}.", fix="export the model again") from error
+    keys = ("optional_inputs", "class_names")
+    if not isinstance(found, dict) or not all(isinstance(found.get(k, []), list) for k in keys):
+        raise FormatError(
+            f"{file} does not describe an exported model.",
+            expected="a JSON object, in which class_names and optional_inputs are lists",
+            fix="export the model again",
+        )
+    return cast("dict[str, Any]", found)
 
 
 def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
@@ -144,7 +165,12 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
     return converted if wanted.kind in "fV" or np.array_equal(converted, array) else array
 
 
-def _fitting(value: Any, info: TensorInfo) -> np.ndarray:
+def fitting(value: Any, info: TensorInfo) -> np.ndarray:
+    """A value as an array of an input's dtype and shape.
+
+    Raises:
+        SpecError: It has another dtype or shape.
+    """
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)

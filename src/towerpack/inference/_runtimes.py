@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, MissingExtraError, SpecError
+from towerpack._core.errors import ConfigError, FormatError, MissingExtraError, SpecError
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
@@ -150,7 +150,15 @@ def _litert(path: Path) -> Functions:
 def _keras(path: Path) -> Functions:
     keras: Any = require("keras", extra="tf", needed_for="A Keras model")
     tf: Any = require("tensorflow", extra="tf", needed_for="A Keras model")
-    model = keras.saving.load_model(path / FILES["keras"], compile=False)
+    try:
+        model = keras.saving.load_model(path / FILES["keras"], compile=False)
+    except (TypeError, ValueError) as error:  # a Lambda layer, or layers that are not known here
+        raise FormatError(
+            f"Keras does not load {path / FILES['keras']}.",
+            got=" ".join(str(error).split())[:500],
+            expected="layers of Keras, or registered ones, whose modules are imported; no Lambda "
+            "layer, as it holds code",
+        ) from error
     function = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     specs = {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in model.input.items()}
     concrete = function.get_concrete_function(specs)
@@ -190,6 +198,7 @@ def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> E
 
     Raises:
         ConfigError: There is no exported model, or that runtime does not read its format.
+        FormatError: Its description is damaged, or Keras does not know its layers.
         MissingExtraError: The runtime is not installed.
     """
     found, form = _find(Path(path))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,23 +23,30 @@ from starlette.responses import Response
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._connections import Connection, most_connections
-from towerpack.serving._gate import Gate, Limits, Metrics, error_response
+from towerpack.serving._gate import LOOPBACK, Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
 
+T = TypeVar("T")
 _LIMITS = Limits()
 _POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
 _BODY_S, _STOP_S = 60, 30  # for a body to arrive, and for requests to end before the server does
 _TOLD = ("task", "class_names", "colours", "format")  # of `towerpack.json`, which holds paths too
+_LONG_BODY = 64 << 10
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
 def create_app(
-    path: str | Path, *, name: str | None = None, token: str | None = None, limits: Limits = _LIMITS
+    path: str | Path,
+    *,
+    name: str | None = None,
+    token: str | None = None,
+    limits: Limits = _LIMITS,
+    local: bool = False,
 ) -> FastAPI:
     """Load a model and make the ASGI application that serves it.
 
@@ -49,10 +56,17 @@ def create_app(
         token: If given, requests must bring `Authorization: Bearer TOKEN`; the page and the health
             need none.
         limits: What is taken at most.
+        local: Without a token, answer only requests whose `Host` is a name of this machine's
+            loopback: no page of another site can then reach the model through a browser.
 
     Raises:
-        ConfigError: There is no model, or its name cannot be part of a path.
+        ConfigError: There is no model, its name cannot be part of a path, or the token is empty.
     """
+    if token is not None and not token.strip():
+        raise ConfigError(
+            "The token is empty, so it would keep nobody out.",
+            fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
+        )
     path = Path(path).resolve()
     name = path.name if name is None else name
     if not name or set(name) & set("/:?#"):
@@ -73,7 +87,7 @@ def create_app(
 
     # Its pages of documentation load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
+    app.add_middleware(Gate, token=token, limits=limits, metrics=metrics, local=local)
 
     @app.exception_handler(HTTPException)
     def not_found(request: Request, error: HTTPException) -> Response:
@@ -94,8 +108,12 @@ def create_app(
         except (TimeoutError, ClientDisconnect) as error:
             raise RequestError("The body did not arrive.", status=408) from error
         as_it_is = request.headers.get("content-type", "").startswith(_BYTES)
-        call = call_of(model, body, request.query_params if as_it_is else None, limits.pixels)
-        return Response(answer(call, await batcher.run(call)), media_type="application/json")
+        query = request.query_params if as_it_is else None
+        # What takes long would keep all other connections waiting.
+        aside = asyncio.to_thread if len(body) > _LONG_BODY else _here
+        call = await aside(call_of, model, body, query, limits.pixels)
+        text = await aside(answer, call, await batcher.run(call))
+        return Response(text, media_type="application/json")
 
     # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
     app.add_route("/v1/models/{asked}:predict", predict, methods=["POST"])
@@ -168,7 +186,7 @@ def serve(
         what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
-        app = create_app(path, **options)
+        app = create_app(path, local=host in LOOPBACK, **options)
         limits: Limits = options.get("limits", _LIMITS)
         http: Any = partial(Connection, limits, most_connections(limits))
         config = uvicorn.Config(
@@ -179,6 +197,10 @@ def serve(
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.Server(config).run(sockets=[listening])
+
+
+async def _here(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)
 
 
 def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:

@@ -40,9 +40,23 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
-        """Compute a call, with others that go with it."""
+        """Compute a call, with others that go with it; one of many rows by parts, between others.
+
+        Raises:
+            RequestError: Too many wait, or the model refuses the call.
+        """
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
+        if call.rows <= self._most:
+            return await self._answer(call)
+        parts: list[Outputs] = []
+        for at in range(0, call.rows, self._most):
+            part = {name: array[at : at + self._most] for name, array in call.inputs.items()}
+            rows = min(self._most, call.rows - at)
+            parts.append(await self._answer(call._replace(inputs=part, rows=rows)))
+        return _joined(parts)
+
+    async def _answer(self, call: Call) -> Outputs:
         shapes = [(name, a.dtype, a.shape[1:]) for name, a in call.inputs.items()]
         key = (id(call.model), call.signature, shapes) if call.rows else object()
         job = _Waiting(call, key, asyncio.get_running_loop().create_future())
@@ -60,7 +74,7 @@ class Batcher:
             jobs = self._take()
             calls = [job.call for job in jobs]
             self._observe(sum(call.rows for call in calls) or 1)
-            found = await loop.run_in_executor(self.thread, _compute, calls, self._most)
+            found = await loop.run_in_executor(self.thread, _compute, calls)
             for job, outputs in zip(jobs, found, strict=True):
                 if not job.answer.done():  # cancelled
                     job.answer.set_result(outputs)
@@ -76,25 +90,24 @@ class Batcher:
         return jobs
 
 
-def _compute(calls: Sequence[Call], most: int) -> list[Outputs | Exception]:
+def _compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     """The outputs of each call. Where a batch fails, its halves are tried, down to the bad call."""
     try:
-        return [*_together(calls, most)]
+        return [*_together(calls)]
     except Exception as error:  # noqa: BLE001 - becomes the answer of the call that caused it
         if len(calls) == 1:
             return [_explained(error)]
         half = len(calls) // 2
-        return _compute(calls[:half], most) + _compute(calls[half:], most)
+        return _compute(calls[:half]) + _compute(calls[half:])
 
 
-def _together(calls: Sequence[Call], most: int) -> list[Outputs]:
+def _together(calls: Sequence[Call]) -> list[Outputs]:
     model, signature = calls[0].model, calls[0].signature
     inputs = _joined([call.inputs for call in calls])
     rows = sum(call.rows for call in calls)
     if not rows:
         return [model.run(inputs, signature)]
-    parts = [{n: a[at : at + most] for n, a in inputs.items()} for at in range(0, rows, most)]
-    outputs = _joined([model.run(part, signature) for part in parts])
+    outputs = model.run(inputs, signature)
     if len(calls) == 1:
         return [outputs]
     if {len(array) for array in outputs.values()} != {rows}:

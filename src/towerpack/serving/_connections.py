@@ -9,16 +9,21 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from towerpack.serving._gate import Limits
 
+_MOST_HEADER_BYTES = 64 << 10
+
 
 class Connection(cast("type[Any]", AutoHTTPProtocol)):
-    """Connection to one client, closed if a request takes longer than `limits.request_s` to arrive.
+    """Connection to one client.
 
-    If more than `most` are open, a new connection closes the one that has waited longest.
+    It is closed if a request takes longer than `limits.request_s` to arrive, or has more than
+    64 KiB of headers. If more than `most` are open, a new connection closes the one that has waited
+    longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
         super().__init__(**options)
         self._seconds, self._most = limits.request_s, most
+        self._header_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         """Start the time limit, and make room if too many connections are open."""
@@ -36,6 +41,10 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         if self.timeout_keep_alive_task is not None:
             self._since = self.loop.time()
         super().data_received(data)
+        in_headers = self._idle and not (self.cycle is not None and self.cycle.more_body)
+        self._header_bytes = self._header_bytes + len(data) if in_headers else 0
+        if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn would keep any number
+            self.transport.abort()
 
     @property
     def _idle(self) -> bool:

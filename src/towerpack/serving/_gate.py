@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _LONGEST = 1000  # characters of a path; Python reads no integer of more than 4,300 digits
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
@@ -64,8 +66,16 @@ class Metrics:
 class Gate:
     """ASGI middleware that refuses before a body is read what can be refused then."""
 
-    def __init__(self, app: ASGIApp, token: str | None, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        limits: Limits,
+        metrics: Metrics,
+        local: bool,
+    ) -> None:
         self._app, self._limits, self._metrics = app, limits, metrics
+        self._local = local
         self._token = None if token is None else f"Bearer {token}".encode()
         self._held = 0  # bytes of all bodies
 
@@ -110,7 +120,7 @@ class Gate:
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, told)
         except Exception:  # noqa: BLE001
-            get_logger(__name__).exception("%s failed", path)
+            get_logger(__name__).exception("%a failed", path)
             await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
         finally:
             self._held -= size
@@ -122,11 +132,23 @@ class Gate:
         given = headers.get("authorization", "").encode("latin-1")
         if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
+        if not self._token:
+            self._check_origin(headers.get("host", ""), headers.get("origin"))
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
         if len(path) > _LONGEST:  # such as a version of 5,000 digits
             raise RequestError(f"A path has at most {_LONGEST} characters.", status=404)
         self._check_size(int(headers.get("content-length", "0")[:18]))
+
+    def _check_origin(self, host: str, origin: str | None) -> None:
+        """Refuse what a page of another site makes a browser send, under its own name too."""
+        if origin is not None and origin.rpartition("//")[2] != host:
+            what = "Without a token, requests from pages of other sites are not answered."
+            raise RequestError(what, status=403)
+        name = re.sub(r":\d*$", "", host).strip("[]").lower()
+        if self._local and name not in ("", *LOOPBACK):
+            what = f"Without a token, only requests to localhost are answered, not to {host!a}."
+            raise RequestError(what, status=403)
 
     def _check_size(self, size: int) -> None:
         if size > (most := self._limits.body_bytes):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from towerpack._core.errors import FormatError, RequestError
+from towerpack._core.errors import FormatError, RequestError, SpecError
 from towerpack.dataflow.images import image_header
+from towerpack.inference._exported import fitting
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
@@ -59,14 +60,20 @@ def call_of(
         raise RequestError(f"The signature takes {', '.join(infos)}: send JSON.")
     else:
         inputs = {key: _tensor(body, info, query) for key, info in infos.items()}
+    try:  # before anything is made of their sizes, which a query may choose
+        inputs = {key: fitting(array, infos[key]) for key, array in inputs.items()}
+    except SpecError as error:
+        text = " ".join(str(error).split())
+        raise RequestError(f"The model refused the values: {text}") from error
     for key, array in inputs.items():
         for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
             _check_picture(data, max_pixels)
     free = all(i.shape and i.shape[0] is None for i in [*infos.values(), *outputs.values()])
-    # Other shapes than the signature's are refused when the model is run.
     rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
     if len(rows) > 1:
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
+    if max(rows) > len(body):  # Rows of no size may be any number.
+        raise RequestError(f"{max(rows)} rows in {len(body)} bytes.")
     return Call(model, name, inputs, rows.pop(), query is not None or "instances" in request)
 
 
@@ -99,7 +106,10 @@ def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarr
         return np.array([body], object)
     free = ",".join("-1" if size is None else str(size) for size in info.shape)
     try:
-        dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
+        name = query.get("dtype", info.dtype)
+        if not name.isalnum():  # NumPy also takes descriptions of records
+            raise ValueError(f"{name!r} is not the name of a dtype")
+        dtype = np.dtype(name).newbyteorder("<")
         shape = [int(size) for size in query.get("shape", free).split(",")]
         return np.frombuffer(body, dtype).reshape(shape)
     except (TypeError, ValueError) as error:
@@ -140,13 +150,14 @@ def _columns(
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
     """A value as an array of an input's type: nothing is rounded, no string read as a number."""
     dtype = np.dtype(object if info.dtype == "string" else info.dtype)
-    wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
     try:
+        wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
         if wrong:
             raise ValueError(f"{wrong.pop().__name__} is not of expected type: {info.dtype}")
         with np.errstate(over="raise"):
             return strings_of(value) if dtype.kind == "O" else np.array(value, dtype)
-    except (ValueError, ArithmeticError) as error:  # ragged lists, large numbers, wrong base64
+    # Ragged lists, large numbers, wrong base64, lists in lists in lists.
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
 

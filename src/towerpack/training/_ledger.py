@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+from towerpack._core.files import open_plain
 from towerpack._core.logs import get_logger
 from towerpack.training._clock import COMPILE, PARTS, PRODUCTIVE, Clock
 from towerpack.training._interrupt import Interrupted
@@ -131,7 +132,7 @@ class Ledger:
         written = path.read_bytes() if path.exists() else b""
         self._end = written.rfind(b"\n") + 1
         self._covered = 0
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self._fd = open_plain(path, os.O_RDWR | os.O_CREAT)
         os.ftruncate(self._fd, self._end)
         self._before = _lives([*_records(written, path), start])
         self._append(start)

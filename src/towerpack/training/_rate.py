@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import variable_scope
@@ -21,6 +23,12 @@ from towerpack.training._hyper import VariableParam
 LEARNING_RATE = "learning_rate"
 # What an optimizer's rate is called among its variables: a number, or what a function gave last.
 RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
+
+_CHANGES = "The model's optimizer() makes a Python number of a value that changes in training."
+_FIX = (
+    "compute it with TensorFlow: tf.where(step < 1000, 0.1, 0.01) in place of `if`, and neither "
+    "float() nor .numpy(); give a Keras optimizer a function: SGD(lambda: lr / 8.0)"
+)
 
 
 def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
@@ -55,6 +63,7 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
                     got=str(error).partition("\n")[0],
                     fix="remove tf.summary.scalar: 'learning_rate' is monitored by itself",
                 ) from error
+    _refuse_python_numbers_of(variables, given, lambda v: _call_with(v, function, step))
     for i, optimizer in enumerate(_innermost(given)):
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             kinds = (tf.Tensor,)
@@ -72,7 +81,13 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
 
 
 def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call a function. The first call adds its variables to the list, later calls get them back."""
+    """Call a function. The first call adds its variables to the list, later calls get them back.
+
+    In the place of None they get a new one.
+
+    Raises:
+        ConfigError: It makes a Python number of a symbolic tensor or for a Keras optimizer.
+    """
     known = iter(list(variables))
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
@@ -95,6 +110,48 @@ def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: 
         if "`learning_rate` should be float" in str(error):
             raise _fixed(str(error).rpartition("Received instead: ")[2]) from error
         raise
+    except (TypeError, NotImplementedError) as error:  # In the graph of the step.
+        if not any(words in str(error) for words in ("symbolic", "SymbolicTensor", "numpy() is")):
+            raise
+        raise ConfigError(_CHANGES, got=str(error).partition(". ")[0], fix=_FIX) from error
+
+
+def _refuse_python_numbers_of(
+    variables: Sequence[tf.Variable], given: Any, call: Callable[[list[Any]], Any]
+) -> None:
+    """Refuse numbers such as `float(lr / 8.0)`, which would not follow `lr`.
+
+    Nothing in such a number tells of the variable, so `optimizer()` is called with another value
+    of it, which must not change the number.
+
+    Raises:
+        ConfigError: It does.
+    """
+    keras_made = [o for o in _innermost(given) if isinstance(o, keras.optimizers.Optimizer)]
+    own = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
+    known = [None if id(variable) in own else variable for variable in variables]
+    for variable in known:
+        if variable is None or not variable.dtype.is_floating or variable.shape.rank:
+            continue
+        value = variable.numpy()
+        variable.assign(2.0 * value + 1.0)
+        try:
+            moved = call(known)
+        finally:
+            variable.assign(value)
+        if _python_numbers_in(moved) != _python_numbers_in(given):
+            raise ConfigError(_CHANGES, got=f"a Python number made of {variable.name}", fix=_FIX)
+
+
+def _python_numbers_in(given: Any) -> list[dict[str, float]]:
+    """The attributes of each optimizer that are floats, and a Keras optimizer's rate."""
+    found: list[dict[str, float]] = []
+    for optimizer in _innermost(given):
+        own: dict[str, Any] = getattr(optimizer, "__dict__", {})
+        values = {n: float(v) for n, v in own.items() if isinstance(v, (float, np.floating))}
+        rate = own.get("_learning_rate")
+        found.append(values | ({RATES[0]: float(rate)} if isinstance(rate, keras.Variable) else {}))
+    return found
 
 
 def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:

@@ -12,6 +12,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks.monitors import Monitors
 from towerpack.checkpoint import Checkpoint
+from towerpack.dataflow._flow import without_sizes
 from towerpack.nn import global_step
 from towerpack.training._assembly import Assembly, Materials, Opened
 from towerpack.training._clock import COMPILE, Clock
@@ -87,7 +88,7 @@ class Run:
             self.complete = self.was_complete = True
             return
         saved = {} if checkpoint is None else checkpoint.state.get("settings", {})
-        self._start_data(data_state, saved.get("replicas", of.distribution.replicas))
+        self._start_data(data_state, saved.get("replicas", of.distribution.replicas), checkpoint)
         stack.callback(of.source.stop)
         failure: BaseException | None = None
         try:
@@ -177,20 +178,33 @@ class Run:
         self._of.saves.resumed_from(checkpoint, self._of.state.place)
         return data_state
 
-    def _start_data(self, state: Any, replicas: int) -> None:
-        """Go on in the data; `replicas` is their number when the state was saved."""
+    def _start_data(self, state: Any, replicas: int, checkpoint: Checkpoint | None) -> None:
+        """Continue in the data; `replicas` is their number when the state was saved.
+
+        At the end of an epoch, a run can continue with other rows or another number of replicas.
+        """
         source, run, here = self._of.source, self._of.state, self._of.distribution.replicas
         try:
             source.start(state)
         except StateError as error:
             at_an_end = not run.in_epoch or run.phase is Phase.TRIGGERS
-            if replicas != here and at_an_end:
+            pipelines = [without_sizes(text) for text in (error.got, error.expected) if text]
+            other_rows = len(pipelines) == 2 and pipelines[0] == pipelines[1]
+            if at_an_end and (replicas != here or other_rows):
                 _LOG.warning(
-                    "The run goes on with %d replicas instead of %d: the data start anew.",
-                    here, replicas,
-                )  # fmt: skip
+                    "The run goes on with %s: the data start anew.",
+                    f"{here} replicas instead of {replicas}"
+                    if replicas != here
+                    else f"other rows ({error.expected} instead of {error.got})",
+                )
                 source.start(None)
                 return
+            if other_rows and checkpoint is not None:
+                error.fix = (
+                    f"restore the previous rows until epoch {run.epoch} has ended; or remove "
+                    f"{checkpoint.path}, so that the run continues at the end of an earlier epoch, "
+                    "where other rows are allowed"
+                )
             if replicas != here:
                 error.fix = (
                     f"run to the end of epoch {run.epoch} with {replicas} replicas as before, from "

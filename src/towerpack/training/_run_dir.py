@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -37,6 +38,7 @@ OnExisting = Literal["resume", "new", "error", "delete"]
 
 _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
+_SECRET: Final = re.compile(r"(?i)token|api.?key|passw|secret|credential")
 _logger = get_logger(__name__)
 
 
@@ -134,13 +136,14 @@ class RunDir:
             seed: The run's seed.
             config: Its configuration; what JSON cannot hold is noted as its `repr`.
             resumed_at: The step of the checkpoint that it goes on from.
-            command: The command line; by default this process's.
+            command: The command line; by default this process's. What is called a token, key,
+                password or secret is left out.
         """
         now = self._clock()
         start = {
             "time": datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(),
             "unix_time": now,
-            "command": list(sys.orig_argv if command is None else command),
+            "command": without_secrets(sys.orig_argv if command is None else command),
             "directory": os.getcwd(),
             "host": platform.node(),
             "pid": os.getpid(),
@@ -302,6 +305,23 @@ def _empty(path: Path, names: list[str]) -> None:
         else:
             entry.unlink()
     _logger.info("Deleted the earlier run in %s.", path)
+
+
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """A command line in which `***` stands for tokens, keys, passwords and secrets."""
+    shown: list[str] = []
+    is_secret = False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        named = _SECRET.search(name) is not None
+        if is_secret and not word.startswith("-"):
+            shown.append("***")
+        elif equals and named:
+            shown.append(f"{name}=***")
+        else:
+            shown.append(re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word))
+        is_secret = named and not equals and word.startswith("-")
+    return shown
 
 
 def plain(value: Any) -> Any:

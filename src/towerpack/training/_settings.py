@@ -73,7 +73,7 @@ def settings_of(
         **_optimizers(optimizer),
         **operations_of(trace),
         **_variables(tower, trace),
-        FORMAT: 2,
+        FORMAT: 3,
     }
     return {name: described(value) for name, value in found.items()}
 

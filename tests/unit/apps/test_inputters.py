@@ -391,10 +391,13 @@ def test_bad_pictures_are_named(source: Any, named: str, workers: int, tmp_path:
 
 
 CSV_ERRORS = {
-    "no label": ("a.jpg,0\nb.jpg\n", r"Line 2 of .*train\.csv"),
-    "three fields": ("a.jpg,0\nb.jpg,1,2\n", r"Line 2 of .*train\.csv"),
-    "open quote": ('a.jpg,0\n"b.jpg,1\n', r"Line 2 of .*train\.csv"),
-    "mixed labels": ("a.jpg,0\nb.jpg,1\nc.jpg,cat\n", r"labels of .*train\.csv .* 'cat' in line 3"),
+    "no label": ("a.jpg,0\nb.jpg\n", r"train\.csv, line 2\b"),
+    "three fields": ("a.jpg,0\nb.jpg,1,2\n", r"train\.csv, line 2\b"),
+    "open quote": ('a.jpg,0\n"b.jpg,1\n', r"train\.csv, line 2\b"),
+    "mixed labels": (
+        "a.jpg,0\nb.jpg,1\nc.jpg,cat\n",
+        r"labels are integers.* 'cat' in .*train\.csv, line 3",
+    ),
     "negative": ("a.jpg,0\nb.jpg,-1\n", r"label -1 of .*b\.jpg"),
     "empty": ("", r"no images in .*train\.csv"),
     "header alone": ("path,label\n", r"no images in .*train\.csv"),
@@ -419,10 +422,10 @@ def test_names_of_classes(tmp_path: Path) -> None:
     made = inputter(values, class_names=names)
     assert list(made.class_names) == names
     assert made.part("train").labels.tolist() == [0, 2]
-    with pytest.raises(FormatError, match="'bee' in line 1"):
+    with pytest.raises(FormatError, match=r"test\.csv, line 1: the label 'bee'"):
         inputter(values, class_names=["cat", "ant"])
     (tmp_path / "test.csv").write_text("c.jpg,4\n")
-    with pytest.raises(FormatError, match=r"names in .*train\.csv, and integers in .*test\.csv"):
+    with pytest.raises(FormatError, match=r"'4' in .*test\.csv.* 'cat' in .*train\.csv"):
         inputter(values)
     (tmp_path / "train.csv").write_text("a.jpg,0\n")
     assert list(inputter(values).class_names) == list("01234")
@@ -433,9 +436,30 @@ def test_names_of_classes(tmp_path: Path) -> None:
         inputter(values, num_classes=5, class_names=["a", "b", "c"])
 
 
+def test_gaps_in_integer_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Labels that start at 1 make no class 0 without pictures, unless the number is given."""
+    values = {"inputter": "csv", "path": str(tmp_path), "validation": 0}
+    (tmp_path / "train.csv").write_text("file;number\na.jpg;3\nb.jpg;1\nc.jpg;2\n")
+    with pytest.raises(FormatError, match=r"smallest label is 1, in .*train\.csv, line 3\."):
+        inputter(values)
+    assert inputter(values, num_classes=4).num_classes == 4
+    (tmp_path / "train.csv").write_text("a.jpg,0\nb.jpg,4\nc.jpg,1\n")
+    assert inputter(values).num_classes == 5
+    assert "Labels from 0 to 4 that no row has: 2." in caplog.text
+    assert "train.csv, line 2" in caplog.text
+
+
+def test_similar_names_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "train.csv").write_text("img,category\na.jpg,Cat\nb.jpg, cat\nc.jpg,dog\n")
+    made = inputter({"inputter": "csv", "path": str(tmp_path), "validation": 0})
+    assert list(made.class_names) == ["Cat", "cat", "dog"]
+    assert "'Cat' (1 rows, first in" in caplog.text and "line 3)" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"encoding": "cp1252"}, r"data\.encoding does not apply"),
         ({"path": "x"}, r"data\.path does not apply"),
         ({"validation": 0.2}, r"data\.validation does not apply"),
         ({"num_classes": 10}, r"data\.num_classes does not apply"),

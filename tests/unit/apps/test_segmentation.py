@@ -85,6 +85,26 @@ def test_labels_move_with_the_picture(tmp_path: Path, augmenter: str) -> None:
     assert label.shape == (2, 60, 72)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_lists_of_other_programs(tmp_path: Path, encoding: str) -> None:
+    """Names of files and of classes in any encoding that is known."""
+    write_scenes(tmp_path, {"train": 2, "val": 2})
+    (tmp_path / "0.png").rename(tmp_path / "café.png")
+    for list_ in ("train.csv", "val.csv"):
+        rows = (tmp_path / list_).read_text().splitlines()[1:]
+        text = (
+            "\r\n".join(["Bild;Klassen", *rows]).replace(",", ";").replace("0.png", "café.png", 1)
+        )
+        (tmp_path / list_).write_bytes(text.encode(encoding))
+    (tmp_path / "classes.txt").write_bytes("Straße\r\nHäuser\r\nBäume".encode(encoding))
+    if encoding == "cp1252":
+        with pytest.raises(FormatError, match=r"(?s)line 2 is not UTF-8.*data\.encoding"):
+            inputter(tmp_path).flow("train")
+    source = inputter(tmp_path, encoding="cp1252")  # A byte order mark decides by itself.
+    assert list(source.class_names) == ["Straße", "Häuser", "Bäume"]
+    assert len(source.parts["train"]) == 2 and first(source)[0].shape[0] == 2
+
+
 def broken(folder: Path, case: str) -> dict[str, Any]:
     """Write scenes with a mistake; gives the settings that they are read with."""
     label = scene(0)[1]
@@ -162,7 +182,7 @@ def test_coco_small_things_lie_over_large_ones_and_crowds_are_void(tmp_path: Pat
     assert (label[:, 16:20] == 255).all() and (label == 255).sum() == 80
     annotations[0]["category_id"] = 4
     file.write_text(json.dumps(whole))
-    with pytest.raises(MapError, match=r"instances_train.json, five.png: the annotation 1"):
+    with pytest.raises(FormatError, match=r"instances_train.json, annotation 1: .*category 4"):
         list(inputter(tmp_path, inputter="coco", void=[], validation=0).flow("train"))
 
 

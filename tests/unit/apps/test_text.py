@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.apps._text import Vocabulary, read_vectors, text_sources
+from towerpack.apps._text import Vocabulary, read_vectors, text_of, text_sources
 
 TEXTS = ["The cat sat.", "The cat ran!", "A dog ran", "the end\n"]
 
@@ -93,5 +93,15 @@ def test_sources_are_texts_files_and_standard_input(
     monkeypatch.setattr("sys.stdin", io.StringIO("three\nfour"))
     given = ["a text", str(tmp_path / "some.txt"), "-", "x" * 5000]
     assert text_sources(given) == ["a text", "one", "", "two", "three", "four", "x" * 5000]
+    (tmp_path / "other.txt").write_bytes("\ufeffcafé\r\n\r\nfour".encode("utf-16-le"))
+    assert text_sources([str(tmp_path / "other.txt")]) == ["café", "", "four"]
+    (tmp_path / "other.txt").write_bytes("café".encode("cp1252"))
+    assert text_sources([str(tmp_path / "other.txt")], "cp1252") == ["café"]
+    unread, text = text_sources([str(tmp_path / "other.txt"), "a text"])
+    assert (unread, text_of(text)) == (str(tmp_path / "other.txt"), "a text")
+    for source, message in ((unread, r"line 1 is not UTF-8"), (" ", "text is empty")):
+        with pytest.raises(FormatError, match=message):
+            text_of(source)
+    assert text_of(" ", empty=True) == " "
     with pytest.raises(ConfigError, match=r"no file 'absent.txt'"):
         text_sources(["absent.txt"])

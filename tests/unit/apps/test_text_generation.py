@@ -108,6 +108,16 @@ def test_bad_data(folder: Path, data: dict[str, Any], kind: type[Exception], tol
         inputter(folder, **data).flow("train")
 
 
+def test_empty_texts_and_encodings(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "blank.txt").write_text(" \n")
+    inputter(folder).flow("train")
+    assert "1 texts are empty, first blank." in caplog.text
+    (folder / "b.txt").write_bytes(("\ufeff" + "Äpfel\r\n" * 400).encode("utf-16-be"))
+    (folder / "c.txt").write_bytes(("Äpfel\r\n" * 400).encode("cp1252"))
+    made = inputter(folder, train=["b.txt", "c.txt"], encoding="cp1252")
+    assert {*"".join(text for _, text in made.texts["train"])} == {*"Äpfel\n"}
+
+
 def test_a_text_that_is_too_long_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="1,000,000 characters"):
         inputter(folder).prepare("a" * 1_000_000)

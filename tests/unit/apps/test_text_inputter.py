@@ -103,9 +103,87 @@ def test_cut_and_empty_texts_are_counted(tmp_path: Path, caplog: pytest.LogCaptu
     assert "train: of 4 texts 1 are cut after 8 tokens, 1 have no words" in caplog.text
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_encodings(form: str, encoding: str, tmp_path: Path) -> None:
+    """Byte order marks decide. A file in another encoding is an error, unless it is said."""
+    for split in ("train", "test"):
+        write(tmp_path, form, split)
+    for file in [file for file in tmp_path.rglob("*") if file.is_file()]:
+        content = file.read_text().replace("pos", "té").replace("neg", "tè")
+        if file.suffix == ".txt":
+            content = content.replace("so", "ñ")
+        text = content.replace("\n", "\r\n")
+        mark = "\ufeff" if encoding == "utf-16-le" else ""
+        file.write_bytes((mark + text).encode(encoding))
+    for folder in (tmp_path / "train", tmp_path / "test"):
+        if folder.is_dir():
+            (folder / "pos").rename(folder / "té")
+            (folder / "neg").rename(folder / "tè")
+    if encoding == "cp1252":
+        with pytest.raises(TowerpackError, match=r", line \d+ is not UTF-8(.|\n)*data\.encoding"):
+            made(tmp_path, **FORMATS[form]).part("train")
+    given = {"encoding": encoding} if encoding == "cp1252" else {}
+    inputter = made(tmp_path, **FORMATS[form], **given)
+    assert inputter.class_names == ["tè", "té"]
+    texts = [text for text, _ in inputter.part("test")]
+    assert any("bad" in text for text in texts)
+    assert not any(set(text) & set("\ufeff\ufffd\r\0") for text in texts)
+
+
+TABLES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "semicolons": ("train.csv", 'Text;Label\nbad;"neg"\n"good; fine";pos\n', {}),
+    "spaces": ("train.csv", ' text , label \nbad, neg\n"good; fine", pos \n', {}),
+    "tabs": ("train.csv", "text\tlabel\nbad\tneg\ngood; fine\tpos\n", {}),
+    "header": ("train.tsv", "v1\tv2\nneg\tbad\npos\tgood; fine\n", {"text": 1, "label": 0}),
+    "no suffix": (
+        "spam",
+        'neg\tbad\nneg\tbad\npos\tgood; fine\npos\t"so, so\n',
+        {"text": 1, "label": 0},
+    ),
+    "prefix": ("train.txt", "\n__label__neg\tbad\n  __label__pos\u2003good; fine", {}),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_of_other_programs(table: str, tmp_path: Path) -> None:
+    name, content, options = TABLES[table]
+    (tmp_path / name).write_bytes(content.encode("utf-8-sig"))
+    form = "lines" if name.endswith(".txt") else "table"
+    inputter = made(tmp_path, inputter=form, train=name, validation=0.4, **options)
+    assert list(inputter.class_names) == ["neg", "pos"]
+    every = [*inputter.part("train"), *inputter.part("val")]
+    assert {*every} - {('"so, so', 1)} == {("bad", 0), ("good; fine", 1)}
+
+
+def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        "text,label",
+        "a,New York",
+        "b,new  york",
+        '"c',
+        'd",x',
+        "e,x",
+        " ,x",
+        "f,e\u0301",
+        "g,é",
+    ]
+    (tmp_path / "train.csv").write_text("\n".join(rows))
+    inputter = made(tmp_path)
+    assert len(inputter.class_names) == 5
+    for message in (
+        r"'New York' \(1 rows, first in .*train\.csv, line 2\), 'new  york' .* line 3\)",
+        r"'e\\u0301' \(1 rows, first in .*line 8\), '\\xe9'",
+        r"1 texts are empty, first in .*line 7",
+        r"1 texts span several lines, first in .*line 4",
+    ):
+        assert re.search(message, caplog.text), message
+    assert made(tmp_path, class_names=inputter.class_names).part("train")
+
+
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "column": ("train.csv", "words,label\na,b\n", {}, "no column 'text'.*words, label"),
-    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 has 1 columns"),
+    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 has 1 fields"),
     "empty": ("train.csv", "text,label\n", {}, "not two classes.*none"),
     "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "not two classes.*b"),
     "names": ("train.csv", "text,label\na,b\n", {"class_names": ["c", "d"]}, "line 2.*class 'b'"),
@@ -114,6 +192,24 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "folder": ("train/a.txt", "b", {"inputter": "folder"}, "no texts in"),
     "absent": ("train.csv", "", {"train": "other.csv"}, "other.csv cannot be read"),
     "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "no batch"),
+    "no label": ("train.csv", "text,label\na,b\nwhat is this,\n", {}, "line 3 has no label"),
+    "spaces": ("train.tsv", "a\tb\nc\t \n", {"text": 0, "label": 1}, "line 2 has no label"),
+    "long": ("train.csv", "text,label\na,b\n\nfine, really,c\n", {}, "line 4 has 3 fields"),
+    "open": ("train.csv", 'text,label\na,b\n"c,d\ne,d\n', {}, "line 3: .* quotation marks"),
+    "inner": ("train.csv", 'text,label\na,b\n"c" and d,d\n', {}, "line 3: .* quotation marks"),
+    "two columns": ("train.csv", "text,label,Label\na,b,c\n", {"label": "LABEL"}, "has 2 column"),
+    "labels": (
+        "train.txt",
+        "__label__a __label__b c\n",
+        {"inputter": "lines"},
+        "line 1 has several",
+    ),
+    "encoding": (
+        "train.csv",
+        "text,label\na,b\n",
+        {"encoding": "latin5x"},
+        "no encoding 'latin5x'",
+    ),
 }
 
 

@@ -101,6 +101,66 @@ def test_both_formats(kind: str, tmp_path: Path, torch: types.ModuleType) -> Non
         read_torch_file(write(path, torch, kind, offset=1))  # beyond its storage
 
 
+def again_and_again() -> bytes:
+    inner: dict[str, Any] = {}
+    for _ in range(60):
+        inner = {"a": inner, "b": inner}
+    return pickle.dumps(inner)
+
+
+def in_one_another() -> bytes:
+    return b"}U\x01a" * 5000 + b"}" + b"s" * 5000 + b"."
+
+
+def zipped(data: bytes = b"", **entry: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/data.pkl", data or pickle.dumps({}))
+        for name, content in entry.items():
+            archive.writestr(f"m/data/{name}", content)
+    return out.getvalue()
+
+
+def without_module(name: str, state: Any) -> bytes:
+    """A pickle that sets attributes of what PyTorch calls."""
+    return b"\x80\x02ctorch._utils\n" + name.encode() + b"\n" + pickle.dumps(state, 2)[2:-1] + b"b."
+
+
+HARMFUL = {
+    "attributes of a function": without_module("_rebuild_tensor_v2", (None, {"__doc__": "1"})),
+    "a dict of a function": without_module("_rebuild_parameter", {"__wrapped__": 1}),
+    "a dtype": b"\x80\x02ctorch\nFloatStorage\n" + pickle.dumps((3, ">"), 2)[2:-1] + b"b.",
+    "shared dicts": again_and_again(),
+    "dicts in dicts": in_one_another(),
+    "much in little": zipped(zeros=bytes(50 << 20)),
+    "no name of a storage": b"\x80\x02(X\x01\x00\x00\x00ae.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["zip", "stream"])
+@pytest.mark.parametrize("case", HARMFUL)
+def test_a_file_that_is_made_to_do_harm_does_none(
+    case: str, kind: str, tmp_path: Path, torch: types.ModuleType
+) -> None:
+    (tmp_path / "w.pth").write_bytes(
+        zipped(HARMFUL[case]) if kind == "zip" and HARMFUL[case][:2] != b"PK" else HARMFUL[case]
+    )
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_torch_file(tmp_path / "w.pth")
+    assert read_torch_file(write(tmp_path / "good.pth", torch, "zip")).keys()  # as before
+
+
+def test_a_tensor_is_not_larger_than_its_file(tmp_path: Path, torch: types.ModuleType) -> None:
+    small = np.zeros(1, np.float32)
+    huge = np.lib.stride_tricks.as_strided(small, (1 << 30, 1 << 10), (0, 0))
+    path = tmp_path / "w.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data.pkl", pickled({"w": Tensor("0", huge)}, torch))
+        archive.writestr("m/data/0", small.tobytes())
+    with pytest.raises(CheckpointError, match="cannot hold"):
+        read_torch_file(path)
+
+
 def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> Any:

@@ -134,12 +134,30 @@ def test_paths_in_a_file_start_at_its_folder(
     assert of("~/x") == "~/x" and of("/x") == "/x"
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1", "\xff"])
+BOMB = "\n".join(
+    ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "- 1",
+        "\xff",
+        BOMB,
+        "a: " + "[" * 5000,
+        "a: " + "7" * 5000,
+        "a: &a [*a]",
+        "a: 2001-99-99",
+    ],
+)
 def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(text.encode("latin1"))
-    with pytest.raises(ConfigError, match=r"x\.yaml"):
+    with pytest.raises(ConfigError, match=r"x\.yaml") as caught:
         read_yaml(file)
+    assert len(str(caught.value)) < 1000
 
 
 # Control characters beyond line breaks do not survive PyYAML.

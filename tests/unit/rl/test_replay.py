@@ -186,6 +186,20 @@ def test_priorities_decide_how_often_and_weights_make_up_for_it(tmp_path: Path) 
     assert len(np.unique(replay.sample(rng, 4000).indices)) == len(replay)
 
 
+def test_a_new_row_is_drawn_as_often_as_the_most_surprising_one(tmp_path: Path) -> None:
+    form = {"capacity": 60, "num_envs": 1, "priority": 1.0}
+    replay, rng, steps = memory(tmp_path, form), np.random.default_rng(0), iter(Play(num_envs=1))
+    for step in itertools.islice(steps, 20):
+        replay.append(*step)
+    slots = np.unique(replay.sample(rng, 4000).indices)
+    replay.update_priorities(slots, np.where(slots == slots[3], 8.0, 1.0))
+    replay.append(*next(steps))  # which makes the one before it whole
+    counts = np.unique_counts(replay.sample(rng, 20_000).indices)
+    [new] = np.flatnonzero(~np.isin(counts.values, slots))
+    largest = counts.counts[counts.values == slots[3]][0]
+    assert 0.85 < counts.counts[new] / largest < 1.15
+
+
 def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> None:
     form = {**FORMS["plain"], "slack": 30}
     replay, moves = memory(tmp_path, form), list(itertools.islice(Play(**form), 80))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 import served_model
 from served_model import png
-from towerpack import ConfigError, ModelDesc, RequestError, inference
+from towerpack import ConfigError, FormatError, ModelDesc, RequestError, inference
 from towerpack.checkpoint import CheckpointStore
 from towerpack.nn import expose
 from towerpack.serving import Client, Limits, create_app
@@ -225,6 +226,7 @@ def test_bodies_of_bytes(server: Server) -> None:
         ("signature_name=tensors&shape=3,8,8,4", 400),
         ("signature_name=tensors&dtype=float32", 400),
         ("signature_name=tensors&dtype=O", 400),
+        ("signature_name=tensors&dtype=,,,,", 400),
         ("signature_name=tensors&shape=x", 400),
         ("signature_name=pair", 400),
     ]:
@@ -233,6 +235,34 @@ def test_bodies_of_bytes(server: Server) -> None:
         if status == 200:
             found = [row["probabilities"] for row in answer.json()["predictions"]]
             np.testing.assert_allclose(found, served_model.probabilities(images), atol=1e-5)
+
+
+def test_a_query_cannot_ask_for_more_rows_than_it_brings(tmp_path: Path) -> None:
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32, "x")])
+        def call(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"sum": tf.reduce_sum(x, 1)}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "out" / "1"), {"serving_default": model.call})
+    (tmp_path / "out" / "1" / "towerpack.json").write_text('{"format": "saved_model"}')
+    server = Server(tmp_path / "out")
+    kind = {"content-type": "application/octet-stream"}
+    for shape in ("1000000000000,0", "9,0"):
+        answer = server.post(f"{PREDICT}?shape={shape}", content=b"", headers=kind)
+        assert (answer.status_code, "rows in 0 bytes" in answer.text) == (400, True)
+    deep = b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}"
+    assert server.post(PREDICT, content=deep).status_code == 400
+
+
+def test_a_request_of_many_rows_lets_others_pass(folder: Path) -> None:
+    server = Server(folder, limits=Limits(batch=2))
+    images = np.zeros([2000, 8, 8, 3], np.uint8)
+    kind = {"content-type": "application/octet-stream"}
+    many = post(f"{PREDICT}?signature_name=tensors", content=images.tobytes(), headers=kind)
+    few = post(f"{PREDICT}?signature_name=tensors", content=images[:1].tobytes(), headers=kind)
+    seconds = [answer.elapsed.total_seconds() for answer in server.send(many, *[few] * 8)]
+    assert max(seconds[1:]) < seconds[0] / 4
 
 
 def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
@@ -288,6 +318,47 @@ def test_token(folder: Path) -> None:
     assert client.get("/healthz").status_code == client.get("/").status_code == 200
     right = {"authorization": "Bearer ä secret".encode()}
     assert client.get("/v1/models/light", headers=right).status_code == 200
+    for empty in ("", " "):
+        with pytest.raises(ConfigError, match="token is empty"):
+            create_app(folder, token=empty)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:8501", None, 200),
+        ("127.0.0.1", "http://127.0.0.1", 200),
+        ("[::1]:80", "http://[::1]:80", 200),
+        ("rebound.example:8501", None, 403),
+        ("rebound.example:8501", "http://rebound.example:8501", 403),
+        ("127.0.0.1.rebound.example", None, 403),
+        ("10.0.0.1", None, 403),
+        ("rebound1", None, 403),
+        ("localhost:8501", "https://page.example", 403),
+        ("localhost:8501", "http://localhost:9000", 403),
+        ("localhost:8501", "null", 403),
+    ],
+)
+def test_a_page_of_another_site_reaches_no_model_of_this_machine(
+    folder: Path, host: str, origin: str | None, status: int
+) -> None:
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    assert Server(folder, local=True).get("/v1/models/light", headers=headers).status_code == status
+    authorized = {**headers, "authorization": "Bearer secret"}
+    with_token = Server(folder, local=True, token="secret")
+    assert with_token.get("/v1/models/light", headers=authorized).status_code == 200
+
+
+def test_a_request_writes_one_line_of_the_log(folder: Path, caplog: Any, monkeypatch: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("it failed")
+
+    monkeypatch.setattr("towerpack.serving._app.call_of", fail)
+    answer = Server(folder).post("/v1/models/light%0AINFO%20all is well%1b[31m:predict", json={})
+    assert answer.status_code in (404, 500)
+    answer = Server(folder).post("/v1/models/light:predict?%0AINFO", json={})
+    assert answer.status_code == 500
+    assert not {"\n", "\x1b"} & {*"".join(record.getMessage() for record in caplog.records)}
 
 
 def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: Path) -> None:
@@ -323,6 +394,24 @@ def test_what_waits_is_bounded(folder: Path) -> None:
     assert {answer.status_code for answer in answers} == {200, 429}
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
+def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
+    served_model.export(tmp_path, 1)
+    second = tmp_path / "2"
+    shutil.copytree(tmp_path / "1", second)
+    (second / "towerpack.json").write_text(text)
+    server = Server(tmp_path)
+    assert server.get("/readyz").text == "version 1"
+    assert server.post(PREDICT, json={"instances": [b64(BRIGHT)]}).status_code == 200
+
+
+def test_a_keras_file_with_code_is_refused(tmp_path: Path) -> None:
+    layers = [keras.Input([2]), keras.layers.Lambda(lambda x: x + 1, output_shape=(2,))]
+    keras.Sequential(layers).save(tmp_path / "model.keras")
+    with pytest.raises(FormatError, match=r"model\.keras"):
+        inference.load_exported(tmp_path)
 
 
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from towerpack import ConfigError
+from small_training import train
+from towerpack import ConfigError, TowerpackError
 from towerpack._core.logs import get_logger
+from towerpack.callbacks import ModelSaver
 from towerpack.training._run_dir import RunDir, default_run_dir
 
 
@@ -58,6 +61,14 @@ def test_starts_are_recorded(tmp_path: Path) -> None:
     assert first["versions"]["python"] == sys.version.split()[0]
     assert (first["resumed_at"], second["resumed_at"]) == (None, 40)
     assert second["command"] == sys.orig_argv
+
+
+def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
+    words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x --lr 0.1"
+    with RunDir(tmp_path) as run:
+        run.record_start(seed=5, command=words.split())
+    [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert " ".join(start["command"]) == words.replace("abc", "***")
 
 
 def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
@@ -183,3 +194,20 @@ def test_the_default_is_named_for_the_program(
 ) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     assert default_run_dir() == Path("runs") / name
+
+
+def test_a_training_writes_through_no_link_of_its_directory(tmp_path: Path) -> None:
+    """Each file of a run, in a directory from elsewhere, is a link to a file of the user's."""
+    whole = tmp_path / "whole"
+    train(whole, [ModelSaver()], monitors=None)
+    names = [str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()]
+    assert {".lock", "log.txt", "run.json"} <= {*names}
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for name in names:
+        run = tmp_path / "runs" / name.replace("/", "-")
+        (run / name).parent.mkdir(parents=True)
+        (run / name).symlink_to(mine)
+        with contextlib.suppress(TowerpackError):
+            train(run, [ModelSaver()], monitors=None)
+        assert mine.read_text() == "mine", name

@@ -45,7 +45,10 @@ _INPUTTERS = {
     **dict.fromkeys(("mnist", "fashion_mnist"), "data_sets:MnistInputter"),
 }
 _AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
-_SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
+_SOME_APPLY = (
+    *("path", "train", "val", "test", "validation"),
+    *("num_classes", "class_names", "encoding"),
+)
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}
@@ -159,11 +162,11 @@ class ImageInputter(PictureInputter):
         parts = self.parts
         if split not in parts:
             can_divide = split == "val" and "validation" in self.takes
-            also = "; or data.validation above 0" if can_divide else "; or evaluate --split val"
+            also = "set data.validation above 0" if can_divide else "use --split val"
             raise ConfigError(
                 f"There are no data '{split}'.",
                 got=", ".join(f"{name}: {len(part)}" for name, part in parts.items()),
-                fix=f"data.{split}={also}",
+                fix=f"set data.{split} to files or folders, or {also}",
             )
         return parts[split]
 
@@ -198,7 +201,7 @@ class ImageInputter(PictureInputter):
             raise ConfigError(
                 f"{num} training pictures are no batch.",
                 expected=f"at least batch_size={self.batch_size}",
-                fix="a smaller batch_size",
+                fix="set data.batch_size to a smaller number",
             )
         shape = (*config.size, config.channels)
         if training and config.synthetic:
@@ -224,7 +227,7 @@ class ImageInputter(PictureInputter):
                 raise ConfigError(
                     f"data.{name} does not apply to the inputter '{config.inputter}'.",
                     got=repr(value),
-                    fix="leave it out",
+                    fix=f"remove data.{name}",
                 )
 
     def _checked(self, classes: Sequence[str], parts: dict[str, Pictures]) -> dict[str, Pictures]:
@@ -233,7 +236,7 @@ class ImageInputter(PictureInputter):
                 raise FormatError(
                     f"The label {part.labels[k]} of {part.pictures[k]} is no class.",
                     expected=f"0 to {len(classes) - 1}",
-                    fix="data.num_classes or data.class_names, if they are missing some",
+                    fix="set data.num_classes or data.class_names if they lack some",
                 )
         config = self.config
         train, divisible = parts.get("train"), "validation" in self.takes
@@ -268,6 +271,6 @@ def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArr
             f"The augmenter '{augmenter}' gave another kind of picture.",
             got=f"{img.dtype} {list(img.shape)}",
             expected=f"uint8 {list(shape)}",
-            fix="numbers are normalized in the network's graph: Augmenter.normalize",
+            fix="set data.augmenter to one that gives uint8",
         )
     return img

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Sequence
+from pathlib import Path
 
-from towerpack._core.errors import ConfigError, FormatError
+import numpy as np
+
+from towerpack._core.errors import FormatError
+from towerpack._core.logs import get_logger
+from towerpack._core.tables import Row
 from towerpack.apps._splits import places
-from towerpack.apps.classification._image_inputter import (
-    Found,
-    ImageInputter,
-    Pictures,
-    joined,
-)
-from towerpack.dataflow import ImageCSV
+from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
+from towerpack.dataflow.sources._labelled import labelled_rows, numbered
 
+_LOG = get_logger(__name__)
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)
-_HEADER = re.compile(
-    r"\W*(path|file|filename|image|image_path)\W+(label|class|target)\W*", re.IGNORECASE
-)
-_QUOTED = re.compile(r"\s*'[^']*'\s*,")
 
 
 class CsvInputter(ImageInputter):
-    """`path,label`, paths relative to the file's folder, with the header `path,label` or without.
+    """`path,label`, paths relative to the file's folder, with a header or without.
 
     Labels are names, or integers, in all files alike; where all names of classes are integers,
     too, labels are looked up among them. Quotes are double, or single where a file begins with
@@ -32,46 +27,51 @@ class CsvInputter(ImageInputter):
     `test.csv` in `path`, where these exist.
     """
 
-    takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})
+    takes = frozenset(
+        {"path", "train", "val", "test", "validation", "num_classes", "class_names", "encoding"}
+    )
 
     def find(self) -> Found:
         """As the files list them."""
-        given = places(self.config, "{}.csv")
-        names = self._names([_opened(file) for files in given.values() for file in files])
-        parts: dict[str, Pictures] = {}
-        for split, files in given.items():
-            listed = [_opened(file, names) for file in files]
-            parts[split] = joined([Pictures(one.files, one.labels) for one in listed])
+        config = self.config
+        rows = {
+            split: [
+                row
+                for file in files
+                for row in labelled_rows(file, Path(file).parent, config.encoding)
+            ]
+            for split, files in places(config, "{}.csv").items()
+        }
+        every = [row for some in rows.values() for row in some]
+        given = config.class_names
+        integers = all(_INTEGER.fullmatch(row.fields[1]) for row in every)
+        looked_up = given and (not integers or all(map(_INTEGER.fullmatch, given)))
+        names, labels = numbered(every, given if looked_up else None)
         if names is None:
-            last = max(int(part.labels.max()) for part in parts.values())
-            count = self.config.num_classes or last + 1
-            names = self.config.class_names or [str(i) for i in range(count)]
+            names = given or self._of_integers(every, labels)
+        parts: dict[str, Pictures] = {}
+        for split, some in rows.items():
+            parts[split] = Pictures([row.fields[0] for row in some], labels[: len(some)])
+            labels = labels[len(some) :]
         return names, parts
 
-    def _names(self, every: Sequence[ImageCSV]) -> list[str] | None:
-        """The classes in the order of their labels; `None` if labels are integers."""
-        by_name = [one.classes is not None for one in every]
-        if any(by_name) != all(by_name):
-            raise FormatError(
-                f"Labels are names in {every[by_name.index(True)].path}, and integers in "
-                f"{every[by_name.index(False)].path}.",
-                expected="the same in all files",
-            )
-        given = self.config.class_names
-        if not any(by_name) and not (given and all(map(_INTEGER.fullmatch, given))):
-            return None
-        return given or sorted({name for one in every for name in one.classes or ()})
-
-
-def _opened(file: str, classes: Sequence[str] | None = None) -> ImageCSV:
-    try:
-        with open(file, encoding="utf-8-sig", errors="surrogateescape") as opened:
-            lines = [line for line in itertools.islice(opened, 9) if line.strip()]
-    except OSError as error:
-        raise ConfigError(f"The list {file} cannot be read: {error.strerror}.") from error
-    header = bool(lines and _HEADER.fullmatch(lines[0]))
-    quotechar = "'" if _QUOTED.match("".join(lines[header:])) else '"'
-    return ImageCSV(file, header=header, decode=False, classes=classes, quotechar=quotechar)
+    def _of_integers(self, rows: list[Row], labels: Labels) -> list[str]:
+        """Return names of the classes. Without `num_classes`, check that no label is missing."""
+        count = self.config.num_classes or int(labels.max()) + 1
+        present = np.unique(labels[labels >= 0])
+        gaps = np.flatnonzero(present != np.arange(len(present)))
+        if self.config.num_classes is None and len(gaps):
+            what = f"Labels from 0 to {count - 1} that no row has: {count - len(present)}"
+            if gaps[0] == 0:
+                raise FormatError(
+                    f"{what}. The smallest label is {present[0]}, in "
+                    f"{rows[int(np.argmax(labels == present[0]))]}.",
+                    expected="labels from 0",
+                    fix=f"number the classes from 0, or set data.num_classes={count}",
+                )
+            after = rows[int(np.argmax(labels == present[gaps[0]]))]
+            _LOG.warning("%s. The first one after a gap is in %s.", what, after)
+        return [str(i) for i in range(count)]
 
 
 build = CsvInputter

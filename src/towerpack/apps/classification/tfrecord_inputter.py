@@ -35,7 +35,7 @@ class TFRecordInputter(ImageInputter):
         if not names:
             raise ConfigError(
                 "The number of classes is not known.",
-                fix="data.num_classes=N, or data.class_names=[…]",
+                fix="set data.num_classes or data.class_names",
             )
         given = places(self.config, "{}.tfrecord")
         parts: dict[str, Pictures] = {}
@@ -66,7 +66,7 @@ class _RecordReader:
         if TFRecordData(self.paths).in_order_only:
             raise ConfigError(
                 f"Compressed records cannot be shuffled: {', '.join(patterns)}.",
-                fix="decompress the files",
+                fix="set data.train to files that are not compressed",
             )
         self.node = TFRecordNode(self.paths, _FEATURES)
         self.num_classes = num_classes

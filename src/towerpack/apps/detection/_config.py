@@ -34,7 +34,11 @@ class DataConfig(PictureData):
     class_names: list[str] | None = None
     "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
     bad_boxes: Literal["error", "skip"] = "error"
-    "What boxes do that have no area within their picture; skip: they are counted and left out."
+    "What boxes do that have no area within their picture, and annotations that are damaged or "
+    "incomplete; skip: they are counted and left out."
+    boxes_on: Literal["upright", "stored"] = "upright"
+    "On which picture boxes were measured: as it is shown, or as its pixels are stored, before "
+    "EXIF's orientation is applied."
     size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input; pictures are stretched to it."
     augmenter: Name = "ssd_lite"

@@ -39,8 +39,7 @@ def _decoded(one: Annotated) -> Datapoint:
     """Picture, boxes in pixels, class ids, crowd, areas, size."""
     picture = colours(3).augment(read_picture(one.picture))
     h, w = picture.shape[:2]
-    one.check_size(h, w)
-    boxes = one.boxes * np.array([w, h, w, h], np.float32)
+    boxes = one.on(h, w) * np.array([w, h, w, h], np.float32)
     crowd = np.zeros(len(boxes), bool) if one.crowd is None else one.crowd
     sides = boxes[:, 2:] - boxes[:, :2]
     areas = sides.prod(1) if one.areas is None else one.areas * (h * w)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._label_pictures import Colour, read_labels, voc_colour
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
@@ -52,14 +53,20 @@ class Classes:
         colours: Sequence[Colour | None] | None = config.colours
         if names is not None:
             if config.class_names or config.classes:
-                raise ConfigError("The data name their classes themselves.", fix="no class_names")
+                raise ConfigError(
+                    "The data name their classes themselves.",
+                    fix="remove data.class_names and data.classes",
+                )
         elif config.class_names is not None:
             names = config.class_names
         else:
             file = root_of(config) / (config.classes or "classes.txt")
-            names, in_file = _read(file)
+            names, in_file = _read(file, config.encoding)
             if colours is not None and any(in_file):
-                raise ConfigError(f"{file} and data.colours both name colours.", fix="one of them")
+                raise ConfigError(
+                    f"{file} and data.colours both name colours.",
+                    fix="remove data.colours, or the colours in the file",
+                )
             colours = in_file if colours is None else colours
         given = [c for c in colours or () if c is not None]
         if len(set(names)) < len(names) or not 2 <= len(names) < VOID:
@@ -99,22 +106,29 @@ class Classes:
             raise FormatError(
                 f"{what} has the label {labels[row, column]} in row {row}, column {column}.",
                 expected=f"0 to {len(self.names) - 1}{known}",
-                fix="more classes, or data.void=[…]",
+                fix=_fix_of(labels, len(self.names)),
             )
         return np.where(void, VOID, labels).astype(np.uint8)
 
 
-def _read(file: Path) -> tuple[list[str], list[Colour | None]]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+def _fix_of(labels: NDArray[np.int64], count: int) -> str:
+    """What to do about labels of a picture that are not 0 to `count` - 1."""
+    levels = np.unique(labels).tolist()
+    if len(levels) > count:
+        return "add classes, or list the values to be ignored in data.void"
+    shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
+    return f"if grey levels stand for the classes, set data.colours to one of each: {shown}"
+
+
+def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:
+    if not file.is_file():
         raise ConfigError(
-            f"The names of the classes are not in {file}: {error}.",
-            fix="data.classes=FILE or data.class_names=[…]",
-        ) from error
+            f"The names of the classes are not in {file}.",
+            fix="set data.classes to a file, or list the names in data.class_names",
+        )
     names: list[str] = []
     colours: list[Colour | None] = []
-    for line in lines:
+    for line in lines_of(read_text(file, encoding)):
         row = _ROW.fullmatch(line.replace(",", " ").strip())
         if row is None or not row["name"].strip():
             continue

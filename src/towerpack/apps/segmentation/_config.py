@@ -30,6 +30,12 @@ class DataConfig(PictureData):
     "Red, green, blue of each class; label pictures in colour are read by them."
     void: list[int | str] = Field(default_factory=list)
     "Labels, or names of classes, whose pixels count neither for loss nor metrics."
+    bad_boxes: Literal["error", "skip"] = "error"
+    "What COCO's annotations do that have no mask, or are damaged; skip: they are counted and left "
+    "out."
+    boxes_on: Literal["upright", "stored"] = "upright"
+    "On which picture labels were drawn: as it is shown, or as its pixels are stored, before "
+    "EXIF's orientation is applied."
     size: tuple[Side, Side] = (128, 128)
     "Height and width of the network's input."
     channels: Literal[1, 3] = 3

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._coco import read_instances
+from towerpack.apps._coco import BadAnnotations, Mask, RunLengths, read_instances
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._label_pictures import draw_instances
-from towerpack.apps._pictures import FilesInputter, listed, read_picture
+from towerpack.apps._pictures import FilesInputter, listed, orientation_of, read_picture
 from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.apps.segmentation._classes import VOID, Classes
@@ -21,8 +21,10 @@ from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponents, DataFlow
 from towerpack.dataflow.images import AugmentorList
+from towerpack.dataflow.images._image import upright
 from towerpack.ops.geometry import colours
 
+BACKGROUND = "background"
 _HERE = "towerpack.apps.segmentation"
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
@@ -51,20 +53,29 @@ class _Decode:
 
     classes: Classes
     channels: int
-    categories: Mapping[int, int]
+    categories: Mapping[int | str, int]
+    stored: bool
 
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
+        orientation = orientation_of(scene.picture)
+        drawn = size[::-1] if self.stored and orientation > 4 else size
         if isinstance(scene.labels, str):
             label = self.classes.read(scene.labels, scene.where)
         else:
-            label = draw_instances(scene.labels, size, self.categories, VOID, scene.where)
-        if label.shape != size:
+            label = draw_instances(scene.labels, drawn, self.categories, VOID, scene.where)
+        if label.shape != drawn:
+            turned = orientation > 4 and label.shape == drawn[::-1]
             raise FormatError(
                 f"{scene.where}: the picture and its labels differ in size.",
-                got=f"{size[0]} x {size[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+                got=f"{drawn[0]} x {drawn[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+                fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
+                if turned
+                else None,
             )
+        if self.stored:
+            label = upright(label, orientation)
         return colours(self.channels).augment(image), label
 
 
@@ -87,7 +98,7 @@ class SceneInputter(FilesInputter):
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
         self.config, self.augmenter = config, augmenter
         self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
-        self.categories: Mapping[int, int] = {}
+        self.categories: Mapping[int | str, int] = {}
         super().__init__(config)
 
     @property
@@ -97,7 +108,8 @@ class SceneInputter(FilesInputter):
 
     def decoder(self) -> Callable[[Any], Any]:
         """Of scenes."""
-        return _Decode(self.classes, self.config.channels, self.categories)
+        stored = self.config.boxes_on == "stored"
+        return _Decode(self.classes, self.config.channels, self.categories, stored)
 
     def _as_json(self, classes: Classes) -> Any:
         return {**asdict(classes), "void": sorted(classes.void)}
@@ -110,12 +122,12 @@ class SceneInputter(FilesInputter):
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """The classes and the scenes of each split: of lines `image,label` in CSV files."""
         if self.config.images is not None:
-            raise ConfigError("data.images is for COCO's annotations.", fix="leave it out")
+            raise ConfigError("data.images is for COCO's annotations.", fix="remove data.images")
         parts = {
             split: [
-                Scene(line.files[0], line.files[1], line.where)
+                Scene(*row.fields, where=str(row))
                 for file in files
-                for line in listed(file, ("image", "label"))
+                for row in listed(file, ("image", "label"), self.config.encoding)
             ]
             for split, files in places(self.config, "{}.csv").items()
         }
@@ -134,20 +146,36 @@ class SceneInputter(FilesInputter):
 
 
 class CocoInputter(SceneInputter):
-    """COCO's instances. The classes are the categories, after `background`."""
+    """COCO's instances. The classes are the categories, after `background`.
+
+    A category of that name is the background itself.
+    """
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """As the annotations say."""
-        names, found = read_instances(self.config, self.config.images)
-        self.categories = {number: i + 1 for i, number in enumerate(names)}
-        parts = {
-            split: [
-                Scene(str(one.path), one.annotations, f"{one.where}, {one.path.name}")
-                for one in several
-            ]
-            for split, several in found.items()
-        }
-        return Classes.of(self.config, ["background", *names.values()]), parts
+        bad = BadAnnotations(self.config.bad_boxes)
+        names, found = read_instances(self.config, self.config.images, Mask, bad)
+        background = [key for key, name in names.items() if name.lower() == BACKGROUND]
+        others = [key for key in names if key not in background]
+        self.categories = {key: i + 1 for i, key in enumerate(others)} | dict.fromkeys(
+            background, 0
+        )
+        parts: dict[str, list[Scene]] = {}
+        for split, several in found.items():
+            parts[split] = []
+            for one in several:
+                size = one.entry.height, one.entry.width
+                masks: list[Mapping[str, Any]] = []
+                for where, mask in one.annotations:
+                    runs = mask.segmentation
+                    if isinstance(runs, RunLengths) and all(size) and runs.size != size:
+                        got = f"{runs.size[0]} x {runs.size[1]} pixels"
+                        bad.add(where, "its mask has another size than the picture.", got)
+                        continue
+                    masks.append(mask.model_dump())
+                parts[split].append(Scene(str(one.path), masks, f"{one.where}, {one.path.name}"))
+        bad.tell()
+        return Classes.of(self.config, [BACKGROUND, *(names[key] for key in others)]), parts
 
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(

@@ -62,7 +62,9 @@ def in_folders(config: DataConfig) -> Found:
 def in_lists(config: DataConfig) -> Found:
     """Pictures that `train.csv`, `val.csv`, `test.csv` or the named lists name, one a line."""
     return {
-        split: [line.files[0] for name in names for line in listed(name, ("image",))]
+        split: [
+            row.fields[0] for name in names for row in listed(name, ("image",), config.encoding)
+        ]
         for split, names in places(config, "{}.csv").items()
     }
 

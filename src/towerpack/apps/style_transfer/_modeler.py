@@ -146,7 +146,7 @@ class StyleModeler(Modeler):
 def _style_picture(config: StyleConfig) -> np.ndarray:
     file = config.model.style
     if file is None:
-        raise ConfigError("The recipe names no style picture.", fix="model.style=FILE")
+        raise ConfigError("The recipe names no style picture.", fix="set model.style to a picture")
     picture = read_picture(file)
     size = picture.shape[0], picture.shape[1]
     steps = scaled(size, shortest_edge(size, config.model.style_size))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.logs import get_logger
+from towerpack._core.tables import Row, is_header, lines_of, read_rows, read_text
 from towerpack.apps.text_classification._config import DataConfig
 from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
+
+_LOG = get_logger(__name__)
 
 Example = tuple[str, str, str]
 """Text, name of its class, and where it is, for messages."""
@@ -23,28 +25,31 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
 
     Raises:
         ConfigError: There is no such file or column.
-        FormatError: A row has no such column.
+        FormatError: A row has no label, or another number of fields than the first one.
     """
-    tabs = path.suffix.lower() != ".csv"
-    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
-    before = csv.field_size_limit(sys.maxsize)
-    try:
-        with _opened(path) as file:
-            rows = csv.reader(file, **form)
-            numbers = _columns(path, rows, [config.text, config.label])
-            for row in rows:
-                if not row:
-                    continue
-                where = f"{path}, line {rows.line_num}"
-                if len(row) <= max(numbers):
-                    raise FormatError(
-                        f"{where} has {len(row)} columns.", expected=f"at least {max(numbers) + 1}"
-                    )
-                yield row[numbers[0]], row[numbers[1]], where
-    except csv.Error as error:
-        raise FormatError(f"{path}: {error}.") from error
-    finally:
-        csv.field_size_limit(before)
+    rows = read_rows(path, config.encoding)
+    columns = [_column(path, rows, column) for column in (config.text, config.label)]
+    text, label = columns
+    named = isinstance(config.text, str) or isinstance(config.label, str)
+    fields = len(rows[0].fields) if rows else 0
+    if not named and is_header(rows, label, lambda text: " " in text):
+        _LOG.warning("%s is read as a header: %s.", rows[0], ", ".join(rows[0].fields))
+        named = True
+    rows = rows[named:]
+    for row in rows:
+        if len(row.fields) != fields or fields <= max(columns):
+            raise FormatError(
+                f"{row} has {len(row.fields)} fields.",
+                expected=f"{fields} as in the first line, and at least {max(columns) + 1}",
+                fix="enclose texts that contain the delimiter in quotation marks; set data.text "
+                "and data.label to columns that all rows have",
+            )
+    # A text that begins with a quotation mark may have swallowed rows up to the next mark.
+    several = [row for row in rows if "\n" in row.fields[text]]
+    if several:
+        _LOG.warning("%d texts span several lines, first in %s.", len(several), several[0])
+    for row in rows:
+        yield row.fields[text], row.fields[label], str(row)
 
 
 def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
@@ -52,32 +57,32 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
     Raises:
         ConfigError: There is no such file.
-        FormatError: A line has no label, or both files are of different length.
+        FormatError: A line has no label or several, or both files are of different length.
     """
-    del config
     listed = path.with_suffix(".labels")
-    with _opened(path) as file:
-        texts = [line.rstrip("\r\n") for line in file]
+    texts = lines_of(read_text(path, config.encoding))
     if listed.is_file():
-        with _opened(listed) as file:
-            labels = [line.strip() for line in file]
-    else:
-        parts = [text.partition(" ") for text in texts]
-        for number, (label, _, _) in enumerate(parts, 1):
-            if not label.startswith(PREFIX) or label == PREFIX:
-                raise FormatError(
-                    f"{path}, line {number} has no label.",
-                    got=repr(label[:40]),
-                    expected=f"{PREFIX}CLASS text, or the file {listed.name}",
-                )
-        labels, texts = [p[0].removeprefix(PREFIX) for p in parts], [p[2] for p in parts]
-    if len(labels) != len(texts):
-        raise FormatError(
-            f"{listed} has {len(labels)} lines, and {path} has {len(texts)}.",
-            expected="a label for each text",
-        )
-    for number, pair in enumerate(zip(texts, labels, strict=True), 1):
-        yield *pair, f"{path}, line {number}"
+        labels = lines_of(read_text(listed, config.encoding))
+        if len(labels) != len(texts):
+            raise FormatError(
+                f"{listed} has {len(labels)} lines, and {path} has {len(texts)}.",
+                expected="a label for each text",
+            )
+        for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
+            yield text, label, f"{path}, line {number}"
+        return
+    for number, line in enumerate(texts, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        label, text = (*line.split(maxsplit=1), "")[:2]
+        if not label.startswith(PREFIX) or label == PREFIX or text.startswith(PREFIX):
+            raise FormatError(
+                f"{where} has {'several labels' if text.startswith(PREFIX) else 'no label'}.",
+                got=repr(line[:40]),
+                expected=f"{PREFIX}CLASS text, or the file {listed.name}",
+            )
+        yield text, label.removeprefix(PREFIX), where
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
@@ -89,7 +94,6 @@ def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
     Raises:
         ConfigError: There is no such folder, or none with texts in it.
     """
-    del config
     discovery = Discovery(is_text, NO_TEXT)
     names = discovery.folders(path)
     files = list(discovery.by_class(path, names))
@@ -98,7 +102,7 @@ def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
         raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
     for number, file in files:
         if names[number] != "unsup":
-            yield Path(file).read_text(encoding="utf-8", errors="replace"), names[number], file
+            yield read_text(Path(file), config.encoding), names[number], file
 
 
 READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]]]] = {
@@ -109,22 +113,17 @@ READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]
 """Usual names, and what reads one file or folder."""
 
 
-def _opened(path: Path) -> TextIO:
-    try:
-        return path.open(encoding="utf-8-sig", errors="replace", newline="")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _columns(path: Path, rows: Iterator[list[str]], wanted: list[str | int]) -> list[int]:
-    """Numbers of columns; where one is wanted by name, the first row has the names."""
-    names = [column for column in wanted if isinstance(column, str)]
-    header = next(rows, []) if names else []
-    missing = [name for name in names if name not in header]
-    if missing:
+def _column(path: Path, rows: Sequence[Row], wanted: str | int) -> int:
+    """Return the number of a column; if it is wanted by name, the first row has the names."""
+    if isinstance(wanted, int):
+        return wanted
+    header = [field.strip() for field in rows[0].fields] if rows else []
+    names = [name.casefold() for name in header]
+    if names.count(wanted.casefold()) != 1:
         raise ConfigError(
-            f"{path} has no column {missing[0]!r}.",
-            got=", ".join(header)[:200],
-            fix="data.text=… data.label=…: names in its first line, or numbers without such a line",
+            f"{path} has {names.count(wanted.casefold()) or 'no'} column {wanted!r}.",
+            got=", ".join(header)[:200] or "an empty file",
+            fix="set data.text and data.label to names in the first line, or to the numbers of the "
+            "columns (from 0) if there is no such line",
         )
-    return [c if isinstance(c, int) else header.index(c) for c in wanted]
+    return names.index(wanted.casefold())

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
+from towerpack._core.tables import warn_of_similar
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
 from towerpack.apps._splits import held_out, parted, places, subset
-from towerpack.apps._text import VOCABULARY, Vocabulary, text_sources
+from towerpack.apps._text import VOCABULARY, Vocabulary, text_of, text_sources
 from towerpack.apps.text_classification._config import DataConfig, TextClassificationConfig
 from towerpack.apps.text_classification._files import READERS, Example
 from towerpack.config import Registry
@@ -68,7 +69,9 @@ class TextInputter(Inputter):
     def _own_class_names(self) -> list[str]:
         names = self.config.class_names
         if names is None:
-            names = _in_order({name for _, name, _ in self._read("train")})
+            labels = [(name, where) for _, name, where in self._read("train")]
+            warn_of_similar(labels)
+            names = _in_order({name for name, _ in labels})
         if len(names) < 2:
             raise ConfigError("There are not two classes.", got=", ".join(names) or "none")
         return names
@@ -100,7 +103,9 @@ class TextInputter(Inputter):
                 train = [train[i] for i in subset(texts, config.samples, labels)]
             labelled = train if split == "train" else val
         if not labelled:
-            raise ConfigError(f"There are no data '{split}'.", fix=f"data.{split}=FILE")
+            raise ConfigError(
+                f"There are no data '{split}'.", fix=f"set data.{split} to files or folders"
+            )
         return labelled
 
     def row_names(self, split: Split) -> Sequence[str]:
@@ -118,7 +123,15 @@ class TextInputter(Inputter):
 
     def _read(self, split: str) -> list[Example]:
         if split not in self._examples:
-            self._examples[split] = list(self.find().get(split, ()))
+            found = self.find().get(split, ())
+            examples = [(text, label.strip(), where) for text, label, where in found]
+            without = next((where for _, label, where in examples if not label), None)
+            if without is not None:
+                raise FormatError(f"{without} has no label.", fix="add a label, or remove the row")
+            empty = [where for text, _, where in examples if not text.strip()]
+            if empty:
+                _LOG.warning("%d texts are empty, first in %s.", len(empty), empty[0])
+            self._examples[split] = examples
         return self._examples[split]
 
     def flow(self, split: Split) -> DataFlow:
@@ -139,11 +152,15 @@ class TextInputter(Inputter):
 
     def sources(self, given: Sequence[str]) -> Sequence[str]:
         """Texts, files of them (one a line), `-` for standard input."""
-        return text_sources(given)
+        return text_sources(given, self.config.encoding)
 
     def read(self, source: Any) -> str:
-        """The text itself."""
-        return str(source)
+        """The text itself.
+
+        Raises:
+            FormatError: The text is empty, or is in a file of another encoding.
+        """
+        return text_of(source)
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.int32]]:
         """(int32 [max_length],), 0 where the text has ended."""

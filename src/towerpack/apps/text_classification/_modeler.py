@@ -49,7 +49,7 @@ class TextClassificationModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(config.model.network)
         if config.model.network == "bert" and config.data.tokenizer != "wordpiece":
-            raise ConfigError("bert reads parts of words.", fix="data.tokenizer=wordpiece")
+            raise ConfigError("bert reads parts of words.", fix="set data.tokenizer to wordpiece")
 
     def inputs(self) -> list[tf.TensorSpec]:
         """Numbers of tokens, 0 where a text has ended, and labels."""
@@ -96,7 +96,8 @@ class TextClassificationModeler(Modeler):
         kept = Path(source) / VOCABULARY
         if kept.is_file() and Vocabulary.read(kept) != self.inputter.vocabulary:
             raise ConfigError(
-                f"{source} was trained with another vocabulary.", fix=f"data.vocabulary={kept}"
+                f"{source} was trained with another vocabulary.",
+                fix=f"set data.vocabulary to {kept}",
             )
         if self.config.model.network != "bert":
             return source

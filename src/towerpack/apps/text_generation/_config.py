@@ -23,6 +23,8 @@ class DataConfig(Config):
     "The same for the final test."
     validation: float = Field(default=0.05, gt=0, lt=0.5)
     "Without val, or test, the last part of the training texts: this share of them for each."
+    encoding: str | None = None
+    "Encoding of texts without a byte order mark, such as cp1252. null: UTF-8."
     unit: Literal["char", "word"] = "char"
     "What a token is."
     vocab_size: int = Field(default=10_000, ge=4)

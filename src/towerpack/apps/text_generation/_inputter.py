@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_sources
+from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
 from towerpack.apps._text_files import Text, divided_texts
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST
@@ -34,7 +34,7 @@ class TextInputter(Inputter):
 
     Raises:
         ConfigError: There are no such files, or too little text.
-        FormatError: A file is not in UTF-8.
+        FormatError: A file is in another encoding.
     """
 
     suffixes = (".txt",)
@@ -51,7 +51,8 @@ class TextInputter(Inputter):
         """By split, names and contents; read when they are needed."""
         data = self.config
         patterns = {"train": data.train, "val": data.val, "test": data.test}
-        return divided_texts(Path(data.path).expanduser(), patterns, data.validation)
+        root = Path(data.path).expanduser()
+        return divided_texts(root, patterns, data.validation, data.encoding)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -82,7 +83,7 @@ class TextInputter(Inputter):
 
     def sources(self, given: Sequence[str]) -> Sequence[str]:
         """Beginnings of texts: as given, or the lines of files, or of standard input for `-`."""
-        return text_sources(given)
+        return text_sources(given, self.config.encoding)
 
     def name_of(self, number: int) -> str:
         """The name of a text."""
@@ -142,8 +143,12 @@ class TextInputter(Inputter):
         return rows
 
     def read(self, source: Any) -> str:
-        """A text to go on with: as given."""
-        return str(source)
+        """A text to go on with: as given.
+
+        Raises:
+            FormatError: The text is in a file of another encoding.
+        """
+        return text_of(source, empty=True)
 
     def prepare(self, sample: Any) -> tuple[NDArray[Any]]:
         """(the text as bytes,)."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from towerpack._core.files import append_whole, csv_of, open_lines, replace_file
+from towerpack._core.files import append_whole, csv_of, open_lines, open_plain, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -195,7 +195,7 @@ class CSVMonitor(Monitor):
             )
             self._columns = columns
         else:
-            with open(self.path, "ab") as file:
+            with open(self.path, "ab", opener=open_plain) as file:
                 line = csv_of([[self._now.get(c, "") for c in self._columns]])
                 append_whole(file.fileno(), line)
         self._now = {}

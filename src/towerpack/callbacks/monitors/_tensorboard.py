@@ -20,7 +20,7 @@ import numpy as np
 
 from towerpack._core.errors import MissingExtraError
 from towerpack._core.extras import require
-from towerpack._core.files import append_whole
+from towerpack._core.files import append_whole, open_plain
 from towerpack._core.logs import get_logger
 from towerpack._core.pictures import png
 from towerpack.callbacks.monitors._base import Monitor, Scalar
@@ -129,10 +129,10 @@ class _Writer:
         }
         self._clock = clock
         logdir.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         # TensorBoard reads a directory's files in the order of their names.
         name = f"events.out.tfevents.{int(clock()):010d}.{platform.node()}.{os.getpid()}"
-        self._fd = os.open(logdir / f"{name}.{next(_NUMBERS):06d}", flags, 0o644)
+        self._fd = open_plain(logdir / f"{name}.{next(_NUMBERS):06d}", flags)
         self._buffer = io.BytesIO()
         self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._buffer)
         self._write(self._event(file_version="brain.Event:2"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import os
@@ -12,7 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PureWindowsPath
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from towerpack._core.errors import DataFlowError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
@@ -24,6 +25,8 @@ log = get_logger(__name__)
 _READ = 1 << 20
 _MOST_EXPANSION = 100
 _ALWAYS_ALLOWED = 64 << 20
+_LEAST_PER_MEMBER = 24  # Bytes of the archive for each file in it; real ones take more.
+_HEADERS_BYTES = 4096  # Of a file in a tar archive, with its extended headers.
 # What Python's modules raise for archives that are damaged, encrypted or of a kind unknown to them.
 _DAMAGED: Final = (
     tarfile.TarError,
@@ -48,7 +51,8 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
         archive: Its kind is told from its bytes.
         folder: Where to; made if need be, and returned.
         max_bytes: The most that may come out; by default 100 times the archive, and 64 MB at
-            least.
+            least. The number of files is limited too: 1,000, and one for each 24 bytes of the
+            archive.
 
     Raises:
         FormatError: The archive is damaged, names a file outside of it, holds a link, a device or
@@ -102,15 +106,19 @@ def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
 
 
 def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
-    left = max_bytes
+    left, members = max_bytes, 0
+    most_members = 1000 + archive.stat().st_size // _LEAST_PER_MEMBER
 
     def check(name: str, nbytes: int, is_file: bool = True) -> None:
-        nonlocal left
+        nonlocal left, members
         path = PureWindowsPath(name)  # which takes all for a way out that POSIX does, and more
         if ".." in path.parts or path.drive or path.root or not path.parts:
             raise ValueError(f"a file named {name!r:.200}, outside of it")
         if not is_file:
             raise ValueError(f"{name!r:.200}, a link or device")
+        members += 1
+        if members > most_members:
+            raise ValueError(f"more than {most_members:,} files")
         left -= nbytes
         if left < 0:
             raise ValueError(f"more than {max_bytes:,} bytes")
@@ -130,8 +138,14 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
                 check(archive.stem, len(part))
                 target.write(part)
     else:
-        with tarfile.open(archive) as tar:
+        most = max_bytes + _HEADERS_BYTES * most_members
+        with (
+            _decompressed(archive) as plain,
+            tarfile.open(fileobj=cast("IO[bytes]", _UpTo(plain, most))) as tar,
+        ):
             for member in tar:
+                if member.isdir() and not Path(member.name).parts:
+                    continue  # "." is the folder itself
                 check(member.name, member.size, member.isfile() or member.isdir())
                 _write_member(tar, member, folder / member.name)
             rest: Any = tar.fileobj
@@ -140,6 +154,31 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
                 raise ValueError("it is damaged within")  # where the library takes it to end
             while rest.read(_READ):  # up to the checksum
                 pass
+
+
+def _decompressed(archive: Path) -> Any:
+    """Open what is inside of a compressed file, or the file itself."""
+    with open(archive, "rb") as file:
+        start = file.read(6)
+    for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
+        if start.startswith(magic):
+            return opened(archive)
+    return open(archive, "rb")
+
+
+class _UpTo:
+    """A file of which no more than `most` bytes are read: headers of tar may claim any size."""
+
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._most, self._left = file, most, most
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"more than {self._most:,} bytes with headers")
+        return data
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:

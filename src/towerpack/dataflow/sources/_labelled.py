@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
@@ -20,9 +21,6 @@ from towerpack.dataflow.sources._discovery import Discovery, LeftOut, is_image
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
-
-Lines = list[tuple[int, list[str]]]  # of a CSV file: the number of each, and its fields
 
 
 class ImageFolder(FilesStage):
@@ -115,12 +113,15 @@ class ImageCSV(FilesStage):
 
     Args:
         path: The file; fields may be quoted.
-        header: Pass over the first line. Without it, one that looks like a header is an error.
+        header: Whether the first line is a header. By default it is one if its label is no
+            integer and occurs in no other line, and its path has no extension and names no file.
         root: What paths are relative to; by default the folder of the file.
         decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
-        delimiter, quotechar: As for `csv.reader`.
+        delimiter: By default the first of comma, semicolon and tab that the first lines have.
+        quotechar: By default `"`, or `'` if the first field begins with it.
+        encoding: Encoding of a file without a byte order mark; UTF-8 by default.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.
@@ -135,85 +136,96 @@ class ImageCSV(FilesStage):
         self,
         path: PathLike,
         *,
-        header: bool = False,
+        header: bool | None = None,
         root: PathLike | None = None,
         decode: bool = True,
         channels: int = 3,
         shuffle: bool = False,
         classes: Sequence[str] | None = None,
-        delimiter: str = ",",
-        quotechar: str = '"',
+        delimiter: str | None = None,
+        quotechar: str | None = None,
+        encoding: str | None = None,
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        lines = list(self._lines(delimiter, quotechar))[header:]
-        if not lines:
-            raise ConfigError(f"There are no images in {self.path}.", expected="lines path,label")
-        number, fields = lines[0]
-        pairs = zip(fields, _HEADINGS, strict=False)
-        if not header and all(field.lower() in known for field, known in pairs):
-            raise FormatError(f"Line {number} of {self.path} is a header.", fix="header=True")
-        for number, fields in lines:
-            if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
-                raise self._bad_line(number, f"{len(fields)} fields: {fields!r:.80}")
-        self.classes = self._names(lines) if classes is None else _class_names(classes)
-        self.labels = np.array(list(self._numbers(lines)), np.int64)
-        files = Strings(str(base / fields[0]) for _, fields in lines)
+        rows = labelled_rows(
+            self.path, base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
+        )
+        names = None if classes is None else _class_names(classes)
+        self.classes, self.labels = numbered(rows, names)
+        files = Strings(row.fields[0] for row in rows)
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
         return self.path.name
 
-    def _lines(self, delimiter: str, quotechar: str) -> Iterator[tuple[int, list[str]]]:
-        """What is not empty, with the number of the line where it begins."""
-        number = 1
-        # Names of files need not be UTF-8: their bytes come through as the file system gives them.
-        with open(self.path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, quotechar=quotechar, strict=True)
-            try:
-                for row in reader:
-                    fields = [field.strip() for field in row]
-                    if any(fields) or (len(fields) > 1 and not delimiter.isspace()):
-                        yield number, fields
-                    number = reader.line_num + 1
-            except csv.Error as error:
-                raise self._bad_line(number, str(error)) from error
 
-    def _names(self, lines: Lines) -> list[str] | None:
-        """The classes; `None` if all labels are integers."""
-        integers = [bool(_INTEGER.fullmatch(label)) for _, (_, label) in lines]
-        if all(integers):
-            return None
-        if any(integers):
-            found = (lines[integers.index(kind)] for kind in (True, False))
-            shown = " and ".join(f"{label!r:.80} in line {number}" for number, (_, label) in found)
+def labelled_rows(
+    path: str | Path,
+    base: Path,
+    encoding: str | None = None,
+    *,
+    header: bool | None = None,
+    **form: str | None,
+) -> list[Row]:
+    """Return the rows of a table without its header: path below `base`, label. See `ImageCSV`."""
+
+    def is_file(name: str) -> bool:
+        return os.path.exists(base / name)
+
+    rows = read_rows(path, encoding, is_file=is_file, **form)
+    if header is None:
+        header = is_header(rows, 1, lambda name: "." in name or is_file(name))
+    rows = rows[header:]
+    if not rows:
+        raise ConfigError(f"There are no images in {path}.", expected="lines path,label")
+    for row in rows:
+        row.fields[:] = map(str.strip, row.fields)
+        if len(row.fields) != 2 or not all(row.fields):
             raise FormatError(
-                f"Some labels of {self.path} are integers, and some are names: {shown}.",
-                fix="correct them; header=True for a header; classes=[...] if it is meant",
+                f"{row} cannot be read.",
+                got=f"{len(row.fields)} fields: {row.fields!r:.80}",
+                expected="path,label",
+                fix="write both, and enclose fields that contain the delimiter in quotation marks",
             )
-        return sorted({label for _, (_, label) in lines})
+        row.fields[0] = str(base / row.fields[0])
+    return rows
 
-    def _numbers(self, lines: Lines) -> Iterator[int]:
-        """The labels."""
-        index = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
-        for number, (_, label) in lines:
-            if index is not None and label not in index:
-                raise FormatError(
-                    f"The label {label!r:.80} in line {number} of {self.path} is no class.",
-                    expected=f"one of {', '.join(index)}"[:200],
-                )
-            yield int(label) if index is None else index[label]
 
-    def _bad_line(self, number: int, got: str) -> FormatError:
-        return FormatError(
-            f"Line {number} of {self.path} cannot be read.",
-            got=got,
-            expected="path,label",
-            fix="quote fields with commas in them; another delimiter=, if it has one",
-        )
+def numbered(
+    rows: Sequence[Row], classes: list[str] | None = None
+) -> tuple[list[str] | None, NDArray[np.int64]]:
+    """Return the names of the classes, `None` if labels are integers, and the label of each row.
+
+    Raises:
+        FormatError: A label is not among `classes`, or some are integers and some are names.
+    """
+    labels = [row.fields[1] for row in rows]
+    if classes is None:
+        integers = [bool(_INTEGER.fullmatch(label)) for label in labels]
+        if all(integers):
+            return None, np.array(list(map(int, labels)), np.int64)
+        if any(integers):
+            places = (integers.index(kind) for kind in (True, False))
+            shown = " and ".join(f"{labels[i]!r:.80} in {rows[i]}" for i in places)
+            raise FormatError(
+                f"Some labels are integers, and some are names: {shown}.",
+                fix="correct the labels, or list the names of all classes in data.class_names (in "
+                "Python: classes=)",
+            )
+        warn_of_similar(zip(labels, rows, strict=True))
+        classes = sorted(set(labels))
+    index = {name: i for i, name in enumerate(classes)}
+    for label, row in zip(labels, rows, strict=True):
+        if label not in index:
+            raise FormatError(
+                f"{row}: the label {label!r:.80} is not one of the classes.",
+                expected=f"one of {', '.join(index)}"[:200],
+            )
+    return classes, np.array([index[label] for label in labels], np.int64)
 
 
 def _class_names(classes: Sequence[str]) -> list[str]:

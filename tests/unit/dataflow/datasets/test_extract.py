@@ -63,6 +63,16 @@ def test_all_kinds(tmp_path: Path, name: str, data: bytes) -> None:
     assert found(tmp_path / "out") == {"labels.idx": b"labels"}
 
 
+def long_header() -> bytes:
+    """A tar whose extended header is as long as it says."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a")
+        info.pax_headers = {"comment": "x" * (16 << 20)}
+        tar.addfile(info)
+    return gzip.compress(out.getvalue())
+
+
 def tar_of(*members: tuple[str, bytes]) -> bytes:
     """Empty members of several types."""
     out = io.BytesIO()
@@ -112,6 +122,11 @@ HOSTILE = {
     "a damaged header": ("a.tar", TAR[:1024] + b"x" * 512 + TAR[1536:]),
     "a wrong checksum": ("a.tar.gz", tar_bytes(FILES)[:-8] + bytes(8)),
     "text": ("a", b"text" * 1000),
+    "a long header": ("a.tar.gz", long_header()),
+    "very many files": (
+        "a.tar.gz",
+        gzip.compress(tar_of(*((str(i), b"0") for i in range(30_000)))),
+    ),
     "tar.gz bomb": ("a.tar.gz", tar_bytes({"zeros": ZEROS})),
     "zip bomb": ("a.zip", zip_bytes({"zeros": ZEROS})),
     "gz bomb": ("a.gz", gzip.compress(ZEROS)),
@@ -139,6 +154,12 @@ def test_what_cannot_be_written(tmp_path: Path, members: Any) -> None:
         extract(put(tmp_path, "a.tar", tar_of(*members)), tmp_path / "out")
     with pytest.raises(DataFlowError, match="cannot be extracted"):
         extract(put(tmp_path, "a.zip", zip_bytes(FILES)), tmp_path / "a.tar" / "in")
+
+
+def test_the_folder_itself_may_be_an_entry(tmp_path: Path) -> None:
+    data = tar_of(("./", b"5"), ("./a", b"0"), (".", b"5"), ("./b/", b"5"), ("./b/c", b"0"))
+    extract(put(tmp_path, "a.tar", data), tmp_path / "out")
+    assert found(tmp_path / "out") == {"a": b"", "b/c": b""}
 
 
 def test_the_limit_counts_all_files(tmp_path: Path) -> None:
