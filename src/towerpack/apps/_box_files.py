@@ -18,7 +18,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
-from towerpack.apps._splits import Places, path_below, places, root_of
+from towerpack.apps._splits import Places, matching, path_below, places, root_of
 from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources._discovery import Discovery
 
@@ -382,11 +382,19 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
+def label_file(picture: Path) -> Path:
+    """Return the file of a picture's boxes: in `labels` instead of `images`, or beside it."""
     parts = list(picture.with_suffix(".txt").parts)
-    if "images" in parts:
-        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
+    for i in reversed(range(len(parts))):
+        if parts[i].lower() == "images":
+            parts[i] = next(iter(matching(Path(*parts[:i]), "labels")), "labels")
+            break
     file = Path(*parts)
+    return file if file.is_file() else file.with_suffix(".TXT")
+
+
+def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
+    file = label_file(picture)
     rows: list[_Row] = []
     for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
         where = f"{file}, line {number}"

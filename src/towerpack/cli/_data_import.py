@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from towerpack._core.extras import explain_missing
 from towerpack.cli._console import console
@@ -23,8 +25,9 @@ def import_(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="FOLDER/CLASS/*.jpg, or FOLDER/train/CLASS/*.jpg with val and test beside it; or "
-            "the files of MNIST, Fashion-MNIST, CIFAR-10 or CIFAR-100.",
+            help="Folders of classes with pictures or texts, divided into train, val and test or "
+            "not; COCO, VOC or YOLO; pictures with label pictures; tables of texts; or the files "
+            "of MNIST, Fashion-MNIST, CIFAR-10 or CIFAR-100.",
         ),
     ],
     split: Annotated[
@@ -51,22 +54,34 @@ def import_(
     for sentence in result.advice:
         typer.echo(sentence, err=True)
     if as_json:
-        bad = [{"file": one.file, "why": one.why} for one in result.bad]
-        report = {"recipe": str(result.recipe), "pictures": result.pictures, "bad": bad}
-        typer.echo(json.dumps(report))
+        typer.echo(json.dumps(result.as_dict()))
         return
     _print(result)
 
 
 def _print(result: Imported) -> None:
-    show, data = console(), result.data
-    for one in result.bad[:_SHOWN]:
-        show.print(f"[yellow]left out[/] {escape(one.file)}: {escape(one.why)}")
-    if len(result.bad) > _SHOWN:
-        show.print(f"[yellow]left out[/] {len(result.bad) - _SHOWN} more; --json lists all")
-    counts = ", ".join(f"{count:,} {name}" for name, count in result.pictures.items())
-    size = " x ".join(map(str, data["size"]))
-    names = data.get("class_names")
-    classes = f"{len(names)} classes, " if names else ""
-    show.print(f"{classes}{counts}; trained on {size} pixels, channels: {data['channels']}")
+    show = console()
+    left_out = [(one.file, one.why) for one in result.bad] + list(result.left_out)
+    for file, reason in left_out[:_SHOWN]:
+        show.print(f"[yellow]left out[/] {escape(file)}: {escape(reason)}")
+    if len(left_out) > _SHOWN:
+        reasons = Counter(reason for _, reason in result.left_out)
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        more = len(left_out) - _SHOWN
+        show.print(f"[yellow]left out[/] {more} more; --json lists all ({escape(counts)})")
+    for files in result.identical[:_SHOWN]:
+        show.print(f"[yellow]the same in two splits[/] {escape(', '.join(files))[:400]}")
+    if len(result.identical) > _SHOWN:
+        show.print(f"{len(result.identical) - _SHOWN} more are the same; --json lists all")
+    for name, count in result.small_classes.items():
+        show.print(f"[yellow]class with {count} files[/] {escape(name)}")
+    names = [name for counts in list(result.used.values())[:1] for name in counts]
+    table = Table("class", *result.used, box=None)
+    for name in names:
+        table.add_row(escape(name), *(f"{counts[name]:,}" for counts in result.used.values()))
+    show.print(table)
+    counts = ", ".join(f"{count:,} {name}" for name, count in result.counts.items())
+    size = " x ".join(map(str, result.data.get("size", ())))
+    trained = f"; trained on {size} pixels, channels: {result.data['channels']}" if size else ""
+    show.print(f"{result.task}: {len(names)} classes, {counts}{trained}")
     show.print(f"Next: towerpack train {escape(str(result.recipe))}", soft_wrap=True)

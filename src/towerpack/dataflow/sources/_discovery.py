@@ -21,7 +21,6 @@ TEXT_EXTENSIONS: Final = (".txt", ".text", ".md", ".markdown", ".rst")
 HIDDEN: Final = "hidden"
 NO_IMAGE: Final = "not an image"
 NO_TEXT: Final = "not a text"
-_EXPECTED = {HIDDEN, NO_IMAGE, NO_TEXT}  # Reasons that need no warning.
 _HEADER_BYTES = 32
 _LETTER = re.compile(r"\[[^]]*\]|[^\W\d_]")
 
@@ -133,7 +132,8 @@ class Discovery:
         counts = Counter(reason for _, reason in self.left_out)
         if counts:
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            first = next((one for one in self.left_out if one.reason not in _EXPECTED), None)
+            usual = HIDDEN, self._otherwise  # They need no warning.
+            first = next((one for one in self.left_out if one.reason not in usual), None)
             text = f"{source}: left out {len(self.left_out)} files: {reasons}"
             (log.info if first is None else log.warning)(
                 "%s%s", text, "" if first is None else f"; see {first.file}"
