@@ -257,6 +257,7 @@ def _label_pictures(
             if isinstance(checked, _Picture) and isinstance(found, set):
                 values |= found
                 lists[name].append((picture, mask))
+    classes = _classes_of(folder, values)
     if list(lists) == ["train"]:
         pairs, by_picture = lists["train"], dict(lists["train"])
         divided = _divided([p for p, _ in pairs], [0] * len(pairs), split, folder)
@@ -265,7 +266,7 @@ def _label_pictures(
         (target / f"{name}.csv").unlink(missing_ok=True)
     for name, pairs in lists.items():
         _write_list(target / f"{name}.csv", *zip(*pairs, strict=True), header=("image", "label"))
-    return {"path": str(target.resolve()), **_classes_of(folder, values)}
+    return {"path": str(target.resolve()), **classes}
 
 
 def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
