@@ -139,20 +139,18 @@ def import_data(
     result = Imported(written[-1])
     classes: Sequence[str] = ()
     if layout is None:
-        data = result.data = known or {}
-        if not known:
+        if known:
+            result.data = known
+        else:
             classes, result.data = _pictures(folder, target, split, result.bad)
-            data = result.data
-        sections = _training(target / "train.csv", data, result.advice)
+        sections = _training(target / "train.csv", result.data, result.advice)
     else:
         result.task, result.data, sections = layout.task, layout.data, {}
         if layout.pairs:
             result.data |= _label_pictures(folder, target, split, layout, result.bad)
         else:
             result.data["path"] = str(folder.resolve())
-        if layout.task != "text_classification" or "val" not in layout.data:
-            result.data["validation"] = round(1 - split, 6)
-        result.data["batch_size"] = 1
+        result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
     _write_recipe(folder, result, sections)
     if layout is not None:
         inputter: Any = find_recipe(result.recipe).inputter()

@@ -154,6 +154,8 @@ def _label_pictures(folder: Path) -> Layout | None:
 
 
 def _texts(folder: Path) -> Layout | None:
+    if next(Discovery().files(folder), None) is not None:
+        return None
     for name in (tables := _below(folder, "*.csv", "*.tsv")):
         columns = _columns(folder / name)
         if columns is not None:
@@ -167,7 +169,7 @@ def _texts(folder: Path) -> Layout | None:
     roots = [p for p in sorted(folder.iterdir()) if p.is_dir()] if has_splits(folder) else [folder]
     discovery = Discovery(is_text, NO_TEXT)
     texts = [f for r in roots for f in discovery.by_class(r, discovery.folders(r))]
-    if not texts or next(Discovery().files(folder), None) is not None:
+    if not texts:
         return None
     splits = {} if has_splits(folder) else {"train": ["."]}
     return Layout("text_classification", {"inputter": "folder", **splits})

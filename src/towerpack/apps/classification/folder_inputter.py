@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._splits import has_splits, places, root_of
+from towerpack._core.logs import get_logger
+from towerpack.apps._splits import has_splits, matching, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -15,6 +16,8 @@ from towerpack.apps.classification._image_inputter import (
     joined,
 )
 from towerpack.dataflow import ImageFolder
+
+_LOG = get_logger(__name__)
 
 
 class FolderInputter(ImageInputter):
@@ -31,6 +34,8 @@ class FolderInputter(ImageInputter):
         """As the folders are named."""
         root = root_of(self.config)
         if self.config.train is None and not has_splits(root):
+            if matching(root, "train"):
+                _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
             return self._alone(ImageFolder(root, decode=False))
         given = {
             split: [ImageFolder(folder, decode=False) for folder in folders]

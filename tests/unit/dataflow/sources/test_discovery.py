@@ -131,3 +131,12 @@ def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
         fill(tmp_path / label, ("1.png", "2.png", "3.png"))
     inputter = make_inputter(DataConfig(inputter="folder", path=str(tmp_path)))
     assert inputter.class_names == ["bus", "car", "train"]
+
+
+def test_inference_reads_the_texts_of_a_folder(tmp_path: Path) -> None:
+    from towerpack.apps._text import text_sources
+
+    for name in ("a.TXT", "in/b.md", "c.csv", ".hidden.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"of {name}\nmore\n")
+    assert text_sources([str(tmp_path)]) == ["of a.TXT", "more", "of in/b.md", "more"]
