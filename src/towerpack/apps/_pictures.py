@@ -50,6 +50,21 @@ def orientation_of(file: str | Path) -> int:
     return header_of(file).orientation
 
 
+def check_exist(files: Sequence[str]) -> None:
+    """Check that all pictures exist.
+
+    Raises:
+        FormatError: One does not.
+    """
+    missing = [file for file in files if not os.path.isfile(file)]
+    if missing:
+        raise FormatError(
+            f"{len(missing)} of {len(files)} pictures do not exist.",
+            got=f"the first is {missing[0]}",
+            fix="add the pictures, or remove them from the lists or annotations",
+        )
+
+
 class PictureInputter(Inputter):
     """Base of inputters of pictures. A subclass defines `find`.
 
@@ -146,14 +161,7 @@ class FilesInputter(PictureInputter):
         """From an item of a part to a datapoint, whose first component is the picture."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
-        files = [str(getattr(i, "picture", i)) for items in parts.values() for i in items]
-        missing = [file for file in files if not os.path.isfile(file)]
-        if missing:
-            raise FormatError(
-                f"{len(missing)} of {len(files)} pictures do not exist.",
-                got=f"the first is {missing[0]}",
-                fix="add the pictures, or remove them from the lists or annotations",
-            )
+        check_exist([str(getattr(i, "picture", i)) for items in parts.values() for i in items])
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
             parts["train"], parts["val"] = parted(train, held_out(self._names(train), share, "val"))
