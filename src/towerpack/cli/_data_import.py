@@ -32,7 +32,7 @@ _SHOWN = 20
 _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for
 _BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW = 2000  # pictures to train on
-_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 150, 5
+_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
@@ -123,14 +123,14 @@ def _training(listed: Path, data: dict[str, Any]) -> dict[str, Any]:
         steps = {"steps_per_epoch": _STEPS} if few else {}
         return recipe | {"train": {"epochs": _EPOCHS, **steps, "best": "val/cost"}}
     data["size"] = [_PRETRAINED_PX] * 2
-    trained, rate, epochs = "(?!stem|block[0-2]/).*", 0.001, _TUNE_EPOCHS
+    trained, rate, length = "(?!stem|block[0-2]/).*", 0.001, {"epochs": _TUNE_EPOCHS}
     if few:
         trained, rate = "fc/.*", 0.01
-        epochs = min(_EPOCHS, max(epochs, -(-_HEAD_STEPS * data["batch_size"] // count)))
+        length = {"epochs": _EPOCHS, "steps_per_epoch": _HEAD_STEPS}
     return {
         "model": {"network": "efficientnet_lite0"},
         "optimizer": {"name": "adam", "learning_rate": rate},
-        "train": {"epochs": epochs, "best": "val/cost"},
+        "train": {**length, "best": "val/cost"},
         "transfer": {"pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": trained},
     }
 
