@@ -31,11 +31,11 @@ from towerpack.dataflow.sources._discovery import NO_IMAGE, NO_TEXT, Discovery, 
 
 _SPLITS = ("train", "val", "test")
 _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for
-_BATCH, _EPOCHS, _MOST_EPOCHS, _STEPS = 64, 15, 60, 900
+_BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
 _DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
-_FEW, _MANY = 2000, 50_000  # pictures to train on
-_PRETRAINED_PX, _HEAD_STEPS = 96, 150
+_FEW = 2000  # pictures to train on
+_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
@@ -311,28 +311,31 @@ def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str
     """Sections of a recipe that suit the number of pictures; `data` may be changed."""
     from towerpack.zoo import has_pretrained
 
-    count = len(listed.read_bytes().splitlines()) - 1 if listed.is_file() else _MANY
-    colour = data["channels"] == 3
-    if count >= _FEW or not colour or not has_pretrained():
-        steps = max(1, count // data["batch_size"])
-        epochs = min(_MOST_EPOCHS, max(_EPOCHS, -(-_STEPS // steps)))
-        if count < _FEW and colour:
+    own, colour = listed.is_file(), data["channels"] == 3  # A known data set has no list.
+    count = len(listed.read_bytes().splitlines()) - 1 if own else 0
+    few = own and count < _FEW
+    if not (own and colour and has_pretrained()):
+        if own and colour:
             advice.append(
                 f"With {count} training pictures, a pretrained network is better: install "
                 "'towerpack[pretrained]', and import again with --overwrite."
             )
-        return {"model": {"network": "resnet20"}, "train": {"epochs": epochs, "best": "val/cost"}}
-    side = _PRETRAINED_PX
-    data |= {"size": [side, side], "channels": 3, "augmenter": "efficientnet_lite"}
-    epochs = min(_EPOCHS, max(5, -(-_HEAD_STEPS * data["batch_size"] // count)))
+        recipe: dict[str, Any] = {"model": {"network": "resnet20"}}
+        if few:
+            recipe["optimizer"] = {"name": "adam", "learning_rate": 0.003}
+        steps = {"steps_per_epoch": _STEPS} if few else {}
+        return recipe | {"train": {"epochs": _EPOCHS, **steps, "best": "val/cost"}}
+    data["size"] = [_PRETRAINED_PX] * 2
+    trained, rate, length = "(?!stem|block[0-2]/).*", 0.001, {"epochs": _TUNE_EPOCHS}
+    if few:
+        trained, rate = "fc/.*", 0.01
+        length = {"epochs": _EPOCHS, "steps_per_epoch": _HEAD_STEPS}
     return {
         "model": {"network": "efficientnet_lite0"},
-        "optimizer": {"name": "adam", "learning_rate": 0.01},
-        "train": {"epochs": epochs, "best": "val/cost"},
-        "transfer": {
-            "pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": "fc/.*"
-        },
-    }  # fmt: skip
+        "optimizer": {"name": "adam", "learning_rate": rate},
+        "train": {**length, "best": "val/cost"},
+        "transfer": {"pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": trained},
+    }
 
 
 def _make_folder(folder: Path) -> None:
@@ -395,6 +398,7 @@ def _pictures(
     for name, (files, labels) in lists.items():
         _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
     every = [picture for pictures in checked.values() for picture in pictures]
+    count = len(lists["train"][0])
     grey = all(picture.channels == 1 for picture in every)
     return classes, {
         "inputter": "csv",
@@ -402,8 +406,8 @@ def _pictures(
         "class_names": [classes[k] for k in present],
         "size": _size(every),
         "channels": 1 if grey else 3,
-        "batch_size": min(_BATCH, max(1, len(lists["train"][0]) // 4)),
-        "augmenter": "digits" if grey else "cifar",  # `digits` does not mirror.
+        "batch_size": min(_BATCH, count, max(_LEAST_BATCH, count // 16)),
+        "augmenter": "unmirrored",  # The pictures may be letters or arrows.
     }
 
 
