@@ -10,6 +10,7 @@ from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
 
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
@@ -256,12 +257,14 @@ class Stage(DataFlow):
         structural: It only restructures its one input, so the workers of a parallel stage below do
             its work too.
         shard: It is one of several parts, which fit together if they are given one seed.
+        without_effect: Names of arguments that do not change the datapoints.
     """
 
     transparent: bool = False
     random: bool = False
     structural: bool = False
     shard: bool = False
+    without_effect: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
@@ -304,7 +307,7 @@ class Stage(DataFlow):
         return length
 
 
-class Wrapper(Stage):
+class Wrapper(KeepsArguments, Stage):
     """Base of stages that wrap one flow; `makes_batches` if they stack its datapoints."""
 
     makes_batches: bool = False
@@ -534,12 +537,13 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 def pipeline_of(
     flow: DataFlow,
-    told: str = "arguments",
+    told: str | Callable[[Stage], str] = "arguments",
     passed_over: Callable[[Stage], bool] = lambda stage: False,
 ) -> str:
     """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
 
-    In brackets is what the method `told` of a stage gives; those `passed_over` are left out.
+    In brackets is what `told`, a function or the name of a method, gives for a stage. Those
+    `passed_over` are left out.
     """
     paths = [pipeline_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
@@ -555,10 +559,10 @@ def signature_of(flow: DataFlow) -> str:
     return pipeline_of(flow, "identity", lambda stage: stage.transparent)
 
 
-def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:
+def name_of_stage(flow: DataFlow, told: str | Callable[[Stage], str] = "arguments") -> str:
     """Name of one stage in messages: `MapData(decode)`."""
     if isinstance(flow, Stage):
-        arguments = getattr(flow, told)()
+        arguments = getattr(flow, told)() if isinstance(told, str) else told(flow)
     else:
         length = length_of(flow)
         arguments = str(length) if isinstance(length, int) else ""

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._arguments import given
+from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._randomness import position_rng
@@ -42,6 +43,9 @@ class DataFromIterable(Stage):
     def identity(self) -> str:
         length = self.length()
         return "" if length is None else str(length)
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self._source, self.random)}"
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = place.key(self)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import (
@@ -43,7 +44,7 @@ Locate = Callable[[int, Array], tuple[Array, Array]]
 _BLOCK = 256  # positions that are located at once
 
 
-class Combination(Stage):
+class Combination(KeepsArguments, Stage):
     """Base of stages that read several flows, one or more."""
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
