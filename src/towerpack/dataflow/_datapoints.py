@@ -7,15 +7,24 @@ whole arrays, and only a consumer that wants single datapoints takes them apart.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 Datapoint = Any
 """A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
+
+_UNCHANGING: Final = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
+    - {np.void, np.object_}
+)
+_CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 def is_datapoint(value: object) -> bool:
@@ -64,17 +73,34 @@ def copied(datapoint: Datapoint) -> Datapoint:
     return list(cast("list[Any]", datapoint)) if isinstance(datapoint, list) else datapoint
 
 
-def duplicate(datapoint: Datapoint) -> Datapoint:
-    """The same datapoint with arrays, lists and dicts of its own, also within others."""
-    if not is_datapoint(datapoint):
-        return _copy(datapoint)
-    return rebuild(datapoint, map(_copy, values_of(datapoint)))
+def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = None) -> Any:
+    """Copy a datapoint: its arrays, and the tuples, lists and dicts that hold them.
 
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return cast("NDArray[Any]", value).copy()
-    return duplicate(value) if type(value) in (list, tuple, dict) else value
+    Other objects are copied only if `deep`. In one process the program may still use them.
+    """
+    kind = cast("type[Any]", type(value))
+    if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
+        return value
+    done = {} if done is None else done
+    if id(value) in done:  # what is one object stays one
+        return done[id(value)]
+    if kind is np.ndarray and not value.dtype.hasobject:
+        made = value.copy(order="K")
+    elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
+        made = rebuild(value, [duplicate(one, deep=deep, done=done) for one in value])
+    elif kind in _CONTAINERS:
+        made = done[id(value)] = value.copy()  # which it may hold itself
+        for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
+            made[key] = duplicate(one, deep=deep, done=done)
+    elif issubclass(kind, memoryview):
+        made = np.array(value).data
+    else:
+        made = value
+        if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
+            with contextlib.suppress(Exception):  # it holds what cannot be copied
+                made = copy.deepcopy(value, done)
+    done[id(value)] = made
+    return made
 
 
 def name_of(key: Hashable) -> str:

@@ -15,7 +15,7 @@ from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._stream import (
     DataIterator,
@@ -31,6 +31,7 @@ from towerpack.dataflow._user_code import (
     IndexNode,
     ReadyNode,
     ReplayStream,
+    is_ours,
     make_ready,
     overrides_reset,
     prepare_on_use,
@@ -215,6 +216,7 @@ class Place:
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
+        kept: A stage above keeps datapoints while it reads the next ones.
         ambient: The pass of the user's code around this flow, if this only hands on such code.
     """
 
@@ -224,6 +226,7 @@ class Place:
     serial: bool = False
     workers: ParallelStage | None = None
     in_order: bool = False
+    kept: bool = False
     ambient: Ambient | None = None
 
     def child(self, index: int) -> Place:
@@ -231,8 +234,8 @@ class Place:
         return replace(self, branch=f"{self.branch}{index}.")
 
     def kept_in_order(self) -> Place:
-        """The place of what a stage may read again."""
-        return replace(self, in_order=True)
+        """The place of what a stage keeps and may read again."""
+        return replace(self, in_order=True, kept=True)
 
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
         """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
@@ -257,6 +260,7 @@ class Stage(DataFlow):
         structural: It only restructures its one input, so the workers of a parallel stage below do
             its work too.
         shard: It is one of several parts, which fit together if they are given one seed.
+        runs_code: It iterates code of the user's, which may use the memory of a datapoint again.
         without_effect: Names of arguments that do not change the datapoints.
     """
 
@@ -264,6 +268,7 @@ class Stage(DataFlow):
     random: bool = False
     structural: bool = False
     shard: bool = False
+    runs_code: bool = False
     without_effect: tuple[str, ...] = ()
 
     @property
@@ -432,7 +437,7 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         stream = place.workers.open_ahead(flow, node, place, epoch, state)
         if stream is not None:
             return stream
-        place = place.kept_in_order()
+        place = replace(place, in_order=True)
     if node is not None:
         return PlanStream(node, epoch, state)
     if is_exact(flow):
@@ -446,7 +451,9 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         )
     key, lent = place.key(flow), place.ambient
     name = type(flow).__name__
-    return ReplayStream(lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state)
+    return ReplayStream(
+        lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state, place.kept
+    )
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
@@ -514,6 +521,18 @@ def is_random(flow: DataFlow) -> bool:
         isinstance(one, RNGDataFlow) or (isinstance(one, Stage) and one.random)
         for one in flows_in(flow)
     )
+
+
+def may_write_over(flow: DataFlow) -> bool:
+    """Whether datapoints come from iterating code of the user's, which may use memory again."""
+    if not is_exact(flow) or not is_ours(type(flow)):
+        return compile_flow(flow, Place(0, serial=True)) is None
+    return flow.runs_code or any(map(may_write_over, inputs_of(flow)))
+
+
+def kept_pass(flow: DataFlow) -> Iterator[Datapoint]:
+    """Iterate over a flow, for a caller that keeps more than one datapoint."""
+    return map(duplicate, flow) if may_write_over(flow) else iter(flow)
 
 
 def is_shard(flow: DataFlow) -> bool:

@@ -31,6 +31,8 @@ class DataFromIterable(Stage):
         iterable: Not copied. An iterator or generator object is good for a single pass.
     """
 
+    runs_code = True
+
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
             raise ConfigError("DataFromIterable takes what can be iterated.", got=given(iterable))
@@ -50,7 +52,8 @@ class DataFromIterable(Stage):
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = place.key(self)
         begin = partial(self._start, key, epoch)
-        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
+        kept = place.kept and not isinstance(self._source, (list, tuple))
+        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state, kept)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
         if self._used:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -206,7 +207,8 @@ class JoinData(Combination):
         return JoinNode(nodes)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return JoinStream(self.open_inputs(place, epoch, state), strict=self.strict)
+        inputs = self.open_inputs(replace(place, kept=True), epoch, state)
+        return JoinStream(inputs, strict=self.strict)
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:
