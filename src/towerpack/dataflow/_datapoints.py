@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.errors import BatchError
+
 Datapoint = Any
 """A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
 
@@ -103,6 +105,17 @@ def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = N
     return made
 
 
+def array_of(value: Any, name: str) -> NDArray[Any]:
+    """Convert a component to an array. Refuse masked arrays, whose masks would be dropped."""
+    items = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(item, np.ma.MaskedArray) for item in items):
+        raise BatchError(
+            f"{name} is a masked array, whose mask would be lost.",
+            fix="call array.filled(...), or pass the mask as a component of its own",
+        )
+    return np.asarray(cast("Any", value))
+
+
 def name_of(key: Hashable) -> str:
     """How messages call the component `key`."""
     return f"component {key}" if isinstance(key, int) else str(key)
@@ -176,13 +189,14 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     columns = [block for block in blocks if isinstance(block, Columns)]
     if len(columns) == len(blocks) and len({_layout(block) for block in columns}) == 1:
         parts = zip(*(values_of(block.data) for block in columns), strict=True)
-        joined = [np.concatenate(arrays) for arrays in parts]
+        # NumPy may change the byte order.
+        joined = [np.concatenate(a).astype(a[0].dtype, copy=False) for a in parts]
         return Columns(rebuild(columns[0].data, joined), sum(block.size for block in columns))
     return [row for block in blocks for row in to_rows(block)]
 
 
 def _layout(block: Columns) -> tuple[object, ...]:
-    arrays = [(column.dtype.str, column.shape[1:]) for column in values_of(block.data)]
+    arrays = [(column.dtype, column.shape[1:]) for column in values_of(block.data)]
     return (cast("type[Any]", type(block.data)), tuple(keys_of(block.data)), tuple(arrays))
 
 

@@ -133,7 +133,9 @@ class _DataSet:
         self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
         self._data = data
-        self._reader = data if h5py.check_string_dtype(data.dtype) is None else data.asstr()
+        strings = h5py.check_string_dtype(data.dtype) is not None
+        self._reader = data.asstr() if strings else data
+        self._dtype = np.dtype(object) if strings else data.dtype
 
     def read(self, positions: Positions) -> NDArray[Any]:
         """Rows, each read once, in the order of the file."""
@@ -141,7 +143,7 @@ class _DataSet:
         if isinstance(positions, range):
             return reader[positions.start : positions.stop]
         wanted, back = np.unique(positions, return_inverse=True)
-        out = np.empty((len(wanted), *self._data.shape[1:]), self._data.dtype)
+        out = np.empty((len(wanted), *self._data.shape[1:]), self._dtype)
         # h5py's own reading of lists of indices takes twice the time of this loop.
         for place, row in enumerate(wanted.tolist()):
             out[place] = reader[row]

@@ -18,7 +18,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, array_of
 from towerpack.dataflow._opening import (
     PathLike,
     PerProcess,
@@ -231,7 +231,7 @@ def encode_file(extension: str, value: Any) -> bytes:
             return bytes(cast("bytes", value))
         if kind == "npy":
             buffer = io.BytesIO()
-            np.save(buffer, np.asarray(value), allow_pickle=False)
+            np.save(buffer, array_of(value, f"The .{extension} file"), allow_pickle=False)
             return buffer.getvalue()
         if kind == "json":
             return json.dumps(value, default=np.generic.item).encode()
