@@ -160,15 +160,26 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
 def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
     """The files of one key together, with the key."""
     last, files, left_out = "", _Files(), 0
+    before: dict[str, set[str]] = {}  # of each key, the extensions of its files so far
     for info, data in _members(path, load=load):
         match = NAME.fullmatch(info.name)
         if match is None:
             left_out += 1
             continue
         key, extension = match.groups()
-        if key != last and files:
-            yield last, files
-            files = _Files()
+        if key != last:
+            if files:
+                yield last, files
+                files = _Files()
+            # A key with the same files again is another datapoint, with other files a torn one.
+            if extension not in before.setdefault(key, {extension}):
+                raise FormatError(
+                    f"{path} holds the files of {key!r} in several places.",
+                    got=f"{info.name!r} at byte {info.offset:,}, apart from the others",
+                    expected="the files of each stem one after another",
+                    fix="pack the archive anew with: tar --sort=name -cf FILE FOLDER",
+                )
+        before[key].add(extension)
         if extension in files or extension == KEY:
             raise FormatError(
                 f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
