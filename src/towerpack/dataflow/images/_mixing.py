@@ -191,21 +191,20 @@ class MosaicLayout:
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
             what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
             raise ConfigError(what, got=got, expected="one dtype and number of channels")
+        for index in self._per_box():
+            column = [array_of(self._part(dp, index), name_of(index)) for dp in datapoints]
+            changes = zip(datapoints, empty_alike(column), strict=True)
+            datapoints = [replaced(dp, {index: array}) for dp, array in changes]
         height, width = args.height_and_width(self.shape)
         canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
         corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
-        per_box = self._per_box()
-        columns = [
-            empty_alike([array_of(self._part(dp, i), name_of(i)) for dp in datapoints])
-            for i in per_box
-        ]
         rows = [
-            self._show(datapoint[self.image], canvas, corner, [c[i] for c in columns], rng)
-            for i, (datapoint, corner) in enumerate(zip(datapoints, corners, strict=True))
+            self._show(datapoint, canvas, corner, rng)
+            for datapoint, corner in zip(datapoints, corners, strict=True)
         ]
         changed: dict[Any, Any] = {self.image: canvas}
-        for index, parts in zip(per_box, zip(*rows, strict=True), strict=True):
+        for index, parts in zip(self._per_box(), zip(*rows, strict=True), strict=True):
             if len({part.dtype for part in parts}) > 1:
                 what = f"{name_of(index)} of the parts of a mosaic differs in type."
                 raise ConfigError(what, got=", ".join(map(describe, parts)), expected="one dtype")
@@ -221,24 +220,20 @@ class MosaicLayout:
         return [self.boxes, *(index for index in labels if index is not None)]
 
     def _show(
-        self,
-        image: Image,
-        canvas: Image,
-        corner: tuple[int, int, int, int],
-        per_box: list[NDArray[Any]],
-        rng: RNG,
+        self, datapoint: Datapoint, canvas: Image, corner: tuple[int, int, int, int], rng: RNG
     ) -> list[NDArray[Any]]:
         """Draw one image into its part; tell what of boxes and labels is seen there."""
         y0, y1, x0, x1 = corner
+        image = datapoint[self.image]
         h, w = image.shape[:2]
         factor = max((y1 - y0) / h, (x1 - x0) / w)
         size = (max(y1 - y0, round(h * factor)), max(x1 - x0, round(w * factor)))
         section = draw_crop(size, (y1 - y0, x1 - x0), rng)
         transform = TransformList([ResizeTransform(h, w, *size), section])
         canvas[y0:y1, x0:x1] = transform.apply_image(image)
-        if not per_box:
+        if self.boxes is None:
             return []
-        boxes, *others = per_box
+        boxes, *others = (datapoint[index] for index in self._per_box())
         moved = transform.apply_boxes(boxes)
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
         shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)
