@@ -71,7 +71,7 @@ class TarData(IndexedFiles):
 
     Raises:
         ConfigError: There is no such file.
-        FormatError: An archive is damaged; raised where it is read.
+        FormatError: An archive is damaged, or files of one stem lie apart; raised where it is read.
     """
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
