@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated as Typed
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from xml.parsers import expat
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack._core.logs import get_logger
-from towerpack.apps._coco import CocoPicture, read_instances
+from towerpack._core.tables import lines_of, read_text
+from towerpack.apps._annotations import AnnotationPlaces, Checks, Record, Size, reason
+from towerpack.apps._coco import BoxInstance, read_instances
 from towerpack.apps._pictures import pictures_in
-from towerpack.apps._splits import Places, places, root_of
-from towerpack.config import read_yaml
-from towerpack.dataflow.images import clip_boxes, image_header
-
-_LOG = get_logger(__name__)
-_HEADER_BYTES: Final = 1 << 18
-
-
-Size = tuple[float, float]
+from towerpack.apps._splits import places, root_of
+from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,11 @@ class Annotated:
 
     Attributes:
         picture: Name of the file.
-        boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the picture.
+        boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the upright picture.
         class_ids: int32 [k].
         crowd: bool [k]: the box holds several objects (COCO), or is not to be counted (VOC's
             `difficult`); None: none does.
         areas: float32 [k]: of the objects, as shares of the picture; None: of their boxes.
-        size: Width and height that the annotations state; zeros where they do not.
     """
 
     picture: str
@@ -45,211 +41,261 @@ class Annotated:
     class_ids: NDArray[np.int32]
     crowd: NDArray[np.bool_] | None = None
     areas: NDArray[np.float32] | None = None
-    size: Size = (0, 0)
-
-    def check_size(self, height: int, width: int) -> None:
-        """Compare with the picture as it was decoded: upright, as EXIF says.
-
-        Raises:
-            FormatError: Boxes were measured on another one.
-        """
-        if all(self.size) and self.size != (width, height):
-            raise FormatError(
-                f"The annotations of {self.picture} are of another size.",
-                got="{:g} x {:g} pixels".format(*self.size),
-                expected=f"{width} x {height}, as the picture is shown, upright",
-                fix="measure boxes on the picture as it is, or leave its width and height out",
-            )
 
 
-class BoxPlaces(Places, Protocol):
+class BoxPlaces(AnnotationPlaces, Protocol):
     """The part of a recipe that says where pictures and their boxes lie."""
 
     @property
-    def images(self) -> str | None: ...
-    @property
     def class_names(self) -> list[str] | None: ...
     @property
-    def bad_boxes(self) -> str: ...
+    def encoding(self) -> str | None: ...
 
 
 Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
 """Names of the classes, and the pictures of each split."""
 
 
-@dataclass
-class _Reader:
-    """Check boxes, and count those that have no area within their picture."""
+class _Box(NamedTuple):
+    """A box, where it is written, and the area of its object in pixels if it is known."""
 
-    bad_boxes: str
-    skipped: list[str] = field(default_factory=list)
+    where: str
+    class_id: int
+    corners: Sequence[float]
+    crowd: bool = False
+    area: float | None = None
 
-    def annotated(
-        self, picture: Path, rows: Sequence[tuple[Any, ...]], size: Size = (0, 0)
-    ) -> Annotated:
-        """From rows (where, class, corners as shares, crowd, area as a share or None)."""
-        corners = np.array([row[2] for row in rows], np.float64).reshape(-1, 4)
-        boxes, good = clip_boxes(corners, 1, 1)
-        for bad in np.flatnonzero(~good).tolist():
-            if self.bad_boxes == "error":
-                raise FormatError(
-                    f"{rows[bad][0]}: a box has no area within its picture.",
-                    got=", ".join(f"{100 * value:.4g} %" for value in corners[bad]),
-                    expected="x1 < x2 and y1 < y2",
-                    fix="set data.bad_boxes=skip to leave such boxes out",
-                )
-            self.skipped.append(rows[bad][0])
-        kept = [row for row, is_good in zip(rows, good, strict=True) if is_good]
-        ids, crowd, areas = ([row[i] for row in kept] for i in (1, 3, 4))
-        return Annotated(
-            str(picture),
-            boxes[good].astype(np.float32),
-            np.array(ids, np.int32),
-            np.array(crowd, np.bool_),
-            None if None in areas else np.array(areas, np.float32),
-            size,
-        )
 
-    def tell(self) -> None:
-        """Warn once of what was left out."""
-        if self.skipped:
-            count, first = len(self.skipped), self.skipped[0]
-            _LOG.warning("%d boxes without area were left out; the first: %s.", count, first)
+def _annotated(
+    checks: Checks,
+    picture: Path,
+    where: str,
+    boxes: Sequence[_Box],
+    stated: Size = (0, 0),
+    unit: Literal["pixel", "share"] = "pixel",
+) -> Annotated:
+    """Return a picture with its boxes. `where` names the file of the annotations."""
+    header = checks.header(picture, where, stated)
+    corners = [box.corners for box in boxes]
+    shares, good = checks.boxes(picture, header, [box.where for box in boxes], corners, unit)
+    kept = [box for box, is_good in zip(boxes, good, strict=True) if is_good]
+    pixels = np.float32(header.width * header.height)
+    areas = np.array([box.area for box in kept], np.float32) / pixels
+    return Annotated(
+        str(picture),
+        shares[good].astype(np.float32),
+        np.array([box.class_id for box in kept], np.int32),
+        np.array([box.crowd for box in kept], np.bool_),
+        None if np.isnan(areas).any() else areas,
+    )
 
 
 def read_coco(config: BoxPlaces) -> Found:
     """Instances of COCO; the classes are the categories in the order of their ids."""
     if config.class_names is not None:
         raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
-    names, found = read_instances(config, config.images)
-    reader, numbers = _Reader(config.bad_boxes), {key: i for i, key in enumerate(names)}
-    parts = {s: [_of_coco(one, numbers, reader) for one in several] for s, several in found.items()}
-    reader.tell()
-    return list(names.values()), parts
+    checks = Checks(config)
+    names, found = read_instances(config, checks, BoxInstance)
+    classes = list(dict.fromkeys(names.values()))
+    numbers = {key: classes.index(name) for key, name in names.items()}
+    parts: dict[str, list[Annotated]] = {}
+    for split, pictures in found.items():
+        parts[split] = []
+        for one in pictures:
+            boxes: list[_Box] = []
+            for instance in one.annotations:
+                x, y, w, h = instance.bbox
+                where = f"{one.where}, annotation {instance.id}"
+                area = w * h if instance.area is None else instance.area
+                corners, crowd = (x, y, x + w, y + h), bool(instance.iscrowd)
+                boxes.append(_Box(where, numbers[instance.category_id], corners, crowd, area))
+            parts[split].append(_annotated(checks, one.path, one.where, boxes, one.size))
+    checks.warn()
+    return classes, parts
 
 
-def _of_coco(one: CocoPicture, numbers: Mapping[int, int], reader: _Reader) -> Annotated:
-    with _opened(one.where):
-        size = width, height = _stated_size(one.entry)
-        if not (width and height):
-            height, width = _size_of(one.path)
-        rows = []
-        for marked in one.annotations:
-            where = f"{one.where}, annotation {marked['id']}"
-            x, y, w, h = marked["bbox"]
-            corners = [x / width, y / height, (x + w) / width, (y + h) / height]
-            area = marked.get("area", w * h) / (width * height)
-            if marked["category_id"] not in numbers:
-                raise FormatError(f"{where}: there is no category {marked['category_id']!r}.")
-            number = numbers[marked["category_id"]]
-            rows.append((where, number, corners, bool(marked.get("iscrowd")), area))
-        return reader.annotated(one.path, rows, size)
+class _VocObject(Record):
+    name: Typed[str, Field(min_length=1)]
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    difficult: bool = False
+
+
+class _VocFile(Record):
+    filename: str = ""
+    width: Typed[float, Field(ge=0)] = 0
+    height: Typed[float, Field(ge=0)] = 0
+
+
+_Objects = list[tuple[str, _VocObject]]
+"""Objects, and where they are written."""
 
 
 def read_voc(config: BoxPlaces) -> Found:
     """`Annotations/NAME.xml` and `JPEGImages/`, of each name in `ImageSets/Main/train.txt`.
 
-    Instead of a list of names a folder of XML files, too, beside their pictures. The classes are
+    Instead of a list of names a folder of XML files, too, beside their pictures. A picture is
+    called as its XML file; only if there is no such picture, `filename` names it. The classes are
     `class_names`, or else the names in the training data by alphabet.
     """
-    root = root_of(config)
+    root, checks = root_of(config), Checks(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
-    objects: dict[str, list[tuple[Path, Size, list[tuple[Any, ...]]]]] = {}
+    objects: dict[str, list[tuple[Path, Path, Size, _Objects]]] = {}
     for split, lists in places(config, "ImageSets/Main/{}.txt").items():
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
                 files, folder = sorted(one.glob("*.xml")), usual if usual.is_dir() else one
             else:
-                with _opened(one):
-                    lines = [line.split() for line in one.read_text().splitlines() if line.strip()]
-                files, folder = [root / f"Annotations/{name[0]}.xml" for name in lines], usual
-            objects[split] += [_of_voc(file, folder) for file in files]
-    found = {row[1] for *_, rows in objects.get("train", []) for row in rows}
+                lines = filter(None, map(str.strip, lines_of(read_text(one, config.encoding))))
+                files, folder = [_listed(root / "Annotations", line) for line in lines], usual
+            for file in files:
+                with checks.at(file):
+                    objects[split].append((file, *_of_voc(file, folder, checks)))
+    found = {one.name for *_, rows in objects.get("train", []) for _, one in rows}
     names = config.class_names or sorted(found)
-    reader, numbers = _Reader(config.bad_boxes), {name: i for i, name in enumerate(names)}
-    parts = {
-        split: [
-            reader.annotated(
-                picture, [(w, _class_of(name, numbers, w), *rest) for w, name, *rest in rows], size
-            )
-            for picture, size, rows in several
-        ]
-        for split, several in objects.items()
-    }
-    reader.tell()
+    parts: dict[str, list[Annotated]] = {}
+    for split, pictures in objects.items():
+        parts[split] = []
+        for file, picture, size, rows in pictures:
+            boxes: list[_Box] = []
+            for where, one in rows:
+                with checks.at(where):
+                    # Pixels are counted from 1, and the last one belongs to the box.
+                    corners = one.xmin - 1, one.ymin - 1, one.xmax, one.ymax
+                    boxes.append(_Box(where, _number_of(one.name, names), corners, one.difficult))
+            parts[split].append(_annotated(checks, picture, str(file), boxes, size))
+    checks.warn()
     return names, parts
 
 
-def _of_voc(file: Path, folder: Path) -> tuple[Path, Size, list[tuple[Any, ...]]]:
-    """A picture, its stated size, and rows (where, name, corners, difficult, None)."""
+def _listed(folder: Path, line: str) -> Path:
+    """Return the XML file of a line: `NAME`, or `NAME -1` in a list for one class."""
+    whole = folder / f"{line}.xml"
+    return whole if whole.is_file() else folder / f"{line.split()[0]}.xml"
+
+
+def _of_voc(file: Path, folder: Path, checks: Checks) -> tuple[Path, Size, _Objects]:
+    """Return a picture, its stated size, and its objects."""
     path: list[str] = []
     top: dict[str, str] = {}
-    objects: list[dict[str, Any]] = []
+    objects: list[tuple[str, dict[str, str]]] = []
 
     def start(name: str, _: object) -> None:
         path.append(name)
         if path[1:] == ["object"]:
-            objects.append({"line": parser.CurrentLineNumber})
+            objects.append((f"{file}, line {parser.CurrentLineNumber}", {}))
 
     def text(value: str) -> None:
-        holder = objects[-1] if path[1:2] == ["object"] else top
+        holder = objects[-1][1] if path[1:2] == ["object"] else top
         key = path[-1] if len(path) < 4 or path[2] == "bndbox" else ""
-        holder[key] = holder.get(key, "") + value.strip()
+        holder[key] = holder.get(key, "") + value
 
     def refused(*_: object) -> None:
-        raise FormatError(f"{file} declares a document type, which annotations do not need.")
+        raise FormatError("It declares a document type, which annotations do not need.")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
     parser.EndElementHandler = lambda _: path.pop()
     parser.StartDoctypeDeclHandler = refused
-    with _opened(file):
+    try:
         parser.Parse(file.read_bytes(), True)
-        picture = folder / (top.get("filename") or f"{file.stem}.jpg")
-        size = width, height = _stated_size(top)
-        if not (width and height):
-            height, width = _size_of(picture)
-    rows = []
-    for one in objects:
-        where = f"{file}, line {one['line']}"
-        with _opened(where):
-            x1, y1, x2, y2 = (float(one[k]) for k in ("xmin", "ymin", "xmax", "ymax"))
-            # Pixels are counted from 1, and the last one belongs to the box.
-            corners = [(x1 - 1) / width, (y1 - 1) / height, x2 / width, y2 / height]
-            rows.append((where, one["name"], corners, one.get("difficult") == "1", None))
-    return picture, size, rows
+    except expat.ExpatError as error:
+        raise ValueError(str(error)) from error
+    stated = _VocFile.model_validate(_stripped(top))
+    rows: _Objects = []
+    for where, values in objects:
+        with checks.at(where):
+            rows.append((where, _VocObject.model_validate(_stripped(values))))
+    return _picture_of(file, folder, stated.filename), (stated.width, stated.height), rows
+
+
+def _stripped(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values without the space around them; empty values are left out."""
+    return {key: value.strip() for key, value in values.items() if value.strip()}
+
+
+def _picture_of(file: Path, folder: Path, filename: str) -> Path:
+    """Return the picture of an XML file: of the same stem, or else the one that it names."""
+    named = folder / Path(filename.replace("\\", "/")).name
+    suffixes = [named.suffix, *IMAGE_EXTENSIONS, *map(str.upper, IMAGE_EXTENSIONS)]
+    pictures = (folder / f"{file.stem}{suffix}" for suffix in suffixes if suffix)
+    picture = next(filter(Path.is_file, pictures), folder / f"{file.stem}.jpg")
+    # A picture with an XML file of its own does not belong to another XML file.
+    is_free = bool(filename) and not file.with_name(f"{named.stem}.xml").is_file()
+    return named if is_free and not picture.is_file() else picture
 
 
 def read_yolo(config: BoxPlaces) -> Found:
     """`images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
-    Centre and size are shares of the picture; one without a file of labels has no boxes. The
-    classes are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
+    Center and size are shares of the picture. A line `class x1 y1 x2 y2 x3 y3 …` is a polygon, of
+    which the bounding box is taken. A picture without a file of labels has no boxes. The classes
+    are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
-    root = root_of(config)
+    root, checks = root_of(config), Checks(config)
     pattern = "{}/images" if (root / "train" / "images").is_dir() else "images/{}"
     folders = places(config, pattern)
-    names = config.class_names or _names_of_yolo(root)
-    reader = _Reader(config.bad_boxes)
-    parts = {
-        split: [
-            reader.annotated(Path(picture), _of_yolo(Path(picture), len(names)))
-            for folder in several
-            for picture in pictures_in(folder)
-        ]
-        for split, several in folders.items()
-    }
-    reader.tell()
+    names = config.class_names or _names_of_yolo(root, config.encoding)
+    parts: dict[str, list[Annotated]] = {}
+    for split, several in folders.items():
+        parts[split] = []
+        for folder in several:
+            files: set[Path] = set()
+            for picture in map(Path, pictures_in(folder)):
+                file = _label_file(picture)
+                files.add(file)
+                boxes = _of_yolo(file, len(names), config.encoding, checks)
+                parts[split].append(_annotated(checks, picture, str(file), boxes, unit="share"))
+            labels = _label_file(Path(folder) / "any.jpg").parent
+            others = () if labels == Path(folder) else {*labels.rglob("*.txt")} - files
+            for file in sorted(others):
+                if file.name != "classes.txt":
+                    with checks.at(file):
+                        raise FormatError("There is no picture for this file of labels.")
+    checks.warn()
     return names, parts
 
 
-def _names_of_yolo(root: Path) -> list[str]:
-    if (root / "data.yaml").is_file():
-        names: Any = read_yaml(root / "data.yaml").get("names", [])
-        return [str(n) for n in (names.values() if isinstance(names, Mapping) else names)]
+class _AsWritten(yaml.BaseLoader):
+    """Load scalars as strings, so that `yes` is no boolean. Refuse keys that occur twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if len({*keys}) < len(keys):
+            raise yaml.YAMLError(f"a key occurs twice among {', '.join(keys)}")
+        return super().construct_mapping(node, deep)
+
+
+class _YoloFile(Record):
+    names: list[str] | dict[int, str]
+    nc: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.names, dict) and sorted(self.names) != list(range(len(self.names))):
+            raise ValueError(f"the numbers of the names are not 0 to {len(self.names) - 1}")
+        if self.nc not in (None, len(self.names)):
+            raise ValueError(f"nc is {self.nc}, but there are {len(self.names)} names")
+        return self
+
+
+def _names_of_yolo(root: Path, encoding: str | None) -> list[str]:
+    file = root / "data.yaml"
+    if file.is_file():
+        try:
+            content = yaml.load(read_text(file, encoding), Loader=_AsWritten)  # noqa: S506
+            names = _YoloFile.model_validate(content).names
+        except yaml.YAMLError as error:
+            raise FormatError(f"{file} is no YAML: {error}.") from error
+        except ValidationError as error:
+            fix = "correct it, or list the names of the classes in data.class_names"
+            raise FormatError(f"{file}{reason(error)}", fix=fix) from error
+        return names if isinstance(names, list) else [names[number] for number in sorted(names)]
     if (root / "classes.txt").is_file():
-        lines = (root / "classes.txt").read_text().splitlines()
+        lines = lines_of(read_text(root / "classes.txt", encoding))
         return [line.strip() for line in lines if line.strip()]
     raise ConfigError(
         f"{root} holds neither data.yaml nor classes.txt.",
@@ -257,56 +303,51 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def _of_yolo(picture: Path, num_classes: int) -> list[tuple[Any, ...]]:
+class _YoloLine(Record):
+    class_id: int
+    # Programs round, or let polygons end a little outside of the picture.
+    values: list[Typed[float, Field(ge=-0.01, le=1.01)]]
+
+    def corners(self) -> tuple[float, float, float, float]:
+        if len(self.values) == 4:
+            x, y, w, h = self.values
+            return x - w / 2, y - h / 2, x + w / 2, y + h / 2
+        if len(self.values) < 6 or len(self.values) % 2:
+            raise ValueError(
+                f"there are {len(self.values)} numbers after the class, instead of 4 of a box or "
+                "x and y of at least 3 points"
+            )
+        xs, ys = self.values[::2], self.values[1::2]
+        return min(xs), min(ys), max(xs), max(ys)
+
+
+def _label_file(picture: Path) -> Path:
     parts = list(picture.with_suffix(".txt").parts)
     if "images" in parts:
         parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-    file = Path(*parts)
-    rows = []
-    for number, line in enumerate(file.read_text().splitlines() if file.is_file() else [], 1):
+    return Path(*parts)
+
+
+def _of_yolo(file: Path, num_classes: int, encoding: str | None, checks: Checks) -> list[_Box]:
+    boxes: list[_Box] = []
+    for number, text in enumerate(lines_of(read_text(file, encoding)) if file.is_file() else [], 1):
         where = f"{file}, line {number}"
-        if not line.strip():
+        if not text.strip():
             continue
-        with _opened(where):
-            class_id, x, y, w, h = (float(value) for value in line.split())
-            if class_id not in range(num_classes):
-                raise ValueError(f"class {class_id:g} of {num_classes}")
-            corners = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
-            rows.append((where, int(class_id), corners, False, None))
-    return rows
+        with checks.at(where):
+            class_id, *values = text.split()
+            line = _YoloLine(class_id=class_id, values=values)  # type: ignore[arg-type]
+            if line.class_id not in range(num_classes):
+                raise ValueError(f"class {line.class_id} of {num_classes} classes")
+            boxes.append(_Box(where, line.class_id, line.corners()))
+    return boxes
 
 
-def _class_of(name: str, numbers: Mapping[str, int], where: str) -> int:
-    if name not in numbers:
+def _number_of(name: str, names: Sequence[str]) -> int:
+    if name not in names:
         raise FormatError(
-            f"{where}: {name!r} is no class.",
-            expected=", ".join(numbers),
+            f"{name!r} is no class.",
+            expected=", ".join(names),
             fix="add the class to data.class_names",
         )
-    return numbers[name]
-
-
-def _stated_size(of: Mapping[str, Any]) -> Size:
-    return float(of.get("width") or 0), float(of.get("height") or 0)
-
-
-def _size_of(picture: Path) -> tuple[float, float]:
-    with open(picture, "rb") as file:
-        return image_header(file.read(_HEADER_BYTES)).upright_size
-
-
-class _opened:  # noqa: N801 - a context manager
-    """Say in which file, and where in it, something was wrong."""
-
-    def __init__(self, where: str | Path) -> None:
-        self._where = where
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, OSError):
-            raise ConfigError(f"{self._where} cannot be read: {error}.") from error
-        if isinstance(
-            error, KeyError | ValueError | TypeError | expat.ExpatError
-        ) and not isinstance(error, FormatError):
-            raise FormatError(f"{self._where} is damaged: {error!r}.") from error
+    return names.index(name)

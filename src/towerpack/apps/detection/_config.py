@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator
 
 from towerpack._core.naming import alike
-from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData, Training
+from towerpack.apps._config import AnnotatedData, AppConfig, DecayedNetwork, Training
 from towerpack.config import Name, Regex
 from towerpack.zoo import has_pretrained
 
@@ -21,7 +21,7 @@ BACKBONE: Final = {
 }
 
 
-class DataConfig(PictureData):
+class DataConfig(AnnotatedData):
     """Pictures with boxes, and their way to a network's input."""
 
     inputter: Name = "coco"
@@ -29,12 +29,8 @@ class DataConfig(PictureData):
     train: str | list[str] | None = None
     "Below path; several are joined. coco: JSON files; voc: lists of names, or folders of XML; "
     "yolo: folders of pictures."
-    images: str | None = None
-    "coco, voc: the folder of the pictures below path, where it is not the usual one."
     class_names: list[str] | None = None
     "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
-    bad_boxes: Literal["error", "skip"] = "error"
-    "What boxes do that have no area within their picture; skip: they are counted and left out."
     size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input; pictures are stretched to it."
     augmenter: Name = "ssd_lite"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,6 @@ def _decoded(one: Annotated) -> Datapoint:
     """Picture, boxes in pixels, class ids, crowd, areas, size."""
     picture = colours(3).augment(read_picture(one.picture))
     h, w = picture.shape[:2]
-    one.check_size(h, w)
     boxes = one.boxes * np.array([w, h, w, h], np.float32)
     crowd = np.zeros(len(boxes), bool) if one.crowd is None else one.crowd
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -103,7 +104,7 @@ class DetectionInputter(FilesInputter):
         """As annotations say.
 
         Raises:
-            ConfigError: There are no classes, pictures or boxes.
+            ConfigError: There are no classes, pictures or boxes, or a picture is missing.
             FormatError: Annotations are damaged.
         """
         names, parts = self._read(self.config)
@@ -113,6 +114,11 @@ class DetectionInputter(FilesInputter):
             raise ConfigError(
                 "There is nothing to detect.", got=f"{len(names)} classes; {', '.join(counts)}"
             )
+        if len({*names}) < len(names):
+            raise ConfigError("A class is named twice.", got=", ".join(names))
+        for one in itertools.chain(*parts.values()):
+            if not Path(one.picture).is_file():
+                raise ConfigError(f"There is no picture {one.picture}.")
         return names, parts
 
     def decoder(self) -> Callable[[Any], Any]:

@@ -6,22 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData
+from towerpack.apps._config import AnnotatedData, AppConfig, DecayedNetwork
 from towerpack.config import Name
 
 Side = Annotated[int, Field(ge=1)]
 Byte = Annotated[int, Field(ge=0, le=255)]
 
 
-class DataConfig(PictureData):
+class DataConfig(AnnotatedData):
     """Pictures and pictures of labels, and their way to a network's input."""
 
     inputter: Name = "csv"
     "csv (lines `image,label`), coco (instances as JSON), or module:name."
     train: str | list[str] | None = None
     "CSV or JSON files below path; several are joined."
-    images: str | None = None
-    "COCO: the folder of the pictures, below path; null where annotations say it."
     classes: str | None = None
     "A file below path with a class a line, `name` or `name,red,green,blue`; null: classes.txt."
     class_names: list[str] | None = None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._coco import read_instances
+from towerpack.apps._annotations import Checks
+from towerpack.apps._coco import Id, MaskInstance, Runs, read_instances
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._label_pictures import draw_instances
+from towerpack.apps._label_pictures import LabelPicture, draw_instances, open_labels
 from towerpack.apps._pictures import FilesInputter, listed, read_picture
 from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
@@ -21,9 +24,12 @@ from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponents, DataFlow
 from towerpack.dataflow.images import AugmentorList
+from towerpack.dataflow.images._image import upright
 from towerpack.ops.geometry import colours
 
 _HERE = "towerpack.apps.segmentation"
+_LOOKED_AT: Final = 128
+_BACKGROUND: Final = re.compile("_*background_*", re.IGNORECASE)  # LabelMe: _background_
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
     {name: f"{_HERE}.augmenters:{name}" for name in ("none", "fcn", "unet", "efficientnet_lite")},
@@ -36,13 +42,17 @@ class Scene:
 
     Attributes:
         picture: Name of the file.
-        labels: Name of the label picture, or COCO's annotations.
+        labels: Name of the label picture, or COCO's instances.
         where: What lists it.
     """
 
     picture: str
-    labels: str | Sequence[Mapping[str, Any]]
+    labels: str | Sequence[MaskInstance]
     where: str
+
+    def label_picture(self) -> LabelPicture:
+        """Open the label picture."""
+        return open_labels(str(self.labels), f"{self.where}: the label picture {self.labels}")
 
 
 @dataclass(frozen=True)
@@ -51,15 +61,19 @@ class _Decode:
 
     classes: Classes
     channels: int
-    categories: Mapping[int, int]
+    categories: Mapping[Id, int]
+    checks: Checks
 
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
+        turn = self.checks.orientation(scene.picture)
         if isinstance(scene.labels, str):
-            label = self.classes.read(scene.labels, scene.where)
+            label = self.classes.read(scene.label_picture())
         else:
-            label = draw_instances(scene.labels, size, self.categories, VOID, scene.where)
+            stored = size[::-1] if turn > 4 else size
+            label = draw_instances(scene.labels, stored, self.categories, VOID)
+        label = upright(label[..., None], turn)[..., 0]
         if label.shape != size:
             raise FormatError(
                 f"{scene.where}: the picture and its labels differ in size.",
@@ -87,7 +101,7 @@ class SceneInputter(FilesInputter):
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
         self.config, self.augmenter = config, augmenter
         self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
-        self.categories: Mapping[int, int] = {}
+        self.categories: Mapping[Id, int] = {}
         super().__init__(config)
 
     @property
@@ -97,7 +111,8 @@ class SceneInputter(FilesInputter):
 
     def decoder(self) -> Callable[[Any], Any]:
         """Of scenes."""
-        return _Decode(self.classes, self.config.channels, self.categories)
+        checks = Checks(self.config)
+        return _Decode(self.classes, self.config.channels, self.categories, checks)
 
     def _as_json(self, classes: Classes) -> Any:
         return {**asdict(classes), "void": sorted(classes.void)}
@@ -105,7 +120,8 @@ class SceneInputter(FilesInputter):
     def _from_json(self, content: Any) -> Classes:
         colours = tuple(tuple(colour) for colour in content["colours"])
         void = frozenset(content["void"])
-        return Classes(tuple(content["names"]), colours, void, content["by_colour"])
+        levels = tuple(tuple(pair) for pair in content.get("levels", ()))
+        return Classes(tuple(content["names"]), colours, void, content["by_colour"], levels)
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """The classes and the scenes of each split: of lines `image,label` in CSV files."""
@@ -119,7 +135,32 @@ class SceneInputter(FilesInputter):
             ]
             for split, files in places(self.config, "{}.csv").items()
         }
-        return Classes.of(self.config), parts
+        return self._looked_at(Classes.of(self.config), parts), parts
+
+    def _looked_at(self, classes: Classes, parts: Mapping[str, Sequence[Scene]]) -> Classes:
+        """Check label pictures, evenly spread over each split; return classes that fit them.
+
+        Raises:
+            FormatError: A label picture does not fit its picture or the classes.
+        """
+        checks, levels = Checks(self.config), dict[int, Scene]()
+        for scenes in parts.values():
+            for scene in scenes[:: -(-len(scenes) // _LOOKED_AT)]:
+                label = scene.label_picture()
+                size = label.pixels.shape[1], label.pixels.shape[0]
+                checks.header(Path(scene.picture), scene.where, size)
+                if label.is_gray:
+                    found = dict.fromkeys(np.unique(label.pixels).tolist(), scene)
+                    levels = found | levels
+                else:
+                    classes.read(label)
+        if self._kept is None:
+            classes = classes.for_levels(levels, self.config.void)
+        elif self._kept.levels:
+            classes = replace(classes, levels=self._kept.levels, void=self._kept.void)
+        for scene in dict.fromkeys(levels.values()):
+            classes.read(scene.label_picture())
+        return classes
 
     def flow(self, split: Split) -> DataFlow:
         training, size = split == "train", self.config.size
@@ -134,20 +175,34 @@ class SceneInputter(FilesInputter):
 
 
 class CocoInputter(SceneInputter):
-    """COCO's instances. The classes are the categories, after `background`."""
+    """COCO's instances. The classes are `background` and the other categories."""
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """As the annotations say."""
-        names, found = read_instances(self.config, self.config.images)
-        self.categories = {number: i + 1 for i, number in enumerate(names)}
-        parts = {
-            split: [
-                Scene(str(one.path), one.annotations, f"{one.where}, {one.path.name}")
-                for one in several
-            ]
-            for split, several in found.items()
-        }
-        return Classes.of(self.config, ["background", *names.values()]), parts
+        checks = Checks(self.config)
+        names, found = read_instances(self.config, checks, MaskInstance)
+        objects = list(dict.fromkeys(n for n in names.values() if not _BACKGROUND.fullmatch(n)))
+        labels = {name: label for label, name in enumerate(objects, 1)}
+        self.categories = {key: labels.get(name, 0) for key, name in names.items()}
+        parts: dict[str, list[Scene]] = {}
+        for split, pictures in found.items():
+            parts[split] = []
+            for one in pictures:
+                header = checks.header(one.path, one.where, one.size)
+                rows: list[tuple[MaskInstance, str]] = []
+                for mask in one.annotations:
+                    where = f"{one.where}, annotation {mask.id}"
+                    with checks.at(where):
+                        if isinstance(mask.segmentation, Runs):
+                            height, width = mask.segmentation.size
+                            checks.header(one.path, where, (width, height))
+                        rows.append((mask, where))
+                corners = [mask.corners for mask, _ in rows]
+                good = checks.boxes(one.path, header, [where for _, where in rows], corners)[1]
+                kept = [mask for (mask, _), is_good in zip(rows, good, strict=True) if is_good]
+                parts[split].append(Scene(str(one.path), kept, f"{one.where}, {one.path.name}"))
+        checks.warn()
+        return Classes.of(self.config, ["background", *objects]), parts
 
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
