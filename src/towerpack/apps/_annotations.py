@@ -52,6 +52,7 @@ class Checks:
     def __init__(self, config: AnnotationPlaces) -> None:
         self._skips = config.bad_boxes == "skip"
         self._boxes_on = config.boxes_on
+        self._other = "upright" if config.boxes_on == "stored" else "stored"
         self._skipped: list[str] = []
         self._turned: list[Path] = []
 
@@ -85,12 +86,11 @@ class Checks:
         header = read_header(picture)
         size, other = _sizes(header, self._boxes_on)
         if all(stated) and stated != size:
-            turned = "upright" if self._boxes_on == "stored" else "stored"
             raise FormatError(
                 f"{where}: the picture {picture} and its annotations differ in size.",
                 got="annotations of {:g} x {:g} pixels".format(*stated),
                 expected="{:g} x {:g}, the size of the {} picture".format(*size, self._boxes_on),
-                fix=f"set data.boxes_on to {turned}: EXIF turns the picture, and they fit otherwise"
+                fix=f"set data.boxes_on to {self._other}, because EXIF turns the picture"
                 if stated == other
                 else "annotate the picture as it is now",
             )
@@ -114,10 +114,12 @@ class Checks:
             unit: "pixel", or "share" of the picture.
         """
         values = np.array(corners, np.float64).reshape(-1, 4)
+        fix = None
         if unit == "pixel":
             size, other = _sizes(header, self._boxes_on)
             if (values > np.tile(size, 2) + 1).any() and (values <= np.tile(other, 2) + 1).all():
                 self._turned.append(picture)
+                fix = f"set data.boxes_on to {self._other}"
             values = values / np.tile(size, 2)
         shares, good = clip_boxes(values, 1, 1)
         for bad in np.flatnonzero(~good).tolist():
@@ -126,6 +128,7 @@ class Checks:
                     "A box has no area within its picture.",
                     got=", ".join(f"{100 * value:.4g} %" for value in values[bad]),
                     expected="x1 < x2 and y1 < y2",
+                    fix=fix,
                 )
         orientation = header.orientation if self._boxes_on == "stored" else 1
         if orientation > 4:
@@ -150,7 +153,7 @@ class Checks:
                 "Set data.boxes_on to %s if annotations were measured so.",
                 len(self._turned),
                 self._turned[0],
-                "upright" if self._boxes_on == "stored" else "stored",
+                self._other,
             )
 
 

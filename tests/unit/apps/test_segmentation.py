@@ -182,9 +182,7 @@ def test_coco_small_things_lie_over_large_ones_and_crowds_are_void(tmp_path: Pat
     assert (label[:, 16:20] == 255).all() and (label == 255).sum() == 80
     annotations[0]["category_id"] = 4
     file.write_text(json.dumps(whole))
-    with pytest.raises(
-        FormatError, match="instances_train.json, annotation 1: There is no category 4"
-    ):
+    with pytest.raises(FormatError, match=r"train.json, annotation 1: There is no category 4"):
         list(inputter(tmp_path, inputter="coco", void=[], validation=0).flow("train"))
 
 
