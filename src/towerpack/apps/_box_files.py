@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated as Typed
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from xml.parsers import expat
 
 import numpy as np
@@ -16,11 +16,15 @@ from pydantic import Field, ValidationError, model_validator
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_text
-from towerpack.apps._annotations import AnnotationPlaces, Checks, Record, Size, reason
+from towerpack.apps._annotations import Checks, Record, Size, reason
 from towerpack.apps._coco import BoxInstance, read_instances
 from towerpack.apps._pictures import pictures_in
 from towerpack.apps._splits import places, root_of
+from towerpack.dataflow.images import ImageHeader
 from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
+
+if TYPE_CHECKING:
+    from towerpack.apps.detection._config import DataConfig
 
 
 @dataclass(frozen=True)
@@ -43,75 +47,52 @@ class Annotated:
     areas: NDArray[np.float32] | None = None
 
 
-class BoxPlaces(AnnotationPlaces, Protocol):
-    """The part of a recipe that says where pictures and their boxes lie."""
-
-    @property
-    def class_names(self) -> list[str] | None: ...
-    @property
-    def encoding(self) -> str | None: ...
-
-
 Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
 """Names of the classes, and the pictures of each split."""
 
 
-class _Box(NamedTuple):
-    """A box, where it is written, and the area of its object in pixels if it is known."""
-
-    where: str
-    class_id: int
-    corners: Sequence[float]
-    crowd: bool = False
-    area: float | None = None
-
-
-def _annotated(
-    checks: Checks,
-    picture: Path,
-    where: str,
-    boxes: Sequence[_Box],
-    stated: Size = (0, 0),
-    unit: Literal["pixel", "share"] = "pixel",
-) -> Annotated:
-    """Return a picture with its boxes. `where` names the file of the annotations."""
-    header = checks.header(picture, where, stated)
-    corners = [box.corners for box in boxes]
-    shares, good = checks.boxes(picture, header, [box.where for box in boxes], corners, unit)
-    kept = [box for box, is_good in zip(boxes, good, strict=True) if is_good]
-    pixels = np.float32(header.width * header.height)
-    areas = np.array([box.area for box in kept], np.float32) / pixels
-    return Annotated(
-        str(picture),
-        shares[good].astype(np.float32),
-        np.array([box.class_id for box in kept], np.int32),
-        np.array([box.crowd for box in kept], np.bool_),
-        None if np.isnan(areas).any() else areas,
-    )
-
-
-def read_coco(config: BoxPlaces) -> Found:
+def read_coco(config: DataConfig) -> Found:
     """Instances of COCO; the classes are the categories in the order of their ids."""
     if config.class_names is not None:
         raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
-    checks = Checks(config)
-    names, found = read_instances(config, checks, BoxInstance)
+    names, found = read_instances(config, BoxInstance)
     classes = list(dict.fromkeys(names.values()))
-    numbers = {key: classes.index(name) for key, name in names.items()}
     parts: dict[str, list[Annotated]] = {}
     for split, pictures in found.items():
         parts[split] = []
-        for one in pictures:
-            boxes: list[_Box] = []
-            for instance in one.annotations:
-                x, y, w, h = instance.bbox
-                where = f"{one.where}, annotation {instance.id}"
-                area = w * h if instance.area is None else instance.area
-                corners, crowd = (x, y, x + w, y + h), bool(instance.iscrowd)
-                boxes.append(_Box(where, numbers[instance.category_id], corners, crowd, area))
-            parts[split].append(_annotated(checks, one.path, one.where, boxes, one.size))
-    checks.warn()
+        for path, header, instances, boxes in pictures:
+            ids = [classes.index(names[one.category_id]) for one in instances]
+            areas = [
+                one.bbox[2] * one.bbox[3] if one.area is None else one.area for one in instances
+            ]
+            parts[split].append(
+                Annotated(
+                    str(path),
+                    boxes.astype(np.float32),
+                    np.array(ids, np.int32),
+                    np.array([one.iscrowd for one in instances], np.bool_),
+                    np.array(areas, np.float32) / np.float32(header.width * header.height),
+                )
+            )
     return classes, parts
+
+
+class _Box(NamedTuple):
+    where: str
+    class_id: int
+    corners: tuple[float, float, float, float]
+    is_difficult: bool = False
+
+
+def _annotated(
+    checks: Checks, picture: Path, header: ImageHeader, boxes: Sequence[_Box]
+) -> Annotated:
+    """Return a picture with those of its boxes that are good."""
+    corners = [box.corners for box in boxes]
+    shares, good = checks.boxes(header, [box.where for box in boxes], corners)
+    ids = np.array([box.class_id for box in boxes], np.int32)
+    crowd = np.array([box.is_difficult for box in boxes], np.bool_)
+    return Annotated(str(picture), shares[good].astype(np.float32), ids[good], crowd[good])
 
 
 class _VocObject(Record):
@@ -133,7 +114,7 @@ _Objects = list[tuple[str, _VocObject]]
 """Objects, and where they are written."""
 
 
-def read_voc(config: BoxPlaces) -> Found:
+def read_voc(config: DataConfig) -> Found:
     """`Annotations/NAME.xml` and `JPEGImages/`, of each name in `ImageSets/Main/train.txt`.
 
     Instead of a list of names a folder of XML files, too, beside their pictures. A picture is
@@ -166,7 +147,8 @@ def read_voc(config: BoxPlaces) -> Found:
                     # Pixels are counted from 1, and the last one belongs to the box.
                     corners = one.xmin - 1, one.ymin - 1, one.xmax, one.ymax
                     boxes.append(_Box(where, _number_of(one.name, names), corners, one.difficult))
-            parts[split].append(_annotated(checks, picture, str(file), boxes, size))
+            header = checks.header(picture, str(file), size)
+            parts[split].append(_annotated(checks, picture, header, boxes))
     checks.warn()
     return names, parts
 
@@ -228,7 +210,7 @@ def _picture_of(file: Path, folder: Path, filename: str) -> Path:
     return named if is_free and not picture.is_file() else picture
 
 
-def read_yolo(config: BoxPlaces) -> Found:
+def read_yolo(config: DataConfig) -> Found:
     """`images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
     Center and size are shares of the picture. A line `class x1 y1 x2 y2 x3 y3 …` is a polygon, of
@@ -247,8 +229,9 @@ def read_yolo(config: BoxPlaces) -> Found:
             for picture in map(Path, pictures_in(folder)):
                 file = _label_file(picture)
                 files.add(file)
-                boxes = _of_yolo(file, len(names), config.encoding, checks)
-                parts[split].append(_annotated(checks, picture, str(file), boxes, unit="share"))
+                header = checks.header(picture, str(file))
+                boxes = _of_yolo(file, checks, len(names), checks.size(header), config.encoding)
+                parts[split].append(_annotated(checks, picture, header, boxes))
             labels = _label_file(Path(folder) / "any.jpg").parent
             others = () if labels == Path(folder) else {*labels.rglob("*.txt")} - files
             for file in sorted(others):
@@ -308,17 +291,16 @@ class _YoloLine(Record):
     # Programs round, or let polygons end a little outside of the picture.
     values: list[Typed[float, Field(ge=-0.01, le=1.01)]]
 
-    def corners(self) -> tuple[float, float, float, float]:
-        if len(self.values) == 4:
-            x, y, w, h = self.values
-            return x - w / 2, y - h / 2, x + w / 2, y + h / 2
-        if len(self.values) < 6 or len(self.values) % 2:
-            raise ValueError(
-                f"there are {len(self.values)} numbers after the class, instead of 4 of a box or "
-                "x and y of at least 3 points"
-            )
+    def corners(self, width: float, height: float) -> tuple[float, float, float, float]:
+        count = len(self.values)
         xs, ys = self.values[::2], self.values[1::2]
-        return min(xs), min(ys), max(xs), max(ys)
+        if count == 4:
+            (x, w), (y, h) = xs, ys
+            xs, ys = [x - w / 2, x + w / 2], [y - h / 2, y + h / 2]
+        elif count < 6 or count % 2:
+            expected = "4 of a box, or x and y of at least 3 points"
+            raise ValueError(f"there are {count} numbers after the class, instead of {expected}")
+        return width * min(xs), height * min(ys), width * max(xs), height * max(ys)
 
 
 def _label_file(picture: Path) -> Path:
@@ -328,18 +310,19 @@ def _label_file(picture: Path) -> Path:
     return Path(*parts)
 
 
-def _of_yolo(file: Path, num_classes: int, encoding: str | None, checks: Checks) -> list[_Box]:
+def _of_yolo(
+    file: Path, checks: Checks, num_classes: int, size: Size, encoding: str | None
+) -> list[_Box]:
     boxes: list[_Box] = []
     for number, text in enumerate(lines_of(read_text(file, encoding)) if file.is_file() else [], 1):
-        where = f"{file}, line {number}"
-        if not text.strip():
+        where, fields = f"{file}, line {number}", text.split()
+        if not fields:
             continue
         with checks.at(where):
-            class_id, *values = text.split()
-            line = _YoloLine(class_id=class_id, values=values)  # type: ignore[arg-type]
+            line = _YoloLine.model_validate({"class_id": fields[0], "values": fields[1:]})
             if line.class_id not in range(num_classes):
                 raise ValueError(f"class {line.class_id} of {num_classes} classes")
-            boxes.append(_Box(where, line.class_id, line.corners()))
+            boxes.append(_Box(where, line.class_id, line.corners(*size)))
     return boxes
 
 

@@ -223,20 +223,23 @@ BAD_MASKS = {
 }
 # Not of one annotation, so that they cannot be left out.
 BAD_FILES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "category twice": (put("categories", 1, id=7), "category id 7 occurs twice"),
-    "category twice as a string": (put("categories", 1, id="7"), "category id 7 occurs twice"),
+    "category twice": (put("categories", 1, id=7), "category id 7 occurs 2 times"),
+    "category twice as a string": (put("categories", 1, id="7"), "category id 7 occurs 2 times"),
     "category without name": (put("categories", 1, name=...), "categories.1.name"),
     "category of no name": (put("categories", 1, name=""), "categories.1.name"),
     "category without id": (put("categories", 1, id=...), "categories.1.id"),
-    "image twice": (put("images", 1, id=5), "image id 5 occurs twice"),
+    "image twice": (put("images", 1, id=5), "image id 5 occurs 2 times"),
     "image without file": (put("images", 1, file_name=...), "images.1.file_name"),
     "image without id": (put("images", 1, id=None), "images.1.id"),
     "another size": (put("images", 1, width=640, height=480), "differ in size"),
     "image not there": (put("images", 1, file_name="c.png"), "no picture .*c.png"),
     "no list": (lambda content: content["annotations"], "is damaged"),
     "no annotations": (lambda content: {**content, "annotations": None}, "annotations"),
-    "no categories": (lambda content: {"images": [], "annotations": []}, "categories"),
-    "no images": (lambda content: {**content, "images": []}, "names no pictures"),
+    "no categories": (
+        lambda content: {k: content[k] for k in ("images", "annotations")},
+        "categories",
+    ),
+    "no images": (lambda content: {**content, "images": []}, "images: List should have at least 1"),
 }
 
 

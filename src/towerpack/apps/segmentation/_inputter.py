@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._annotations import Checks
-from towerpack.apps._coco import Id, MaskInstance, Runs, read_instances
+from towerpack.apps._annotations import Checks, read_header
+from towerpack.apps._coco import Id, MaskInstance, read_instances
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._label_pictures import LabelPicture, draw_instances, open_labels
 from towerpack.apps._pictures import FilesInputter, listed, read_picture
@@ -67,7 +67,7 @@ class _Decode:
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
-        turn = self.checks.orientation(scene.picture)
+        turn = self.checks.orientation(read_header(scene.picture))
         if isinstance(scene.labels, str):
             label = self.classes.read(scene.label_picture())
         else:
@@ -179,29 +179,14 @@ class CocoInputter(SceneInputter):
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """As the annotations say."""
-        checks = Checks(self.config)
-        names, found = read_instances(self.config, checks, MaskInstance)
+        names, found = read_instances(self.config, MaskInstance)
         objects = list(dict.fromkeys(n for n in names.values() if not _BACKGROUND.fullmatch(n)))
         labels = {name: label for label, name in enumerate(objects, 1)}
         self.categories = {key: labels.get(name, 0) for key, name in names.items()}
-        parts: dict[str, list[Scene]] = {}
-        for split, pictures in found.items():
-            parts[split] = []
-            for one in pictures:
-                header = checks.header(one.path, one.where, one.size)
-                rows: list[tuple[MaskInstance, str]] = []
-                for mask in one.annotations:
-                    where = f"{one.where}, annotation {mask.id}"
-                    with checks.at(where):
-                        if isinstance(mask.segmentation, Runs):
-                            height, width = mask.segmentation.size
-                            checks.header(one.path, where, (width, height))
-                        rows.append((mask, where))
-                corners = [mask.corners for mask, _ in rows]
-                good = checks.boxes(one.path, header, [where for _, where in rows], corners)[1]
-                kept = [mask for (mask, _), is_good in zip(rows, good, strict=True) if is_good]
-                parts[split].append(Scene(str(one.path), kept, f"{one.where}, {one.path.name}"))
-        checks.warn()
+        parts = {
+            split: [Scene(str(one.path), one.instances, one.path.name) for one in pictures]
+            for split, pictures in found.items()
+        }
         return Classes.of(self.config, ["background", *objects]), parts
 
 
