@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated as Typed
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Annotated as Typed
 from xml.parsers import expat
 
 import numpy as np
