@@ -91,6 +91,11 @@ def test_docstrings_through_all_commands(here: Path) -> None:
     assert told["count"] == len(docstrings()[::5])
     assert told["accuracy"] > 0.6
     assert told["roc_auc"] > 0.75
+    # The number of `eval`, of what `infer` gives.
+    tested = docstrings()[::5]
+    answered = json.loads(run("infer", "run", *(text for text, _ in tested), "--json"))
+    right = [row["class"] == topic for row, (_, topic) in zip(answered, tested, strict=True)]
+    assert told["accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
     (here / "some.txt").write_text("\n".join(QUESTIONS[:2]) + "\n")
     given = ["some.txt", *QUESTIONS[2:4], "-"]
     rows = json.loads(run("infer", "run", *given, "--json", input=QUESTIONS[4]))

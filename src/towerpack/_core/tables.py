@@ -88,7 +88,7 @@ def read_rows(
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")
     if re.match("sep=.[\r\n]", text):  # Excel takes this as the delimiter.
         delimiter, text = text[4], text[5:]
-    lines = list(itertools.islice(filter(str.strip, io.StringIO(text)), _FIRST_LINES))
+    lines = list(itertools.islice(filter(str.strip, io.StringIO(text, None)), _FIRST_LINES))
     is_csv = name.lower().endswith(".csv")
     if delimiter is None:
         usual = ",;\t" if is_csv else "\t,;"

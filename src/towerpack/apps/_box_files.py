@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from typing import Annotated as Typed
+from typing import Any, Final, NamedTuple, Protocol
 from xml.parsers import expat
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
-from towerpack.apps._annotations import Checks, Record, Size, reason
-from towerpack.apps._coco import BoxInstance, read_instances
-from towerpack.apps._pictures import pictures_in
-from towerpack.apps._splits import places, root_of
-from towerpack.dataflow.images import ImageHeader
+from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
+from towerpack.apps._pictures import header_of, pictures_in
+from towerpack.apps._splits import Places, path_below, places, root_of
+from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
-if TYPE_CHECKING:
-    from towerpack.apps.detection._config import DataConfig
+_LOG = get_logger(__name__)
+_MOST_XML_BYTES: Final = 16 << 20
+
+Size = tuple[float, float]
+Corners = tuple[float, float, float, float]
+"""x1, y1, x2, y2 as shares of the picture."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,14 @@ class Annotated:
 
     Attributes:
         picture: Name of the file.
-        boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the upright picture.
+        boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the picture.
         class_ids: int32 [k].
         crowd: bool [k]: the box holds several objects (COCO), or is not to be counted (VOC's
             `difficult`); None: none does.
         areas: float32 [k]: of the objects, as shares of the picture; None: of their boxes.
+        size: Width and height that the annotations state; zeros where they do not.
+        stored: The boxes were measured on the picture as its pixels are stored, before EXIF's
+            orientation is applied.
     """
 
     picture: str
@@ -45,58 +51,176 @@ class Annotated:
     class_ids: NDArray[np.int32]
     crowd: NDArray[np.bool_] | None = None
     areas: NDArray[np.float32] | None = None
+    size: Size = (0, 0)
+    stored: bool = False
+
+    def on(self, height: int, width: int) -> NDArray[np.float32]:
+        """Return the boxes as shares of the picture as it was decoded: upright, as EXIF says.
+
+        Raises:
+            FormatError: They were measured on a picture of another size.
+        """
+        orientation = header_of(self.picture).orientation if self.stored else 1
+        upright, turned = (width, height), (height, width)
+        expected = turned if orientation > 4 else upright
+        if all(self.size) and self.size != expected:
+            other = self.size == turned and header_of(self.picture).orientation > 4
+            raise FormatError(
+                f"The annotations of {self.picture} are of another size.",
+                got="{:g} x {:g} pixels".format(*self.size),
+                expected="{} x {}, as the picture is {}".format(
+                    *expected, "stored" if self.stored else "shown, upright"
+                ),
+                fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
+                if other
+                else "correct width and height in the annotations, or measure the boxes again",
+            )
+        x1, y1, x2, y2 = self.boxes.T
+        if orientation > 4:
+            x1, y1, x2, y2 = y1, x1, y2, x2
+        if orientation in (2, 3, 6, 7):
+            x1, x2 = 1 - x2, 1 - x1
+        if orientation in (3, 4, 7, 8):
+            y1, y2 = 1 - y2, 1 - y1
+        return np.stack([x1, y1, x2, y2], 1)
+
+
+class BoxPlaces(Places, Protocol):
+    """The part of a recipe that says where pictures and their boxes lie."""
+
+    @property
+    def images(self) -> str | None: ...
+    @property
+    def class_names(self) -> list[str] | None: ...
+    @property
+    def bad_boxes(self) -> str: ...
+    @property
+    def boxes_on(self) -> str: ...
 
 
 Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
 """Names of the classes, and the pictures of each split."""
 
 
-def read_coco(config: DataConfig) -> Found:
+class _Row(NamedTuple):
+    """A box: its place for messages, class, corners, whether it is a crowd, area as a share."""
+
+    where: str
+    name: int | str
+    corners: Corners
+    crowd: bool = False
+    area: float | None = None
+
+
+@dataclass
+class _Reader:
+    """Check boxes, and count those that cannot be used."""
+
+    stored: bool
+    bad: BadAnnotations
+    turned: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, config: BoxPlaces) -> _Reader:
+        return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes))
+
+    def size_of(self, picture: Path, stated: Size, corners: Sequence[Corners]) -> Size:
+        """Width and height of the picture on which boxes were measured: stated, or its own.
+
+        Args:
+            picture: The file.
+            stated: In the annotations, or zeros.
+            corners: Of the boxes, in pixels.
+        """
+        if all(stated):
+            return stated
+        header = header_of(picture)
+        height, width = header.upright_size
+        upright, other = (width, height), (header.width, header.height)
+        found, other = (other, upright) if self.stored else (upright, other)
+        x, y = (max((box[i] for box in corners), default=0) - 1 for i in (2, 3))
+        if found != other and (x > found[0] or y > found[1]) and x <= other[0] and y <= other[1]:
+            self.turned.append(str(picture))
+        return found
+
+    def annotated(
+        self, picture: Path, rows: Sequence[_Row], numbers: Mapping[Any, int], size: Size = (0, 0)
+    ) -> Annotated:
+        """From rows and the numbers of their classes."""
+        corners = np.array([row.corners for row in rows], np.float64).reshape(-1, 4)
+        boxes, good = clip_boxes(corners, 1, 1)
+        kept: list[int] = []
+        for i, row in enumerate(rows):
+            if row.name not in numbers:
+                known = ", ".join(map(str, numbers))
+                self.bad.add(row.where, f"there is no class {row.name!r}, only {known}.")
+            elif not good[i]:
+                got = ", ".join(f"{100 * value:.4g} %" for value in row.corners)
+                self.bad.add(row.where, "a box has no area within its picture.", got)
+            else:
+                kept.append(i)
+        areas = [rows[i].area for i in kept]
+        return Annotated(
+            str(picture),
+            boxes[kept].astype(np.float32),
+            np.array([numbers[rows[i].name] for i in kept], np.int32),
+            np.array([rows[i].crowd for i in kept], np.bool_),
+            None if None in areas else np.array(areas, np.float32),
+            size,
+            self.stored,
+        )
+
+    def tell(self) -> None:
+        """Warn once of what was left out, and of boxes that seem to be of a turned picture."""
+        self.bad.tell()
+        if self.turned:
+            _LOG.warning(
+                "%d pictures have an EXIF orientation and boxes that only fit them %s, such as %s: "
+                "set data.boxes_on=%s if they were measured so.",
+                len(self.turned),
+                *(
+                    ("upright", self.turned[0], "upright")
+                    if self.stored
+                    else ("as they are stored", self.turned[0], "stored")
+                ),
+            )
+
+
+def read_coco(config: BoxPlaces) -> Found:
     """Instances of COCO; the classes are the categories in the order of their ids."""
     if config.class_names is not None:
         raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
-    names, found = read_instances(config, BoxInstance)
-    classes = list(dict.fromkeys(names.values()))
-    parts: dict[str, list[Annotated]] = {}
-    for split, pictures in found.items():
-        parts[split] = []
-        for path, header, instances, boxes in pictures:
-            ids = [classes.index(names[one.category_id]) for one in instances]
-            areas = [
-                one.bbox[2] * one.bbox[3] if one.area is None else one.area for one in instances
-            ]
-            parts[split].append(
-                Annotated(
-                    str(path),
-                    boxes.astype(np.float32),
-                    np.array(ids, np.int32),
-                    np.array([one.iscrowd for one in instances], np.bool_),
-                    np.array(areas, np.float32) / np.float32(header.width * header.height),
-                )
-            )
-    return classes, parts
+    reader = _Reader.of(config)
+    names, found = read_instances(config, config.images, Box, reader.bad)
+    numbers = {key: i for i, key in enumerate(names)}
+    parts = {s: [_of_coco(one, numbers, reader) for one in several] for s, several in found.items()}
+    reader.tell()
+    return list(names.values()), parts
 
 
-class _Box(NamedTuple):
-    where: str
-    class_id: int
-    corners: tuple[float, float, float, float]
-    is_difficult: bool = False
-
-
-def _annotated(
-    checks: Checks, picture: Path, header: ImageHeader, boxes: Sequence[_Box]
-) -> Annotated:
-    """Return a picture with those of its boxes that are good."""
-    corners = [box.corners for box in boxes]
-    shares, good = checks.boxes(header, [box.where for box in boxes], corners)
-    ids = np.array([box.class_id for box in boxes], np.int32)
-    crowd = np.array([box.is_difficult for box in boxes], np.bool_)
-    return Annotated(str(picture), shares[good].astype(np.float32), ids[good], crowd[good])
+def _of_coco(one: CocoPicture[Box], numbers: Mapping[int | str, int], reader: _Reader) -> Annotated:
+    stated = one.entry.width, one.entry.height
+    objects = [(where, found, *found.bbox) for where, found in one.annotations]
+    pixels = [(x, y, x + w, y + h) for _, _, x, y, w, h in objects]
+    with _opened(one.where):
+        width, height = reader.size_of(one.path, stated, pixels)
+    rows = [
+        _Row(
+            where,
+            found.category_id,
+            (x1 / width, y1 / height, x2 / width, y2 / height),
+            found.iscrowd,
+            ((x2 - x1) * (y2 - y1) if found.area is None else found.area) / (width * height),
+        )
+        for (where, found, *_), (x1, y1, x2, y2) in zip(objects, pixels, strict=True)
+    ]
+    return reader.annotated(one.path, rows, numbers, stated)
 
 
 class _VocObject(Record):
-    name: Typed[str, Field(min_length=1)]
+    """An object of PASCAL VOC. Pixels are counted from 1, and the last one belongs to the box."""
+
+    name: str
     xmin: float
     ymin: float
     xmax: float
@@ -104,181 +228,145 @@ class _VocObject(Record):
     difficult: bool = False
 
 
-class _VocFile(Record):
-    filename: str = ""
-    width: Typed[float, Field(ge=0)] = 0
-    height: Typed[float, Field(ge=0)] = 0
+class _VocSize(Record):
+    width: float = 0
+    height: float = 0
 
 
-_Objects = list[tuple[str, _VocObject]]
-"""Objects, and where they are written."""
-
-
-def read_voc(config: DataConfig) -> Found:
+def read_voc(config: BoxPlaces) -> Found:
     """`Annotations/NAME.xml` and `JPEGImages/`, of each name in `ImageSets/Main/train.txt`.
 
-    Instead of a list of names a folder of XML files, too, beside their pictures. A picture is
-    called as its XML file; only if there is no such picture, `filename` names it. The classes are
+    Instead of a list of names a folder of XML files, too, beside their pictures. A picture has the
+    name of its XML file; only where there is none, the name that the file states. The classes are
     `class_names`, or else the names in the training data by alphabet.
     """
-    root, checks = root_of(config), Checks(config)
+    root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
-    objects: dict[str, list[tuple[Path, Path, Size, _Objects]]] = {}
+    reader = _Reader.of(config)
+    pictures: dict[Path, dict[str, Path]] = {}
+    objects: dict[str, list[tuple[Path, Size, list[_Row]]]] = {}
     for split, lists in places(config, "ImageSets/Main/{}.txt").items():
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
                 files, folder = sorted(one.glob("*.xml")), usual if usual.is_dir() else one
             else:
-                lines = filter(None, map(str.strip, lines_of(read_text(one, config.encoding))))
-                files, folder = [_listed(root / "Annotations", line) for line in lines], usual
-            for file in files:
-                with checks.at(file):
-                    objects[split].append((file, *_of_voc(file, folder, checks)))
-    found = {one.name for *_, rows in objects.get("train", []) for _, one in rows}
-    names = config.class_names or sorted(found)
-    parts: dict[str, list[Annotated]] = {}
-    for split, pictures in objects.items():
-        parts[split] = []
-        for file, picture, size, rows in pictures:
-            boxes: list[_Box] = []
-            for where, one in rows:
-                with checks.at(where):
-                    # Pixels are counted from 1, and the last one belongs to the box.
-                    corners = one.xmin - 1, one.ymin - 1, one.xmax, one.ymax
-                    boxes.append(_Box(where, _number_of(one.name, names), corners, one.difficult))
-            header = checks.header(picture, str(file), size)
-            parts[split].append(_annotated(checks, picture, header, boxes))
-    checks.warn()
+                lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
+                files, folder = [root / f"Annotations/{name[0]}.xml" for name in lines], usual
+            if folder not in pictures:
+                pictures[folder] = {
+                    path.stem: path
+                    for path in sorted(folder.iterdir() if folder.is_dir() else ())
+                    if path.suffix.lower() in IMAGE_EXTENSIONS
+                }
+            by_stem = pictures[folder]
+            objects[split] += [_of_voc(file, folder, by_stem, root, reader) for file in files]
+    found = {row.name for *_, rows in objects.get("train", []) for row in rows}
+    names = config.class_names or sorted(map(str, found))
+    numbers = {name: i for i, name in enumerate(names)}
+    parts = {
+        split: [reader.annotated(picture, rows, numbers, size) for picture, size, rows in several]
+        for split, several in objects.items()
+    }
+    reader.tell()
     return names, parts
 
 
-def _listed(folder: Path, line: str) -> Path:
-    """Return the XML file of a line: `NAME`, or `NAME -1` in a list for one class."""
-    whole = folder / f"{line}.xml"
-    return whole if whole.is_file() else folder / f"{line.split()[0]}.xml"
-
-
-def _of_voc(file: Path, folder: Path, checks: Checks) -> tuple[Path, Size, _Objects]:
-    """Return a picture, its stated size, and its objects."""
+def _of_voc(
+    file: Path, folder: Path, pictures: Mapping[str, Path], root: Path, reader: _Reader
+) -> tuple[Path, Size, list[_Row]]:
+    """A picture, its stated size, and its boxes."""
     path: list[str] = []
     top: dict[str, str] = {}
-    objects: list[tuple[str, dict[str, str]]] = []
+    objects: list[dict[str, Any]] = []
 
     def start(name: str, _: object) -> None:
         path.append(name)
         if path[1:] == ["object"]:
-            objects.append((f"{file}, line {parser.CurrentLineNumber}", {}))
+            objects.append({"line": parser.CurrentLineNumber})
 
     def text(value: str) -> None:
-        holder = objects[-1][1] if path[1:2] == ["object"] else top
+        holder = objects[-1] if path[1:2] == ["object"] else top
         key = path[-1] if len(path) < 4 or path[2] == "bndbox" else ""
-        holder[key] = holder.get(key, "") + value
+        holder[key] = holder.get(key, "") + value.strip()
 
     def refused(*_: object) -> None:
-        raise FormatError("It declares a document type, which annotations do not need.")
+        raise FormatError(f"{file} declares a document type, which annotations do not need.")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
     parser.EndElementHandler = lambda _: path.pop()
     parser.StartDoctypeDeclHandler = refused
-    try:
+    found: list[tuple[str, _VocObject]] = []
+    with _opened(file):
+        if file.stat().st_size > _MOST_XML_BYTES:
+            raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
-    except expat.ExpatError as error:
-        raise ValueError(str(error)) from error
-    stated = _VocFile.model_validate(_stripped(top))
-    rows: _Objects = []
-    for where, values in objects:
-        with checks.at(where):
-            rows.append((where, _VocObject.model_validate(_stripped(values))))
-    return _picture_of(file, folder, stated.filename), (stated.width, stated.height), rows
+        picture = pictures.get(file.stem)
+        if picture is None:
+            name = (top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
+            picture = path_below(folder, name, root, str(file))
+        stated = _VocSize.model_validate({k: top.get(k) or 0 for k in ("width", "height")})
+        for one in objects:
+            where = f"{file}, line {one['line']}"
+            try:
+                found.append((where, _VocObject.model_validate(one)))
+            except ValidationError as error:
+                reader.bad.add(where, text_of(error))
+        pixels = [(o.xmin - 1, o.ymin - 1, o.xmax, o.ymax) for _, o in found]
+        size = stated.width, stated.height
+        width, height = reader.size_of(picture, size, pixels)
+    rows = [
+        _Row(where, o.name, (x1 / width, y1 / height, x2 / width, y2 / height), o.difficult)
+        for (where, o), (x1, y1, x2, y2) in zip(found, pixels, strict=True)
+    ]
+    return picture, size, rows
 
 
-def _stripped(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the values without the space around them; empty values are left out."""
-    return {key: value.strip() for key, value in values.items() if value.strip()}
-
-
-def _picture_of(file: Path, folder: Path, filename: str) -> Path:
-    """Return the picture of an XML file: of the same stem, or else the one that it names."""
-    named = folder / Path(filename.replace("\\", "/")).name
-    suffixes = [named.suffix, *IMAGE_EXTENSIONS, *map(str.upper, IMAGE_EXTENSIONS)]
-    pictures = (folder / f"{file.stem}{suffix}" for suffix in suffixes if suffix)
-    picture = next(filter(Path.is_file, pictures), folder / f"{file.stem}.jpg")
-    # A picture with an XML file of its own does not belong to another XML file.
-    is_free = bool(filename) and not file.with_name(f"{named.stem}.xml").is_file()
-    return named if is_free and not picture.is_file() else picture
-
-
-def read_yolo(config: DataConfig) -> Found:
+def read_yolo(config: BoxPlaces) -> Found:
     """`images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
-    Center and size are shares of the picture. A line `class x1 y1 x2 y2 x3 y3 …` is a polygon, of
-    which the bounding box is taken. A picture without a file of labels has no boxes. The classes
+    Centre and size are shares of the picture; a line of more numbers, `class x1 y1 x2 y2 x3 y3 …`,
+    is a polygon, whose box is taken. A picture without a file of labels has no boxes. The classes
     are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
-    root, checks = root_of(config), Checks(config)
+    root = root_of(config)
     pattern = "{}/images" if (root / "train" / "images").is_dir() else "images/{}"
     folders = places(config, pattern)
-    names = config.class_names or _names_of_yolo(root, config.encoding)
-    parts: dict[str, list[Annotated]] = {}
-    for split, several in folders.items():
-        parts[split] = []
-        for folder in several:
-            files: set[Path] = set()
-            for picture in map(Path, pictures_in(folder)):
-                file = _label_file(picture)
-                files.add(file)
-                header = checks.header(picture, str(file))
-                boxes = _of_yolo(file, checks, len(names), checks.size(header), config.encoding)
-                parts[split].append(_annotated(checks, picture, header, boxes))
-            labels = _label_file(Path(folder) / "any.jpg").parent
-            others = () if labels == Path(folder) else {*labels.rglob("*.txt")} - files
-            for file in sorted(others):
-                if file.name != "classes.txt":
-                    with checks.at(file):
-                        raise FormatError("There is no picture for this file of labels.")
-    checks.warn()
+    names = config.class_names or _names_of_yolo(root)
+    reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
+    parts = {
+        split: [
+            reader.annotated(Path(picture), _of_yolo(Path(picture), reader.bad), numbers)
+            for folder in several
+            for picture in pictures_in(folder)
+        ]
+        for split, several in folders.items()
+    }
+    reader.tell()
     return names, parts
 
 
-class _AsWritten(yaml.BaseLoader):
-    """Load scalars as strings, so that `yes` is no boolean. Refuse keys that occur twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [str(key.value) for key, _ in node.value]
-        if len({*keys}) < len(keys):
-            raise yaml.YAMLError(f"a key occurs twice among {', '.join(keys)}")
-        return super().construct_mapping(node, deep)
-
-
-class _YoloFile(Record):
-    names: list[str] | dict[int, str]
-    nc: int | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if isinstance(self.names, dict) and sorted(self.names) != list(range(len(self.names))):
-            raise ValueError(f"the numbers of the names are not 0 to {len(self.names) - 1}")
-        if self.nc not in (None, len(self.names)):
-            raise ValueError(f"nc is {self.nc}, but there are {len(self.names)} names")
-        return self
-
-
-def _names_of_yolo(root: Path, encoding: str | None) -> list[str]:
-    file = root / "data.yaml"
-    if file.is_file():
-        try:
-            content = yaml.load(read_text(file, encoding), Loader=_AsWritten)  # noqa: S506
-            names = _YoloFile.model_validate(content).names
-        except yaml.YAMLError as error:
-            raise FormatError(f"{file} is no YAML: {error}.") from error
-        except ValidationError as error:
-            fix = "correct it, or list the names of the classes in data.class_names"
-            raise FormatError(f"{file}{reason(error)}", fix=fix) from error
-        return names if isinstance(names, list) else [names[number] for number in sorted(names)]
+def _names_of_yolo(root: Path) -> list[str]:
+    for file in (root / "data.yaml", root / "data.yml"):
+        if not file.is_file():
+            continue
+        try:  # All values are texts: `yes` is a class, and no boolean.
+            content: Any = yaml.load(read_text(file), yaml.BaseLoader)  # noqa: S506
+            names = content["names"]
+            if isinstance(names, Mapping):
+                by_number = {int(key): str(name) for key, name in names.items()}
+                names = [by_number[i] for i in range(len(by_number))]
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                return names
+        except (KeyError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise FormatError(
+                f"{file} does not name the classes: {error!r}.",
+                expected="names: [cat, dog], or names: {0: cat, 1: dog}",
+            ) from error
+        raise FormatError(f"{file} does not name the classes.", expected="names: [cat, dog]")
     if (root / "classes.txt").is_file():
-        lines = lines_of(read_text(root / "classes.txt", encoding))
+        lines = lines_of(read_text(root / "classes.txt"))
         return [line.strip() for line in lines if line.strip()]
     raise ConfigError(
         f"{root} holds neither data.yaml nor classes.txt.",
@@ -286,51 +374,45 @@ def _names_of_yolo(root: Path, encoding: str | None) -> list[str]:
     )
 
 
-class _YoloLine(Record):
-    class_id: int
-    # Programs round, or let polygons end a little outside of the picture.
-    values: list[Typed[float, Field(ge=-0.01, le=1.01)]]
-
-    def corners(self, width: float, height: float) -> tuple[float, float, float, float]:
-        count = len(self.values)
-        xs, ys = self.values[::2], self.values[1::2]
-        if count == 4:
-            (x, w), (y, h) = xs, ys
-            xs, ys = [x - w / 2, x + w / 2], [y - h / 2, y + h / 2]
-        elif count < 6 or count % 2:
-            expected = "4 of a box, or x and y of at least 3 points"
-            raise ValueError(f"there are {count} numbers after the class, instead of {expected}")
-        return width * min(xs), height * min(ys), width * max(xs), height * max(ys)
-
-
-def _label_file(picture: Path) -> Path:
+def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
     parts = list(picture.with_suffix(".txt").parts)
     if "images" in parts:
         parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-    return Path(*parts)
-
-
-def _of_yolo(
-    file: Path, checks: Checks, num_classes: int, size: Size, encoding: str | None
-) -> list[_Box]:
-    boxes: list[_Box] = []
-    for number, text in enumerate(lines_of(read_text(file, encoding)) if file.is_file() else [], 1):
-        where, fields = f"{file}, line {number}", text.split()
-        if not fields:
+    file = Path(*parts)
+    rows: list[_Row] = []
+    for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
+        where = f"{file}, line {number}"
+        if not line.strip():
             continue
-        with checks.at(where):
-            line = _YoloLine.model_validate({"class_id": fields[0], "values": fields[1:]})
-            if line.class_id not in range(num_classes):
-                raise ValueError(f"class {line.class_id} of {num_classes} classes")
-            boxes.append(_Box(where, line.class_id, line.corners(*size)))
-    return boxes
+        try:
+            class_id, *values = (float(value) for value in line.split())
+            if len(values) == 4:
+                x, y, w, h = values
+                corners = x - w / 2, y - h / 2, x + w / 2, y + h / 2
+            elif len(values) >= 6 and len(values) % 2 == 0:
+                xs, ys = values[::2], values[1::2]
+                corners = min(xs), min(ys), max(xs), max(ys)
+            else:
+                raise ValueError(f"{len(values)} numbers after the class")
+            if not np.isfinite([class_id, *corners]).all() or class_id % 1:
+                raise ValueError("no class, or a number that is not finite")
+        except ValueError as error:
+            bad.add(where, f"it is no box: {error}.", repr(line[:80]))
+            continue
+        rows.append(_Row(where, int(class_id), corners))
+    return rows
 
 
-def _number_of(name: str, names: Sequence[str]) -> int:
-    if name not in names:
-        raise FormatError(
-            f"{name!r} is no class.",
-            expected=", ".join(names),
-            fix="add the class to data.class_names",
-        )
-    return names.index(name)
+class _opened:  # noqa: N801 - a context manager
+    """Say in which file, and where in it, something was wrong."""
+
+    def __init__(self, where: str | Path) -> None:
+        self._where = where
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            raise ConfigError(f"{self._where} cannot be read: {error}.") from error
+        if isinstance(error, ValidationError | expat.ExpatError):
+            raise FormatError(f"{self._where} is damaged: {error}.") from error

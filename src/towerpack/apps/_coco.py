@@ -4,251 +4,261 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.apps._annotations import Checks, Record, Size, reason
-from towerpack.apps._config import AnnotatedData
-from towerpack.apps._splits import places, root_of
-from towerpack.dataflow.images import ImageHeader
+from towerpack.apps._splits import Places, path_below, places, root_of
 
 _LOG = get_logger(__name__)
 
-Corners = tuple[float, float, float, float]
-# Some programs write numbers as strings.
-Id = Annotated[int | str, Field(union_mode="left_to_right")]
-_Side = Annotated[float, Field(ge=0)]
-_Text = Annotated[str, Field(min_length=1)]
+
+@dataclass
+class BadAnnotations:
+    """What happens to annotations that cannot be used: 'error', or 'skip' and count them."""
+
+    policy: str
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, where: str, what: str, got: str | None = None) -> None:
+        """Note one.
+
+        Raises:
+            FormatError: They are errors.
+        """
+        if self.policy == "error":
+            fix = "correct it, or set data.bad_boxes=skip to leave such annotations out"
+            raise FormatError(f"{where}: {what}", got=got, fix=fix)
+        self.skipped.append(f"{where}: {what}")
+
+    def tell(self) -> None:
+        """Warn once of what was left out."""
+        if self.skipped:
+            count, first = len(self.skipped), self.skipped[0]
+            _LOG.warning("%d annotations were left out; the first: %s", count, first)
 
 
-class _Category(Record):
+class Record(BaseModel):
+    """An object of a file of annotations; what else it holds is ignored."""
+
+    model_config = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
+
+
+def _integer_if_possible(value: Any) -> Any:
+    # Some programs write the same number as text in one place and as a number in another.
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    if value is None or isinstance(value, bool | list | dict):
+        raise ValueError("is no id")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _polygon(points: list[float]) -> list[float]:
+    if len(points) < 6 or len(points) % 2:
+        raise ValueError("a polygon has at least 3 points, x and y of each")
+    return points
+
+
+Id = Annotated[int | str, BeforeValidator(_integer_if_possible)]
+Size = Annotated[float, BeforeValidator(lambda value: value or 0), Field(ge=0)]
+
+
+class Category(Record):
+    """A class."""
+
     id: Id
-    name: _Text
+    name: str
 
 
-class _Image(Record):
+class Picture(Record):
+    """A picture. Its sizes are 0 if the file does not state them."""
+
     id: Id
-    # Programs on Windows write backslashes.
-    file_name: Annotated[_Text, AfterValidator(lambda name: name.replace("\\", "/"))]
-    width: _Side | None = None
-    height: _Side | None = None
+    file_name: str
+    width: Size = 0
+    height: Size = 0
 
 
-class Instance(Record):
+class Annotation(Record):
     """An object in a picture."""
 
-    id: Id
+    id: Id | None = None
     image_id: Id
     category_id: Id
-    iscrowd: bool | None = None
-
-    @property
-    def size(self) -> Size:
-        """Size of the picture that the object states."""
-        return 0, 0
-
-    @property
-    def corners(self) -> Corners:
-        """Corners x1, y1, x2, y2 of a box around the object."""
-        raise NotImplementedError
+    iscrowd: Annotated[bool, BeforeValidator(lambda value: value or False)] = False
 
 
-class BoxInstance(Instance):
-    """An object with a box: left, top, width, height."""
+class Box(Annotation):
+    """An object with a box: x and y of a corner, width, height."""
 
-    bbox: Corners
-    area: _Side | None = None
-
-    @property
-    def corners(self) -> Corners:
-        x, y, w, h = self.bbox
-        return x, y, x + w, y + h
+    bbox: tuple[float, float, float, float]
+    area: float | None = None
 
 
-class Runs(Record):
-    """A mask as lengths of runs down the columns, of 0 first, or as pycocotools writes them."""
+class RunLengths(Record):
+    """A mask as lengths of runs, written as numbers or, compressed, as text."""
 
-    size: tuple[int, int]
     counts: list[int] | str
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        runs = _run_lengths(self.counts) if isinstance(self.counts, str) else self.counts
-        if min(runs, default=0) < 0 or sum(runs) != self.size[0] * self.size[1]:
-            raise ValueError(f"the counts do not add up to {self.size[0]} x {self.size[1]} pixels")
-        if not any(runs[1::2]):
-            raise ValueError("the mask is empty")
-        return self
+    size: tuple[int, int]
 
 
-def _even(polygon: list[float]) -> list[float]:
-    if len(polygon) % 2:
-        raise ValueError("a polygon has an odd number of coordinates")
-    return polygon
-
-
-class MaskInstance(Instance):
-    """An object with a mask: polygons, or run lengths."""
+class Mask(Annotation):
+    """An object with a mask."""
 
     segmentation: (
-        Annotated[
-            list[Annotated[list[float], Field(min_length=6), AfterValidator(_even)]],
-            Field(min_length=1),
-        ]
-        | Runs
+        Annotated[list[Annotated[list[float], AfterValidator(_polygon)]], Field(min_length=1)]
+        | RunLengths
     )
 
-    @property
-    def size(self) -> Size:
-        if isinstance(self.segmentation, list):
-            return 0, 0
-        return self.segmentation.size[1], self.segmentation.size[0]
 
-    @property
-    def corners(self) -> Corners:
-        if isinstance(self.segmentation, Runs):
-            return 0, 0, *self.size
-        points = np.concatenate(self.segmentation).reshape(-1, 2)
-        return *points.min(0), *points.max(0)
+A = TypeVar("A", bound=Annotation)
 
 
-class _File(Record):
-    images: Annotated[list[_Image], Field(min_length=1)]
-    annotations: list[Any]
-    categories: list[_Category]
+@dataclass(frozen=True)
+class CocoPicture(Generic[A]):
+    """A picture and its annotations.
 
-
-Kind = TypeVar("Kind", bound=Instance)
-
-
-class CocoPicture(NamedTuple, Generic[Kind]):
-    """A picture, its header, its objects, and boxes [k, 4] around them as shares of it."""
+    Attributes:
+        path: Of the file.
+        entry: That of the picture among the `images`.
+        annotations: Those of the picture, with their places for messages.
+        where: The file of annotations, for messages.
+    """
 
     path: Path
-    header: ImageHeader
-    instances: Sequence[Kind]
-    boxes: NDArray[np.float64]
+    entry: Picture
+    annotations: Sequence[tuple[str, A]]
+    where: str
 
 
 def read_instances(
-    config: AnnotatedData, kind: type[Kind]
-) -> tuple[dict[int | str, str], dict[str, list[CocoPicture[Kind]]]]:
+    config: Places, images: str | None, kind: type[A], bad: BadAnnotations
+) -> tuple[dict[int | str, str], dict[str, list[CocoPicture[A]]]]:
     """Names of the categories by id, in order, and the pictures of each split.
 
     Annotations are the files that `config` names, or `train.json` or
-    `annotations/instances_train.json` below its path, and others alike. `config.images` is the
-    folder of the pictures, below the path; None for `images`, the folder of the annotations, the
-    path itself, or, as COCO has it, `NAME` for `instances_NAME.json`.
+    `annotations/instances_train.json` below its path, and others alike.
 
     Args:
         config: Says where.
-        kind: Type of the objects.
+        images: The folder of the pictures, below the path; None for `images`, the folder of the
+            annotations, the path itself, or, as COCO has it, `NAME` for `instances_NAME.json`.
+        kind: What is wanted of each annotation.
+        bad: Is told of annotations that cannot be used.
 
     Raises:
         ConfigError: There are no such files.
         FormatError: One is damaged, or has other categories than another one.
     """
     names: dict[int | str, str] = {}
-    parts: dict[str, list[CocoPicture[Kind]]] = {}
-    checks = Checks(config)
-    for split, files in places(config, "{}.json", "annotations/instances_{}.json").items():
+    parts: dict[str, list[CocoPicture[A]]] = {}
+    usual = "{}.json", "annotations/instances_{}.json"
+    for split, files in places(config, *usual).items():
         parts[split] = []
         for file in map(Path, files):
-            content = _read(file)
-            found = {one.id: one.name for one in content.categories}
+            content = _content(file)
+            categories = _records(content, "categories", Category, file)
+            pictures = _records(content, "images", Picture, file)
+            _check_unique(file, "categories", "id", [one.id for one in categories])
+            _check_unique(file, "categories", "name", [one.name for one in categories])
+            _check_unique(file, "images", "id", [one.id for one in pictures])
+            found = {one.id: one.name for one in categories}
+            if not pictures:
+                raise FormatError(f"{file} names no pictures.")
             if names and found != names:
                 raise FormatError(f"{file} has other categories than the training data.")
             names = found
-            folder = _folder(root_of(config), config.images, file, content.images)
-            objects = _objects(content, kind, str(file), checks)
-            for image in content.images:
-                path, size = folder / image.file_name, (image.width or 0, image.height or 0)
-                header = checks.header(path, str(file), size)
-                fitting: list[Kind] = []
-                for one in objects[image.id]:
-                    with checks.at(f"{file}, annotation {one.id}"):
-                        checks.compare(header, one.size, "The mask and the picture differ in size.")
-                        fitting.append(one)
-                where = [f"{file}, annotation {one.id}" for one in fitting]
-                shares, good = checks.boxes(header, where, [one.corners for one in fitting])
-                kept = [one for one, is_good in zip(fitting, good, strict=True) if is_good]
-                parts[split].append(CocoPicture(path, header, kept, shares[good]))
-    checks.warn()
-    if len({*names.values()}) < len(names):
-        _LOG.warning("Categories of the same name are one class: %s.", names)
+            objects: dict[int | str, list[tuple[str, A]]] = {one.id: [] for one in pictures}
+            ids: set[int | str] = set()
+            for number, raw in enumerate(_list(content, "annotations", file)):
+                told = raw.get("id", f"number {number}") if isinstance(raw, Mapping) else number
+                where = f"{file}, annotation {told}"
+                try:
+                    one = kind.model_validate(raw)
+                except ValidationError as error:
+                    bad.add(where, text_of(error))
+                    continue
+                if one.id is not None and one.id in ids:
+                    bad.add(where, "another annotation has the same id.")
+                elif one.category_id not in found:
+                    bad.add(where, f"there is no category {one.category_id!r}.")
+                elif one.image_id not in objects:
+                    bad.add(where, f"there is no picture with the id {one.image_id!r}.")
+                else:
+                    objects[one.image_id].append((where, one))
+                ids |= {one.id} if one.id is not None else set()
+            files_of = [one.file_name.replace("\\", "/") for one in pictures]
+            folder = _folder(root_of(config), images, file, files_of[0])
+            parts[split] += [
+                CocoPicture(
+                    path_below(folder, name, root_of(config), str(file)),
+                    entry,
+                    objects[entry.id],
+                    str(file),
+                )
+                for name, entry in zip(files_of, pictures, strict=True)
+            ]
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
     return {key: names[key] for key in order}, parts
 
 
-def _read(file: Path) -> _File:
+def _content(file: Path) -> Mapping[str, Any]:
     try:
-        content = _File.model_validate(json.loads(file.read_bytes()))
+        content = json.loads(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}.") from error
-    except ValueError as error:
-        raise FormatError(f"{file}{reason(error)}") from error
-    for what, records in (("category", content.categories), ("image", content.images)):
-        key, count = Counter(one.id for one in records).most_common(1)[0] if records else ("", 0)
-        if count > 1:
-            fix = f"give each {what} its own id"
-            raise FormatError(f"{file}: the {what} id {key!r} occurs {count} times.", fix=fix)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file} is no JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise FormatError(f"{file} holds a {type(content).__name__}.", expected="a JSON object")
     return content
 
 
-def _objects(
-    content: _File, kind: type[Kind], where: str, checks: Checks
-) -> dict[int | str, list[Kind]]:
-    """Return the good annotations of each image."""
-    objects: dict[int | str, list[Kind]] = {one.id: [] for one in content.images}
-    categories, ids = {one.id for one in content.categories}, set[int | str]()
-    for number, values in enumerate(content.annotations, 1):
-        key = values.get("id") if isinstance(values, dict) else None
-        with checks.at(f"{where}, annotation {f'number {number}' if key is None else key}"):
-            one = kind.model_validate(values)
-            if one.id in ids:
-                raise FormatError("Another annotation has the same id.")
-            ids.add(one.id)
-            if one.image_id not in objects:
-                raise FormatError(f"There is no image {one.image_id!r}.")
-            if one.category_id not in categories:
-                raise FormatError(f"There is no category {one.category_id!r}.")
-            objects[one.image_id].append(one)
-    return objects
+def _list(content: Mapping[str, Any], key: str, file: Path) -> list[Any]:
+    found = content.get(key)
+    if not isinstance(found, list):
+        raise FormatError(f"{file} has no list '{key}'.", got=", ".join(content))
+    return found
 
 
-def _folder(root: Path, images: str | None, file: Path, pictures: Sequence[_Image]) -> Path:
+R = TypeVar("R", bound=Record)
+
+
+def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) -> list[R]:
+    found: list[R] = []
+    for number, raw in enumerate(_list(content, key, file)):
+        try:
+            found.append(kind.model_validate(raw))
+        except ValidationError as error:
+            raise FormatError(f"{file}, {key}, number {number}: {text_of(error)}") from error
+    return found
+
+
+def _check_unique(file: Path, key: str, what: str, values: Sequence[int | str]) -> None:
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise FormatError(f"{file}: several {key} have the {what} {twice[0]!r}.")
+
+
+def text_of(error: ValidationError) -> str:
+    """Return the first fault, with its place."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if isinstance(part, str | int))
+    return f"{place}: {first['msg']}." if place else f"{first['msg']}."
+
+
+def _folder(root: Path, images: str | None, file: Path, picture: str) -> Path:
     usual = [root / "images", file.parent, root, root / file.stem.partition("_")[2]]
     folders = usual if images is None else [root / images]
-    for picture in pictures:
-        for folder in folders:
-            if (folder / picture.file_name).is_file():
-                return folder
+    for folder in folders:
+        if (folder / picture).is_file():
+            return folder
     raise ConfigError(
-        f"There is no picture {pictures[0].file_name} in {', '.join(map(str, folders))}.",
+        f"There is no picture {picture} in {', '.join(map(str, folders))}.",
         fix="set data.images to the folder of the pictures",
     )
-
-
-def _run_lengths(counts: str) -> list[int]:
-    """Decode pycocotools' text: 5 bits and a continuation bit in each character.
-
-    From the fourth length on, the difference to the last but one length is stored.
-    """
-    runs: list[int] = []
-    value = shift = 0
-    for byte in counts.encode():
-        bits = byte - 48
-        value |= (bits & 31) << shift
-        shift += 5
-        if not bits & 32:
-            value -= (bits & 16) << (shift - 4)  # the sign
-            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
-            value = shift = 0
-    return runs

@@ -137,17 +137,6 @@ class PictureData(Data):
     "Processes that decode and augment; 0: the program itself."
 
 
-class AnnotatedData(PictureData):
-    """Pictures with boxes or masks in them."""
-
-    images: str | None = None
-    "COCO, VOC: the folder of the pictures below path; null for the usual ones."
-    bad_boxes: Literal["error", "skip"] = "error"
-    "What to do with bad annotations, such as boxes without area; skip: count and leave them out."
-    boxes_on: Literal["upright", "stored"] = "upright"
-    "Which pictures were annotated, if EXIF turns them: turned upright, or as stored."
-
-
 class Network(Config):
     """A network."""
 

@@ -3,71 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.apps._coco import Id, MaskInstance
 
 Colour = tuple[int, int, int]
 
 
-class LabelPicture(NamedTuple):
-    """A label picture as it is stored.
+def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArray[np.int64]:
+    """A label picture [h, w].
 
-    Attributes:
-        pixels: Gray levels or indices [h, w], or colors [h, w, 3].
-        palette: Colors [n, 3] of the indices, if it has a palette.
-        what: Names it in messages.
-    """
-
-    pixels: NDArray[Any]
-    palette: NDArray[Any] | None
-    what: str
-
-    @property
-    def is_gray(self) -> bool:
-        """Whether the pixels are gray levels."""
-        return self.pixels.ndim == 2 and self.palette is None
-
-    def by_colour(self, colours: Sequence[Colour], void: Collection[int]) -> NDArray[np.int64]:
-        """Return the position of each pixel's color in `colours`; indices in `void` stay.
-
-        Raises:
-            FormatError: There is another color.
-        """
-        pixels = self.pixels
-        if self.palette is not None:
-            absent = ((0, max(0, int(pixels.max()) + 1 - len(self.palette))), (0, 0))
-            pixels = np.pad(self.palette, absent)[pixels]
-        codes, wanted = _codes(np.array(colours)), _codes(pixels)
-        order = np.argsort(codes)
-        places = np.minimum(np.searchsorted(codes[order], wanted), len(codes) - 1)
-        labels = np.where(codes[order][places] == wanted, order[places], -1)
-        fix = "correct data.colours, or the colors in the file of data.classes"
-        if self.palette is not None:
-            fix += ", or remove all colors to take the indices of the palette as labels"
-            labels = np.where((labels < 0) & np.isin(self.pixels, [*void]), self.pixels, labels)
-        if (labels < 0).any():
-            row, column = np.argwhere(labels < 0)[0]
-            got = f"{pixels[row, column].tolist()} in row {row}, column {column}"
-            raise FormatError(f"{self.what} has a color of no class.", got=got, fix=fix)
-        return labels
-
-
-def open_labels(file: str, what: str) -> LabelPicture:
-    """Read a label picture: a PNG of 1, 8 or 16 bits, with a palette, or in color.
+    PNGs of 1, 8 or 16 bits hold labels, those with a palette its indices; those in colour the
+    labels' colours. So does a palette in which labels have their colours, in whatever order, and a
+    grey picture if the labels' colours are all grey.
 
     Args:
         file: Its name.
+        colours: Red, green, blue of each label; None: none are in colour.
         what: Names it in messages.
 
     Raises:
-        FormatError: It cannot be read.
+        FormatError: It cannot be read, or holds another colour.
     """
     require("matplotlib", extra="apps", needed_for="Label pictures")
     from PIL import Image
@@ -76,42 +37,98 @@ def open_labels(file: str, what: str) -> LabelPicture:
         with Image.open(file) as opened:
             indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
             pixels = np.asarray(opened if indexed else opened.convert("RGB"))
-            colours = opened.getpalette("RGB") if opened.mode == "P" else None
+            palette = opened.getpalette("RGB") if opened.mode == "P" else None
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise FormatError(f"{what} is damaged: {error}.") from error
-    palette = None if colours is None else np.array(colours).reshape(-1, 3)
-    if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
-        pixels = pixels[..., 0]  # Some programs write gray pictures in color.
-    return LabelPicture(pixels.astype(np.int64), palette, what)
+    if pixels.ndim == 2 and colours is not None:
+        if palette is not None:
+            return _by_palette(pixels, np.array(palette).reshape(-1, 3), colours, what)
+        if all(red == green == blue for red, green, blue in colours):
+            pixels = np.repeat(pixels[:, :, None], 3, 2)
+    if pixels.ndim == 2:
+        return pixels.astype(np.int64)
+    if colours is None:
+        raise FormatError(
+            f"{what} is in colour.",
+            expected="grey, or indices of a palette",
+            fix="list the colours in data.colours, or in the file of data.classes",
+        )
+    codes, wanted = _codes(np.array(colours)), _codes(pixels)
+    order = np.argsort(codes)
+    places = np.minimum(np.searchsorted(codes[order], wanted), len(codes) - 1)
+    labels = order[places]
+    if (codes[labels] != wanted).any():
+        row, column = np.argwhere(codes[labels] != wanted)[0]
+        raise FormatError(
+            f"{what} has a colour of no class.",
+            got=f"{pixels[row, column].tolist()} in row {row}, column {column}",
+        )
+    return labels
+
+
+def _by_palette(
+    indices: NDArray[Any], palette: NDArray[Any], colours: Sequence[Colour], what: str
+) -> NDArray[np.int64]:
+    """Labels of palette indices: by their colours, if the palette has colours of labels."""
+    known = {int(code): label for label, code in enumerate(_codes(np.array(colours)))}
+    used = np.unique(indices).tolist()
+    codes = _codes(palette)
+    labels = {i: known[int(codes[i])] for i in used if i < len(codes) and int(codes[i]) in known}
+    if not labels or all(i == label for i, label in labels.items()):
+        return indices.astype(np.int64)
+    table = np.arange(int(indices.max()) + 1)
+    for i in used:
+        if i not in labels and i < len(colours):
+            raise FormatError(
+                f"{what} has a palette in another order than the classes.",
+                got=f"a colour of no class, {palette[i].tolist()}, index {i}",
+            )
+    for i, label in labels.items():
+        table[i] = label
+    return table[indices].astype(np.int64)
 
 
 def draw_instances(
-    instances: Sequence[MaskInstance], size: tuple[int, int], labels: Mapping[Id, int], void: int
+    annotations: Sequence[Mapping[str, Any]],
+    size: tuple[int, int],
+    labels: Mapping[Any, int],
+    void: int,
+    where: str,
 ) -> NDArray[np.uint8]:
-    """Draw instances of COCO as a label picture: the smaller over the larger, the rest 0.
+    """Instances of COCO as a label picture: the smaller over the larger, the rest 0.
 
     Args:
-        instances: Checked by `MaskInstance`.
+        annotations: With `segmentation`, `category_id`, and `iscrowd` if they have it.
         size: Height and width of the picture.
-        labels: Labels of the categories.
-        void: Label of crowds.
+        labels: Of the categories.
+        void: What crowds are.
+        where: For messages.
+
+    Raises:
+        FormatError: A mask makes no sense.
     """
     masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
     canvas = np.zeros(size, np.uint8)
-    drawn: list[tuple[int, NDArray[np.bool_]]] = []
-    for one in instances:
-        shape: Any = one.segmentation
-        if isinstance(shape, list):
-            runs = masks.merge(masks.frPyObjects(shape, *size))
-        else:
-            runs = shape.model_dump()
-            runs = runs if isinstance(shape.counts, str) else masks.frPyObjects(runs, *size)
-        with warnings.catch_warnings():
-            # pycocotools 2.0.11 knows nothing of NumPy 2's `__array__(copy=)`.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            mask = masks.decode(runs).astype(bool)
-        drawn.append((void if one.iscrowd else labels[one.category_id], mask))
-    for label, mask in sorted(drawn, key=lambda pair: -int(pair[1].sum())):
+    read: list[tuple[int, NDArray[np.bool_]]] = []
+    for one in annotations:
+        try:
+            shape = one["segmentation"]
+            if isinstance(shape, list):
+                shape = masks.merge(masks.frPyObjects(shape, *size))
+            elif isinstance(shape["counts"], list):
+                shape = masks.frPyObjects(shape, *size)
+            with warnings.catch_warnings():
+                # pycocotools 2.0.11 knows nothing of NumPy 2's `__array__(copy=)`.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                mask = masks.decode(shape).astype(bool)
+            label = void if one.get("iscrowd") else labels[one["category_id"]]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            about = f"the annotation {one.get('id')}"
+            raise FormatError(f"{where}: {about} makes no sense: {error!r}.") from error
+        if mask.shape != size:
+            raise FormatError(f"{where}: a mask of {list(mask.shape)} pixels, not {list(size)}.")
+        read.append((label, mask))
+    for label, mask in sorted(read, key=lambda pair: -int(pair[1].sum())):
         canvas[mask] = label
     return canvas
 

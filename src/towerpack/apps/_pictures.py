@@ -25,12 +25,44 @@ from towerpack.dataflow import (
     PrefetchData,
     ShuffleData,
 )
-from towerpack.dataflow.images import decode_image
+from towerpack.dataflow.images import ImageHeader, decode_image, image_header
 from towerpack.dataflow.sources._files import ImageReader
 from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
+_HEADER_BYTES = 1 << 18
+
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""
+
+
+def header_of(file: str | Path) -> ImageHeader:
+    """The header of a picture.
+
+    Raises:
+        FormatError: It is no picture.
+    """
+    with open(file, "rb") as opened:
+        return image_header(opened.read(_HEADER_BYTES), name=str(file))
+
+
+def orientation_of(file: str | Path) -> int:
+    """EXIF's orientation of a picture, 1 to 8."""
+    return header_of(file).orientation
+
+
+def check_exist(files: Sequence[str]) -> None:
+    """Check that all pictures exist.
+
+    Raises:
+        FormatError: One does not.
+    """
+    missing = [file for file in files if not os.path.isfile(file)]
+    if missing:
+        raise FormatError(
+            f"{len(missing)} of {len(files)} pictures do not exist.",
+            got=f"the first is {missing[0]}",
+            fix="add the pictures, or remove them from the lists or annotations",
+        )
 
 
 class PictureInputter(Inputter):
@@ -129,6 +161,7 @@ class FilesInputter(PictureInputter):
         """From an item of a part to a datapoint, whose first component is the picture."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        check_exist([str(getattr(i, "picture", i)) for items in parts.values() for i in items])
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
             parts["train"], parts["val"] = parted(train, held_out(self._names(train), share, "val"))

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Split
 
 _USUAL: dict[Split, tuple[str, ...]] = {
@@ -71,6 +71,23 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
             fix="set data.train to the files or folders",
         )
     return {split: several for split, several in found.items() if several}
+
+
+def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
+    """Return the path of a file that `where` names, from a folder.
+
+    Raises:
+        FormatError: It leaves the folder and the data's `root`.
+    """
+    path = os.path.abspath(folder / name)
+    if not any(Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root)):
+        raise FormatError(
+            f"{where} names a file outside of the data.",
+            got=name,
+            expected=f"a file in {root}",
+            fix="write names relative to the folder of the pictures",
+        )
+    return folder / name
 
 
 def relative_name(file: str | os.PathLike[str], root: Path) -> str:

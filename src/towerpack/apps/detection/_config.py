@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
 from towerpack._core.naming import alike
-from towerpack.apps._config import AnnotatedData, AppConfig, DecayedNetwork, Training
+from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData, Training
 from towerpack.config import Name, Regex
 from towerpack.zoo import has_pretrained
 
@@ -21,7 +21,7 @@ BACKBONE: Final = {
 }
 
 
-class DataConfig(AnnotatedData):
+class DataConfig(PictureData):
     """Pictures with boxes, and their way to a network's input."""
 
     inputter: Name = "coco"
@@ -29,8 +29,16 @@ class DataConfig(AnnotatedData):
     train: str | list[str] | None = None
     "Below path; several are joined. coco: JSON files; voc: lists of names, or folders of XML; "
     "yolo: folders of pictures."
+    images: str | None = None
+    "coco, voc: the folder of the pictures below path, where it is not the usual one."
     class_names: list[str] | None = None
     "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
+    bad_boxes: Literal["error", "skip"] = "error"
+    "What boxes do that have no area within their picture, and annotations that are damaged or "
+    "incomplete; skip: they are counted and left out."
+    boxes_on: Literal["upright", "stored"] = "upright"
+    "On which picture boxes were measured: as it is shown, or as its pixels are stored, before "
+    "EXIF's orientation is applied."
     size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input; pictures are stretched to it."
     augmenter: Name = "ssd_lite"

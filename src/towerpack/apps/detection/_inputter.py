@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +39,7 @@ def _decoded(one: Annotated) -> Datapoint:
     """Picture, boxes in pixels, class ids, crowd, areas, size."""
     picture = colours(3).augment(read_picture(one.picture))
     h, w = picture.shape[:2]
-    boxes = one.boxes * np.array([w, h, w, h], np.float32)
+    boxes = one.on(h, w) * np.array([w, h, w, h], np.float32)
     crowd = np.zeros(len(boxes), bool) if one.crowd is None else one.crowd
     sides = boxes[:, 2:] - boxes[:, :2]
     areas = sides.prod(1) if one.areas is None else one.areas * (h * w)
@@ -104,7 +102,7 @@ class DetectionInputter(FilesInputter):
         """As annotations say.
 
         Raises:
-            ConfigError: There are no classes, pictures or boxes, or a picture is missing.
+            ConfigError: There are no classes, pictures or boxes.
             FormatError: Annotations are damaged.
         """
         names, parts = self._read(self.config)
@@ -114,11 +112,6 @@ class DetectionInputter(FilesInputter):
             raise ConfigError(
                 "There is nothing to detect.", got=f"{len(names)} classes; {', '.join(counts)}"
             )
-        if len({*names}) < len(names):
-            raise ConfigError("A class is named twice.", got=", ".join(names))
-        for one in itertools.chain(*parts.values()):
-            if not Path(one.picture).is_file():
-                raise ConfigError(f"There is no picture {one.picture}.")
         return names, parts
 
     def decoder(self) -> Callable[[Any], Any]:

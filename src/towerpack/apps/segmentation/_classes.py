@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
-from towerpack.apps._label_pictures import Colour, LabelPicture, voc_colour
+from towerpack.apps._label_pictures import Colour, read_labels, voc_colour
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
 
-_LOG = get_logger(__name__)
-_MAX_LEVEL: Final = 65535
 VOID: Final = 255
 """What pixels without a class are in a batch."""
 _ROW = re.compile(r"(?P<before>\d+\s+\d+\s+\d+\s+)?(?P<name>.*?)(?P<after>\s+\d+\s+\d+\s+\d+)?")
@@ -34,14 +31,12 @@ class Classes:
         colours: Red, green, blue of each; those of Pascal VOC where none were given.
         void: Labels that do not count, some of which may be classes.
         by_colour: Colours were given, so that label pictures may be in colour.
-        levels: Pairs of gray level and label in gray label pictures; none: levels are labels.
     """
 
     names: tuple[str, ...]
     colours: tuple[Colour, ...]
     void: frozenset[int] = frozenset()
     by_colour: bool = False
-    levels: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, config: DataConfig, names: Sequence[str] | None = None) -> Classes:
@@ -91,66 +86,38 @@ class Classes:
         """False for classes that are void: bool [classes]."""
         return np.array([i not in self.void for i in range(len(self.names))])
 
-    def for_levels(self, levels: Collection[int], void: Sequence[int | str]) -> Classes:
-        """Return the classes for gray label pictures of some levels.
-
-        If a level is no label, levels belong to classes of the same colors, or else to the classes
-        in order. They have no order if their number is another one, or if several of them are
-        labels and the steps between them differ: 0, 1 and 255.
+    def read(self, file: str, where: str) -> NDArray[np.uint8]:
+        """A label picture, uint8 [h, w], `VOID` where it is void.
 
         Args:
-            levels: Gray levels of the label pictures.
-            void: As configured: levels, or names of classes.
-        """
-        ignored = {one for one in void if isinstance(one, int)}
-        order, count = sorted({*levels} - ignored), len(self.names)
-        grays = [red for red, green, blue in self.colours if red == green == blue]
-        if not order or order[-1] < count:
-            return self
-        if self.by_colour and len(grays) == count and {*grays} >= {*order}:
-            order = grays
-        elif len(order) != count or (order[1] < count and len({*np.diff(order)}) > 1):
-            return self
-        pairs = ", ".join(f"{name}: {level}" for name, level in zip(self.names, order, strict=True))
-        _LOG.warning("Label pictures are read by their gray levels (%s).", pairs)
-        named = {self.names.index(one) for one in void if isinstance(one, str)}
-        table = {level: VOID for level in ignored}
-        table |= {level: VOID if i in named else i for i, level in enumerate(order)}
-        return replace(self, levels=tuple(table.items()), void=frozenset(named))
-
-    def read(self, picture: LabelPicture) -> NDArray[np.uint8]:
-        """Return the labels in a label picture, uint8 [h, w], `VOID` where it is void.
+            file: Its name.
+            where: The line that names it.
 
         Raises:
-            FormatError: It holds something else than classes and void.
+            FormatError: It cannot be read, or holds something else than classes and void.
         """
-        values, table = picture.pixels, dict(self.levels) if picture.is_gray else {}
-        if not picture.is_gray and self.by_colour:
-            values = picture.by_colour(self.colours, self.void)
-        table = table or {i: i for i in range(len(self.names))} | dict.fromkeys(self.void, VOID)
-        if values.ndim > 2:
+        what = f"{where}: the label picture {file}"
+        labels = read_labels(file, self.colours if self.by_colour else None, what)
+        void = np.isin(labels, list(self.void))
+        bad = ~void & (labels >= len(self.names))
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            known = "".join(f", {v} (void)" for v in sorted(self.void))
             raise FormatError(
-                f"{picture.what} is in color.",
-                expected="gray, or indices of a palette",
-                fix="list the colors in data.colours, or in the file of data.classes",
+                f"{what} has the label {labels[row, column]} in row {row}, column {column}.",
+                expected=f"0 to {len(self.names) - 1}{known}",
+                fix=_fix_of(labels, len(self.names)),
             )
-        lookup = np.full(max(_MAX_LEVEL, *table) + 2, -1, np.int16)
-        lookup[[*table]] = [*table.values()]
-        labels = lookup[np.minimum(values.astype(np.uint32), len(lookup) - 1)]
-        if (labels < 0).any():
-            row, column = np.argwhere(labels < 0)[0]
-            level = values[row, column]
-            fix = "name a class for each gray level, in the order of the levels"
-            if len(np.unique(labels)) > 2:  # Not one class and one level: it would be the object.
-                fix += f", or list {level} in data.void if its pixels do not count"
-            raise FormatError(
-                f"{picture.what} has the label {level} in row {row}, column {column}.",
-                expected=", ".join(
-                    f"{k} (void)" if v == VOID else f"{k}" for k, v in table.items()
-                ),
-                fix=fix,
-            )
-        return labels.astype(np.uint8)
+        return np.where(void, VOID, labels).astype(np.uint8)
+
+
+def _fix_of(labels: NDArray[np.int64], count: int) -> str:
+    """What to do about labels of a picture that are not 0 to `count` - 1."""
+    levels = np.unique(labels).tolist()
+    if len(levels) > count:
+        return "add classes, or list the values to be ignored in data.void"
+    shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
+    return f"if grey levels stand for the classes, set data.colours to one of each: {shown}"
 
 
 def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._annotations import Checks, read_header
-from towerpack.apps._coco import Id, MaskInstance, read_instances
+from towerpack.apps._coco import BadAnnotations, Mask, RunLengths, read_instances
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._label_pictures import LabelPicture, draw_instances, open_labels
-from towerpack.apps._pictures import FilesInputter, listed, read_picture
+from towerpack.apps._label_pictures import draw_instances
+from towerpack.apps._pictures import FilesInputter, listed, orientation_of, read_picture
 from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.apps.segmentation._classes import VOID, Classes
@@ -27,9 +24,8 @@ from towerpack.dataflow.images import AugmentorList
 from towerpack.dataflow.images._image import upright
 from towerpack.ops.geometry import colours
 
+BACKGROUND = "background"
 _HERE = "towerpack.apps.segmentation"
-_LOOKED_AT: Final = 128
-_BACKGROUND: Final = re.compile("_*background_*", re.IGNORECASE)  # LabelMe: _background_
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
     {name: f"{_HERE}.augmenters:{name}" for name in ("none", "fcn", "unet", "efficientnet_lite")},
@@ -42,17 +38,13 @@ class Scene:
 
     Attributes:
         picture: Name of the file.
-        labels: Name of the label picture, or COCO's instances.
+        labels: Name of the label picture, or COCO's annotations.
         where: What lists it.
     """
 
     picture: str
-    labels: str | Sequence[MaskInstance]
+    labels: str | Sequence[Mapping[str, Any]]
     where: str
-
-    def label_picture(self) -> LabelPicture:
-        """Open the label picture."""
-        return open_labels(str(self.labels), f"{self.where}: the label picture {self.labels}")
 
 
 @dataclass(frozen=True)
@@ -61,24 +53,29 @@ class _Decode:
 
     classes: Classes
     channels: int
-    categories: Mapping[Id, int]
-    checks: Checks
+    categories: Mapping[int | str, int]
+    stored: bool
 
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
-        turn = self.checks.orientation(read_header(scene.picture))
+        orientation = orientation_of(scene.picture)
+        drawn = size[::-1] if self.stored and orientation > 4 else size
         if isinstance(scene.labels, str):
-            label = self.classes.read(scene.label_picture())
+            label = self.classes.read(scene.labels, scene.where)
         else:
-            stored = size[::-1] if turn > 4 else size
-            label = draw_instances(scene.labels, stored, self.categories, VOID)
-        label = upright(label[..., None], turn)[..., 0]
-        if label.shape != size:
+            label = draw_instances(scene.labels, drawn, self.categories, VOID, scene.where)
+        if label.shape != drawn:
+            turned = orientation > 4 and label.shape == drawn[::-1]
             raise FormatError(
                 f"{scene.where}: the picture and its labels differ in size.",
-                got=f"{size[0]} x {size[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+                got=f"{drawn[0]} x {drawn[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+                fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
+                if turned
+                else None,
             )
+        if self.stored:
+            label = upright(label, orientation)
         return colours(self.channels).augment(image), label
 
 
@@ -101,7 +98,7 @@ class SceneInputter(FilesInputter):
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
         self.config, self.augmenter = config, augmenter
         self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
-        self.categories: Mapping[Id, int] = {}
+        self.categories: Mapping[int | str, int] = {}
         super().__init__(config)
 
     @property
@@ -111,8 +108,8 @@ class SceneInputter(FilesInputter):
 
     def decoder(self) -> Callable[[Any], Any]:
         """Of scenes."""
-        checks = Checks(self.config)
-        return _Decode(self.classes, self.config.channels, self.categories, checks)
+        stored = self.config.boxes_on == "stored"
+        return _Decode(self.classes, self.config.channels, self.categories, stored)
 
     def _as_json(self, classes: Classes) -> Any:
         return {**asdict(classes), "void": sorted(classes.void)}
@@ -120,8 +117,7 @@ class SceneInputter(FilesInputter):
     def _from_json(self, content: Any) -> Classes:
         colours = tuple(tuple(colour) for colour in content["colours"])
         void = frozenset(content["void"])
-        levels = tuple(tuple(pair) for pair in content.get("levels", ()))
-        return Classes(tuple(content["names"]), colours, void, content["by_colour"], levels)
+        return Classes(tuple(content["names"]), colours, void, content["by_colour"])
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """The classes and the scenes of each split: of lines `image,label` in CSV files."""
@@ -135,32 +131,7 @@ class SceneInputter(FilesInputter):
             ]
             for split, files in places(self.config, "{}.csv").items()
         }
-        return self._looked_at(Classes.of(self.config), parts), parts
-
-    def _looked_at(self, classes: Classes, parts: Mapping[str, Sequence[Scene]]) -> Classes:
-        """Check label pictures, evenly spread over each split; return classes that fit them.
-
-        Raises:
-            FormatError: A label picture does not fit its picture or the classes.
-        """
-        checks, levels = Checks(self.config), dict[int, Scene]()
-        for scenes in parts.values():
-            for scene in scenes[:: -(-len(scenes) // _LOOKED_AT)]:
-                label = scene.label_picture()
-                size = label.pixels.shape[1], label.pixels.shape[0]
-                checks.header(Path(scene.picture), scene.where, size)
-                if label.is_gray:
-                    found = dict.fromkeys(np.unique(label.pixels).tolist(), scene)
-                    levels = found | levels
-                else:
-                    classes.read(label)
-        if self._kept is None:
-            classes = classes.for_levels(levels, self.config.void)
-        elif self._kept.levels:
-            classes = replace(classes, levels=self._kept.levels, void=self._kept.void)
-        for scene in dict.fromkeys(levels.values()):
-            classes.read(scene.label_picture())
-        return classes
+        return Classes.of(self.config), parts
 
     def flow(self, split: Split) -> DataFlow:
         training, size = split == "train", self.config.size
@@ -175,19 +146,36 @@ class SceneInputter(FilesInputter):
 
 
 class CocoInputter(SceneInputter):
-    """COCO's instances. The classes are `background` and the other categories."""
+    """COCO's instances. The classes are the categories, after `background`.
+
+    A category of that name is the background itself.
+    """
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         """As the annotations say."""
-        names, found = read_instances(self.config, MaskInstance)
-        objects = list(dict.fromkeys(n for n in names.values() if not _BACKGROUND.fullmatch(n)))
-        labels = {name: label for label, name in enumerate(objects, 1)}
-        self.categories = {key: labels.get(name, 0) for key, name in names.items()}
-        parts = {
-            split: [Scene(str(one.path), one.instances, one.path.name) for one in pictures]
-            for split, pictures in found.items()
-        }
-        return Classes.of(self.config, ["background", *objects]), parts
+        bad = BadAnnotations(self.config.bad_boxes)
+        names, found = read_instances(self.config, self.config.images, Mask, bad)
+        background = [key for key, name in names.items() if name.lower() == BACKGROUND]
+        others = [key for key in names if key not in background]
+        self.categories = {key: i + 1 for i, key in enumerate(others)} | dict.fromkeys(
+            background, 0
+        )
+        parts: dict[str, list[Scene]] = {}
+        for split, several in found.items():
+            parts[split] = []
+            for one in several:
+                size = one.entry.height, one.entry.width
+                masks: list[Mapping[str, Any]] = []
+                for where, mask in one.annotations:
+                    runs = mask.segmentation
+                    if isinstance(runs, RunLengths) and all(size) and runs.size != size:
+                        got = f"{runs.size[0]} x {runs.size[1]} pixels"
+                        bad.add(where, "its mask has another size than the picture.", got)
+                        continue
+                    masks.append(mask.model_dump())
+                parts[split].append(Scene(str(one.path), masks, f"{one.where}, {one.path.name}"))
+        bad.tell()
+        return Classes.of(self.config, [BACKGROUND, *(names[key] for key in others)]), parts
 
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(

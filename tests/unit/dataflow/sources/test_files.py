@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import os
 import re
 from pathlib import Path
@@ -225,6 +226,33 @@ class TestImageCSV:
                 ImageCSV(path)
         ds = ImageCSV(path, encoding=encoding if encoding == "cp1252" else None)
         assert ds.classes == ["tè", "té"] and ds.labels.tolist() == [1, 0]
+
+    @given(
+        labels=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))),
+        delimiter=st.sampled_from(",;\t"),
+        encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+        quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+        end=st.sampled_from(["\n", "\r\n", "\r"]),
+    )
+    def test_what_is_written_is_read(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        labels: list[str],
+        delimiter: str,
+        encoding: str,
+        quoting: Any,
+        end: str,
+    ) -> None:
+        """Tables of any usual form give their labels, but for spaces around them."""
+        labels = [label for label in labels if re.search(r"\S", label.strip())]
+        labels = ["a b" if re.fullmatch(r"\s*[+-]?\d+\s*", label) else label for label in labels]
+        path = tmp_path_factory.getbasetemp() / "list.csv"
+        with open(path, "w", encoding=encoding, newline="") as file:
+            rows = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end)
+            rows.writerows([("img", "no class"), *(("a.png", label) for label in labels)])
+        if labels and "no class" not in labels:
+            ds = ImageCSV(path, decode=False)
+            assert [(ds.classes or [])[k] for _, k in ds] == [label.strip() for label in labels]
 
     def test_a_file_too_large_for_an_image_is_not_read(self, root: Path) -> None:
         with open(root / "film.png", "wb") as file:
