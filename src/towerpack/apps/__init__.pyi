@@ -9,6 +9,10 @@ from towerpack.apps._application import (
 )
 from towerpack.apps._config import AppConfig as AppConfig
 from towerpack.apps._files import write_picture as write_picture
+from towerpack.apps._import import (
+    Imported as Imported,
+    import_data as import_data,
+)
 from towerpack.apps._infer import (
     Inference as Inference,
     infer as infer,

@@ -19,9 +19,9 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
-from towerpack.apps._splits import Places, path_below, places, root_of
+from towerpack.apps._splits import Places, matching, path_below, places, root_of
 from towerpack.dataflow.images import clip_boxes
-from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
 _MOST_XML_BYTES: Final = 16 << 20
@@ -250,18 +250,19 @@ def read_voc(config: BoxPlaces) -> Found:
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
-                files, folder = sorted(one.glob("*.xml")), usual if usual.is_dir() else one
+                files = [*_annotations_in(one).values()]
             else:
                 lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
-                files, folder = [root / f"Annotations/{name[0]}.xml" for name in lines], usual
-            if folder not in pictures:
-                pictures[folder] = {
-                    path.stem: path
-                    for path in sorted(folder.iterdir() if folder.is_dir() else ())
-                    if path.suffix.lower() in IMAGE_EXTENSIONS
-                }
-            by_stem = pictures[folder]
-            objects[split] += [_of_voc(file, folder, by_stem, root, reader) for file in files]
+                missing = root / "Annotations"
+                known = _annotations_in(missing)
+                files = [known.get(n, missing / f"{n}.xml") for n, *_ in lines]
+            for file in files:
+                folder = usual if usual.is_dir() else file.parent
+                if folder not in pictures:
+                    every = map(Path, Discovery().files(folder))
+                    pictures[folder] = {p.stem: p for p in every if p.parent == folder}
+                by_stem = pictures[folder]
+                objects[split].append(_of_voc(file, folder, by_stem, root, reader))
     found = {row.name for *_, rows in objects.get("train", []) for row in rows}
     names = config.class_names or sorted(map(str, found))
     numbers = {name: i for i, name in enumerate(names)}
@@ -271,6 +272,14 @@ def read_voc(config: BoxPlaces) -> Found:
     }
     reader.tell()
     return names, parts
+
+
+def _annotations_in(folder: Path) -> dict[str, Path]:
+    """Return the XML files in a folder and below it, by their names in lists."""
+    discovery = Discovery(lambda file: file.lower().endswith(".xml"), "not an annotation")
+    files = sorted(map(Path, discovery.files(folder)))
+    discovery.report(folder)
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
 def _of_voc(
@@ -338,8 +347,7 @@ def read_yolo(config: BoxPlaces) -> Found:
     are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
     root = root_of(config)
-    pattern = "{}/images" if (root / "train" / "images").is_dir() else "images/{}"
-    folders = places(config, pattern)
+    folders = places(config, "{}/images", "images/{}")
     names = config.class_names or _names_of_yolo(root)
     reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
     parts = {
@@ -409,11 +417,19 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
+def label_file(picture: Path) -> Path:
+    """Return the file of a picture's boxes: in `labels` instead of `images`, or beside it."""
     parts = list(picture.with_suffix(".txt").parts)
-    if "images" in parts:
-        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
+    for i in reversed(range(len(parts))):
+        if parts[i].lower() == "images":
+            parts[i] = next(iter(matching(Path(*parts[:i]), "labels")), "labels")
+            break
     file = Path(*parts)
+    return file if file.is_file() else file.with_suffix(".TXT")
+
+
+def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
+    file = label_file(picture)
     rows: list[_Row] = []
     for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
         where = f"{file}, line {number}"

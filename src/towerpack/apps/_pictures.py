@@ -26,8 +26,8 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import ImageHeader, decode_image, image_header
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.dataflow.sources._files import ImageReader
-from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
 
 _HEADER_BYTES = 1 << 18
 
@@ -244,13 +244,14 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """Pictures in a folder and those below it, by name.
+    """Return the pictures in a folder and below it, by name. Log which files are left out.
 
     Raises:
         ConfigError: There are none.
     """
-    files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
-    found = sorted(str(path) for path in files)
+    discovery = Discovery()
+    found = sorted(discovery.files(folder))
+    discovery.report(folder)
     if not found:
         raise ConfigError(
             f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Split
+from towerpack.dataflow.sources._discovery import is_hidden
 
-_USUAL: dict[Split, tuple[str, ...]] = {
+SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
     "val": ("val", "valid", "validation"),
     "test": ("test",),
@@ -42,7 +44,7 @@ def root_of(config: Places) -> Path:
 
 
 def places(config: Places, *patterns: str) -> dict[str, list[str]]:
-    """Files or folders of each split, below `path`: as configured, or those of usual names.
+    """Return files or folders of each split: as configured, or of usual names in any case.
 
     Args:
         config: Has `path`, `train`, `val` and `test`.
@@ -57,10 +59,10 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
             f"There is no folder {root}.", fix="set data.path to the folder of the data"
         )
     found: dict[str, list[str]] = {}
-    for split, names in _USUAL.items():
+    for split, names in SPLIT_NAMES.items():
         given: str | list[str] | None = getattr(config, split)
         every = [pattern.format(name) for name in names for pattern in patterns]
-        usual = [name for name in every if (root / name).exists()]
+        usual = [path for name in every for path in matching(root, name)]
         chosen = usual if given is None else [given] if isinstance(given, str) else given
         found[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(found.values()):
@@ -71,6 +73,30 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
             fix="set data.train to the files or folders",
         )
     return {split: several for split, several in found.items() if several}
+
+
+def matching(root: Path, name: str) -> list[str]:
+    """Return the paths below a folder that have a name, whatever its case."""
+    paths = [""]
+    for part in name.split("/"):
+        paths = [os.path.join(p, n) for p in paths for n in _visible(root / p) if _same(n, part)]
+    return paths
+
+
+def has_splits(root: Path) -> bool:
+    """Return whether all folders in a folder have names of splits; else `train` is a class."""
+    folders = {name.lower() for name in _visible(root) if (root / name).is_dir()}
+    return bool(folders) and folders <= set(itertools.chain(*SPLIT_NAMES.values()))
+
+
+def _visible(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(name for name in os.listdir(folder) if not is_hidden(name))
+
+
+def _same(name: str, other: str) -> bool:
+    return name.lower() == other.lower()
 
 
 def path_below(folder: Path, name: str, root: Path, where: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import read_text
+from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
 
@@ -66,14 +67,16 @@ def divided_texts(
 
 def _files(root: Path, given: str | Sequence[str] | None, split: str) -> list[Path]:
     found: list[Path] = []
+    discovery = Discovery()
     for pattern in [given] if isinstance(given, str) else given or ():
-        new = sorted(path for path in root.glob(pattern) if path.is_file())
+        new = [Path(file) for file in discovery.matching(root, pattern)]
         if not new:
             raise ConfigError(
                 f"data.{split}: there is no {root / pattern}.",
                 fix=f"set data.{split} to files below data.path",
             )
         found += new
+    discovery.report(f"data.{split}")
     return list(dict.fromkeys(found))
 
 

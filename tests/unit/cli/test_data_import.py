@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -160,24 +161,50 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("count", [40, 2600])
 def test_the_recipe_suits_the_pictures(
-    tmp_path: Path, channels: int, installed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, channels: int, count: int, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few color pictures start from a pretrained network, if its extra is installed."""
+    """Color pictures start from a pretrained network, if its extra is installed."""
     monkeypatch.setattr("towerpack.zoo.has_pretrained", lambda: installed)
-    for k in range(40):
-        shape = (40, 40) if channels == 1 else (40, 40, 3)
+    for k in range(count):
+        shape = (8, 8) if channels == 1 else (8, 8, 3)
         picture(tmp_path / f"{k % 2}/{k}.png", k, shape)
     told = towerpack(tmp_path)
     recipe = find_recipe(tmp_path / "recipe.yaml")
     config: Any = recipe.config
-    pretrained = installed and channels == 3
+    pretrained, few = installed and channels == 3, count < 2000
     assert config.transfer.pretrained == ("efficientnet-lite0" if pretrained else None)
     assert config.model.network == ("efficientnet_lite0" if pretrained else "resnet20")
-    # Grey pictures are often figures, which must not be mirrored.
-    other = "efficientnet_lite" if pretrained else "cifar"
-    assert config.data.augmenter == ("digits" if channels == 1 else other)
     assert (config.optimizer.name, config.optimizer.schedule) == ("adam", "cosine")
     assert ("install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
-    if pretrained:
-        assert recipe.modeler(recipe.inputter()).pretrained() is not None
+    if not pretrained:
+        steps = config.train.steps_per_epoch or len(recipe.inputter().flow("train"))
+        assert config.train.epochs * steps >= (900 if few else 450)
+        return
+    assert recipe.modeler(recipe.inputter()).pretrained() is not None
+    # The last layer alone, or what lies behind the first blocks, too.
+    assert bool(re.fullmatch(config.transfer.trainable, "block6/kernel")) != few
+    assert not re.fullmatch(config.transfer.trainable, "block0/kernel")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_own_pictures_are_not_mirrored(
+    tmp_path: Path, channels: int, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters, digits, and arrows have another meaning if they are mirrored, in color too."""
+    monkeypatch.setattr("towerpack.zoo.has_pretrained", lambda: installed)
+    for k in range(8):  # bright on the left, on paper that is as bright as in the middle
+        img = np.full((64, 64, 3)[: 2 + channels // 2], 128, np.uint8)
+        img[:, :16], img[:, -16:] = 250, 5
+        file = tmp_path / f"{k % 2}/{k}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(cv2.imencode(".png", img)[1].tobytes())
+    towerpack(tmp_path)
+    flow: Any = find_recipe(tmp_path / "recipe.yaml", ["batch_size=1"]).inputter().flow("train")
+    flow.reset_state()
+    for _ in range(5):
+        for images, _labels in flow:
+            columns = images[0].mean(axis=(0, 2))
+            assert columns[:4].mean() > columns[-4:].mean() + 50

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._splits import places, root_of
+from towerpack._core.logs import get_logger
+from towerpack.apps._splits import has_splits, matching, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -16,9 +17,13 @@ from towerpack.apps.classification._image_inputter import (
 )
 from towerpack.dataflow import ImageFolder
 
+_LOG = get_logger(__name__)
+
 
 class FolderInputter(ImageInputter):
     """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
+
+    Folders are splits if all of them have names of splits, in any case.
 
     Of the latter, `validation` is the share of the validation data and that of the test data, too.
     """
@@ -28,8 +33,9 @@ class FolderInputter(ImageInputter):
     def find(self) -> Found:
         """As the folders are named."""
         root = root_of(self.config)
-        usual = any((root / split).exists() for split in ("train", "val", "test"))
-        if self.config.train is None and not usual:
+        if self.config.train is None and not has_splits(root):
+            if matching(root, "train"):
+                _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
             return self._alone(ImageFolder(root, decode=False))
         given = {
             split: [ImageFolder(folder, decode=False) for folder in folders]

@@ -10,6 +10,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row, is_header, lines_of, read_rows, read_text
 from towerpack.apps.text_classification._config import DataConfig
+from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
 
 _LOG = get_logger(__name__)
 
@@ -85,17 +86,23 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Files `CLASS/*.txt`; IMDB's `unsup`, which has no labels, is passed over.
+    """Read the texts below the folder of each class.
+
+    Names of texts end in `.txt`, `.text`, `.md`, `.markdown` or `.rst`, in any case, or have no
+    extension. IMDB's `unsup`, which has no labels, is left out.
 
     Raises:
         ConfigError: There is no such folder, or none with texts in it.
     """
-    files = sorted(path.glob("*/*.txt"))
+    discovery = Discovery(is_text, NO_TEXT)
+    names = discovery.folders(path)
+    files = list(discovery.by_class(path, names))
+    discovery.report(path)
     if not files:
         raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
-    for file in files:
-        if file.parent.name != "unsup":
-            yield read_text(file, config.encoding), file.parent.name, str(file)
+    for number, file in files:
+        if names[number] != "unsup":
+            yield read_text(Path(file), config.encoding), names[number], file
 
 
 READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]]]] = {

@@ -18,6 +18,7 @@ _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
 _EXIF = b"Exif\0\0"  # what an EXIF block begins with in a JPEG; elsewhere some programs write it
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # their sizes in bytes
 _HAS_EXIF = 8  # a flag of an extended WebP file
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
@@ -84,6 +85,15 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
         what = f"The header of {name or 'this image'} is damaged: {error}."
         raise FormatError(what, got=f"{len(data)} bytes: {data[:16]!r}", fix=_AGAIN) from error
     return header
+
+
+def begins_like_image(start: bytes) -> bool:
+    """Return whether a file with these first 18 bytes or more is an image of a known format."""
+    if start.startswith(b"BM"):  # Texts may start so too.
+        return int.from_bytes(start[14:18], "little") in _BMP_HEADERS
+    if start.startswith(b"RIFF"):
+        return start[8:12] == b"WEBP"
+    return start.startswith(tuple(_PARSERS))
 
 
 def as_bytes(data: Any) -> bytes:

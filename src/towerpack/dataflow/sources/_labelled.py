@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,16 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
+from towerpack.dataflow.sources._discovery import Discovery, LeftOut, is_image
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
-
-log = get_logger(__name__)
-
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -29,9 +26,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
-    Classes are the folders in `root`, and images what is in them, in the order of their names.
-    Hidden files and folders are passed over; other files that are no images by their extension are
-    left out and logged. Links to folders are followed at the first level only.
+    Classes are the folders in `root`. Images are the files in them and below that have an image's
+    extension (`.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.gif`, `.tif`, `.tiff`, in any case), or
+    that begin like an image. Hidden files, `__MACOSX` and other files are left out, counted and
+    logged. Links are followed; a folder that is reached twice within a class is read once.
 
     Contract: as `DataFromList`; as long as there are images.
 
@@ -40,14 +38,15 @@ class ImageFolder(FilesStage):
         channels: 3 for colour, 1 for grey.
         shuffle: Give every pass another order, as `ShuffleData` does.
         classes: These folders, labelled in this order; by default all, sorted.
-        extensions: What images are called, in lower case.
+        extensions: Take the files with these extensions only, in lower case.
         max_pixels: Larger images are an error, before anything is allocated for them.
         seed: For the shuffle alone; by default the run's.
 
     Attributes:
         classes: Names of the classes; labels index them.
         labels: One for each image.
-        left_out: How many files were no images.
+        left_out: Number of files and folders that are left out.
+        left_out_files: Their names, with the reason for each.
 
     Raises:
         ConfigError: There is no such folder, no image in it, or a class is named twice.
@@ -62,35 +61,32 @@ class ImageFolder(FilesStage):
         channels: int = 3,
         shuffle: bool = False,
         classes: Sequence[str] | None = None,
-        extensions: Sequence[str] = IMAGE_EXTENSIONS,
+        extensions: Sequence[str] | None = None,
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
         self.root = Path(os.path.expanduser(path_of(root)))
         if not self.root.is_dir():
             raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
-        with os.scandir(self.root) as entries:
-            found = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        endings = None if extensions is None else tuple(names_of(extensions))
+        discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
+        found = discovery.folders(self.root)
         self.classes = found if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
             raise ConfigError(what, got=", ".join(found))
-        endings = tuple(names_of(extensions))
         labels: list[int] = []
-        self.left_out = 0
 
         def images() -> Iterator[str]:
-            for label, name in enumerate(self.classes):
-                for file in _walk(os.path.join(self.root, name)):
-                    if file.lower().endswith(endings):
-                        labels.append(label)
-                        yield file
-                    else:
-                        self.left_out += 1
+            for label, file in discovery.by_class(self.root, self.classes):
+                labels.append(label)
+                yield file
 
         files = Strings(images())
         self.labels = np.array(labels, np.int64)
+        self.left_out_files: list[LeftOut] = discovery.left_out
+        self.left_out = len(discovery.left_out)
         if not files:
             raise ConfigError(
                 f"There are no images in {self.root}.",
@@ -100,8 +96,7 @@ class ImageFolder(FilesStage):
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
-        if self.left_out:
-            log.info("%s: left out %d files that are no images", self, self.left_out)
+        discovery.report(self)
 
     def arguments(self) -> str:
         return self.root.name
@@ -243,12 +238,5 @@ def _class_names(classes: Sequence[str]) -> list[str]:
     return names
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """The files below a folder that are not hidden, in the order of their names."""
-    with os.scandir(folder) as entries:
-        found = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        elif entry.is_file():
-            yield entry.path
+def _ends_with(file: str, endings: tuple[str, ...]) -> bool:
+    return file.lower().endswith(endings)
