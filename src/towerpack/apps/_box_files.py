@@ -366,11 +366,9 @@ def read_yolo(config: BoxPlaces) -> Found:
 
 def _check_pictures(folder: Path, bad: BadAnnotations) -> None:
     """Refuse or count files of labels without a picture."""
-    parts = list(folder.parts)
-    if "images" not in parts:
+    labels = label_file(folder / "any.jpg").parent
+    if labels == folder:
         return
-    parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-    labels = Path(*parts)
     names = {Path(file).relative_to(folder).with_suffix("") for file in pictures_in(folder)}
     for file in sorted(labels.rglob("*.txt")):
         is_known = file.relative_to(labels).with_suffix("") in names
