@@ -62,7 +62,8 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             known = {"image_id": image["id"], "category_id": categories[box["class"]]}
             found.append({**known, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": box["score"]})
     for one in coco.dataset["annotations"]:
-        one.update(area=one["bbox"][2] * one["bbox"][3], iscrowd=0)
+        # pycocotools takes the id 0 for no match.
+        one.update(id=one["id"] + 1, area=one["bbox"][2] * one["bbox"][3], iscrowd=0)
     coco.createIndex()
     evaluated = COCOeval(coco, coco.loadRes(found), "bbox")
     evaluated.evaluate()

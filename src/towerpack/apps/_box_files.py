@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -286,7 +287,7 @@ def _of_voc(
 ) -> tuple[Path, Size, list[_Row]]:
     """A picture, its stated size, and its boxes."""
     path: list[str] = []
-    top: dict[str, str] = {}
+    top: dict[str, Any] = {}
     objects: list[dict[str, Any]] = []
 
     def start(name: str, _: object) -> None:
@@ -297,7 +298,7 @@ def _of_voc(
     def text(value: str) -> None:
         holder = objects[-1] if path[1:2] == ["object"] else top
         key = path[-1] if len(path) < 4 or path[2] == "bndbox" else ""
-        holder[key] = holder.get(key, "") + value.strip()
+        holder[key] = holder.get(key, "") + value
 
     def refused(*_: object) -> None:
         raise FormatError(f"{file} declares a document type, which annotations do not need.")
@@ -311,9 +312,15 @@ def _of_voc(
         if file.stat().st_size > _MOST_XML_BYTES:
             raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
+        for values in (top, *objects):
+            stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
+            values.clear()
+            values.update((k, v) for k, v in stripped.items() if v != "")
         picture = pictures.get(file.stem)
         if picture is None:
-            name = (top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
+            name = str(top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
+            if Path(name).stem != file.stem and file.with_name(f"{Path(name).stem}.xml").is_file():
+                raise FormatError(f"There is no picture for {file}, and {name} is of another file.")
             picture = path_below(folder, name, root, str(file))
         stated = _VocSize.model_validate({k: top.get(k) or 0 for k in ("width", "height")})
         for one in objects:
@@ -351,8 +358,32 @@ def read_yolo(config: BoxPlaces) -> Found:
         ]
         for split, several in folders.items()
     }
+    for folder in itertools.chain(*folders.values()):
+        _check_pictures(Path(folder), reader.bad)
     reader.tell()
     return names, parts
+
+
+def _check_pictures(folder: Path, bad: BadAnnotations) -> None:
+    """Refuse or count files of labels without a picture."""
+    labels = label_file(folder / "any.jpg").parent
+    if labels == folder:
+        return
+    names = {Path(file).relative_to(folder).with_suffix("") for file in pictures_in(folder)}
+    for file in sorted(labels.rglob("*.txt")):
+        is_known = file.relative_to(labels).with_suffix("") in names
+        if not is_known and not file.name.startswith((".", "classes.")):
+            bad.add(str(file), "there is no picture for these labels.")
+
+
+class _AsWritten(yaml.BaseLoader):
+    """Refuse keys that occur twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if len({*keys}) < len(keys):
+            raise yaml.YAMLError(f"a key occurs twice among {', '.join(keys)}")
+        return super().construct_mapping(node, deep)
 
 
 def _names_of_yolo(root: Path) -> list[str]:
@@ -360,11 +391,13 @@ def _names_of_yolo(root: Path) -> list[str]:
         if not file.is_file():
             continue
         try:  # All values are texts: `yes` is a class, and no boolean.
-            content: Any = yaml.load(read_text(file), yaml.BaseLoader)  # noqa: S506
+            content: Any = yaml.load(read_text(file), _AsWritten)  # noqa: S506
             names = content["names"]
             if isinstance(names, Mapping):
                 by_number = {int(key): str(name) for key, name in names.items()}
                 names = [by_number[i] for i in range(len(by_number))]
+            if int(content.get("nc", len(names))) != len(names):
+                raise ValueError(f"nc is {content['nc']}, but there are {len(names)} names")
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
                 return names
         except (KeyError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -412,6 +445,9 @@ def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
                 raise ValueError(f"{len(values)} numbers after the class")
             if not np.isfinite([class_id, *corners]).all() or class_id % 1:
                 raise ValueError("no class, or a number that is not finite")
+            # Programs round, or let polygons end a little outside of the picture.
+            if not -0.01 <= min(values) <= max(values) <= 1.01:
+                raise ValueError("numbers after the class are shares from 0 to 1")
         except ValueError as error:
             bad.add(where, f"it is no box: {error}.", repr(line[:80]))
             continue

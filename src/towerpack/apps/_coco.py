@@ -7,9 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
@@ -72,7 +80,7 @@ class Category(Record):
     """A class."""
 
     id: Id
-    name: str
+    name: Annotated[str, Field(min_length=1)]
 
 
 class Picture(Record):
@@ -97,7 +105,7 @@ class Box(Annotation):
     """An object with a box: x and y of a corner, width, height."""
 
     bbox: tuple[float, float, float, float]
-    area: float | None = None
+    area: Annotated[float, Field(ge=0)] | None = None
 
 
 class RunLengths(Record):
@@ -105,6 +113,16 @@ class RunLengths(Record):
 
     counts: list[int] | str
     size: tuple[int, int]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        # pycocotools would read memory behind runs that are too short.
+        runs = _decoded(self.counts) if isinstance(self.counts, str) else self.counts
+        if min(runs, default=0) < 0 or sum(runs) != self.size[0] * self.size[1]:
+            raise ValueError(f"the runs are not of {self.size[0]} x {self.size[1]} pixels")
+        if not any(runs[1::2]):
+            raise ValueError("the mask is empty")
+        return self
 
 
 class Mask(Annotation):
@@ -114,6 +132,24 @@ class Mask(Annotation):
         Annotated[list[Annotated[list[float], AfterValidator(_polygon)]], Field(min_length=1)]
         | RunLengths
     )
+
+
+def _decoded(counts: str) -> list[int]:
+    """Return the lengths in pycocotools' text: 5 bits and a continuation bit in a character.
+
+    From the fourth length on, the difference to the last but one is stored.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for byte in counts.encode():
+        bits = byte - 48
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            value -= (bits & 16) << (shift - 4)  # the sign
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return runs
 
 
 A = TypeVar("A", bound=Annotation)

@@ -42,7 +42,10 @@ def header_of(file: str | Path) -> ImageHeader:
         FormatError: It is no picture.
     """
     with open(file, "rb") as opened:
-        return image_header(opened.read(_HEADER_BYTES), name=str(file))
+        data = opened.read(_HEADER_BYTES)
+        if not data.startswith((b"\xff\xd8", b"\x89PNG")):
+            data += opened.read()  # The EXIF block of a WebP or TIFF file may stand at its end.
+    return image_header(data, name=str(file))
 
 
 def orientation_of(file: str | Path) -> int:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from label_files import scene, write_scenes
-from towerpack import ConfigError, FormatError, MapError
+from towerpack import ConfigError, FormatError
 from towerpack.apps import write_picture
 from towerpack.apps.segmentation import (
     DataConfig,
@@ -132,10 +132,10 @@ def broken(folder: Path, case: str) -> dict[str, Any]:
 
 
 MISTAKES = {
-    "label": (MapError, r"train.csv, line 2: .*0-label.png has the label 7 in row 3, column 4"),
-    "size": (MapError, r"train.csv, line 2: .*differ in size"),
-    "colour": (MapError, r"train.csv, line 2: .*0-label.png has a colour of no class"),
-    "damaged": (MapError, r"train.csv, line 2: .*0-label.png is damaged"),
+    "label": (FormatError, r"train.csv, line 2: .*0-label.png has the label 7 in row 3, column 4"),
+    "size": (FormatError, r"train.csv, line 2: .*differ in size"),
+    "colour": (FormatError, r"train.csv, line 2: .*0-label.png has a colour of no class"),
+    "damaged": (FormatError, r"train.csv, line 2: .*0-label.png is damaged"),
     "absent": (FormatError, r"train.csv, line 2: there is no file .*0-label.png"),
     "line": (FormatError, r"train.csv, line 1 names too little"),
     "names": (ConfigError, "classes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.apps._box_files import Annotated, Found
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._pictures import FilesInputter, read_picture
+from towerpack.apps._pictures import FilesInputter, header_of, read_picture
 from towerpack.apps.detection._config import DataConfig, DetectionConfig
 from towerpack.apps.detection.augmenters import BoxAugmenter
 from towerpack.config import Registry
@@ -112,7 +113,15 @@ class DetectionInputter(FilesInputter):
             raise ConfigError(
                 "There is nothing to detect.", got=f"{len(names)} classes; {', '.join(counts)}"
             )
+        if len({*names}) < len(names):
+            raise ConfigError("A class is named twice.", got=", ".join(names))
         return names, parts
+
+    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        parts = super()._checked(classes, parts)
+        for one in itertools.chain(*parts.values()):
+            one.on(*header_of(one.picture).upright_size)
+        return parts
 
     def decoder(self) -> Callable[[Any], Any]:
         """Of annotated pictures."""

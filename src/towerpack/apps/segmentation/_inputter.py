@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._coco import BadAnnotations, Mask, RunLengths, read_instances
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._label_pictures import draw_instances
-from towerpack.apps._pictures import FilesInputter, listed, orientation_of, read_picture
+from towerpack.apps._pictures import (
+    FilesInputter,
+    check_exist,
+    header_of,
+    listed,
+    orientation_of,
+    read_picture,
+)
 from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.apps.segmentation._classes import VOID, Classes
@@ -25,6 +33,8 @@ from towerpack.dataflow.images._image import upright
 from towerpack.ops.geometry import colours
 
 BACKGROUND = "background"
+_TRIED = 32
+"""Label pictures of each split, evenly spread, that are read before a run starts."""
 _HERE = "towerpack.apps.segmentation"
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
@@ -45,6 +55,17 @@ class Scene:
     picture: str
     labels: str | Sequence[Mapping[str, Any]]
     where: str
+
+
+def drawn_size(picture: str | Path, stored: bool) -> tuple[int, int]:
+    """Return the height and width of a picture as labels were drawn on it."""
+    header = header_of(picture)
+    return (header.height, header.width) if stored else header.upright_size
+
+
+def _is_inside(polygon: Sequence[float], size: tuple[int, int]) -> bool:
+    (x1, y1), (x2, y2) = ((f(polygon[::2]), f(polygon[1::2])) for f in (min, max))
+    return x1 < min(x2, size[1]) and y1 < min(y2, size[0]) and x2 > 0 and y2 > 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +132,15 @@ class SceneInputter(FilesInputter):
         stored = self.config.boxes_on == "stored"
         return _Decode(self.classes, self.config.channels, self.categories, stored)
 
+    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        parts = super()._checked(classes, parts)
+        stored = self.config.boxes_on == "stored"
+        decode = _Decode(classes, self.config.channels, self.categories, stored)
+        for scenes in parts.values():
+            for scene in scenes[:: max(1, len(scenes) // _TRIED)]:
+                decode(scene)
+        return parts
+
     def _as_json(self, classes: Classes) -> Any:
         return {**asdict(classes), "void": sorted(classes.void)}
 
@@ -155,22 +185,37 @@ class CocoInputter(SceneInputter):
         """As the annotations say."""
         bad = BadAnnotations(self.config.bad_boxes)
         names, found = read_instances(self.config, self.config.images, Mask, bad)
-        background = [key for key, name in names.items() if name.lower() == BACKGROUND]
+        background = [key for key, name in names.items() if name.strip("_").lower() == BACKGROUND]
         others = [key for key in names if key not in background]
         self.categories = {key: i + 1 for i, key in enumerate(others)} | dict.fromkeys(
             background, 0
         )
+        check_exist([str(one.path) for several in found.values() for one in several])
         parts: dict[str, list[Scene]] = {}
         for split, several in found.items():
             parts[split] = []
             for one in several:
-                size = one.entry.height, one.entry.width
+                size = drawn_size(one.path, self.config.boxes_on == "stored")
+                stated = one.entry.height, one.entry.width
+                if all(stated) and stated != size:
+                    fits = stated == drawn_size(one.path, self.config.boxes_on == "upright")
+                    other = "upright" if self.config.boxes_on == "stored" else "stored"
+                    raise FormatError(
+                        f"{one.where}: the annotations of {one.path} are of another size.",
+                        got=f"{stated[0]:g} x {stated[1]:g} pixels",
+                        expected=f"{size[0]} x {size[1]}",
+                        fix=f"set data.boxes_on={other}" if fits else "correct width and height",
+                    )
                 masks: list[Mapping[str, Any]] = []
                 for where, mask in one.annotations:
                     runs = mask.segmentation
-                    if isinstance(runs, RunLengths) and all(size) and runs.size != size:
-                        got = f"{runs.size[0]} x {runs.size[1]} pixels"
-                        bad.add(where, "its mask has another size than the picture.", got)
+                    if isinstance(runs, RunLengths):
+                        if runs.size != size:
+                            got = f"{runs.size[0]} x {runs.size[1]} pixels"
+                            bad.add(where, "its mask has another size than the picture.", got)
+                            continue
+                    elif not any(_is_inside(polygon, size) for polygon in runs):
+                        bad.add(where, "its mask has no area within its picture.")
                         continue
                     masks.append(mask.model_dump())
                 parts[split].append(Scene(str(one.path), masks, f"{one.where}, {one.path.name}"))
