@@ -158,6 +158,10 @@ def import_data(
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
     _take_inventory(result, folder, classes, {str(path) for path in written})
+    if result.bad and result.task == "detection":
+        result.advice.append(
+            "Training stops at broken pictures: repair them, or remove them from the annotations."
+        )
     return result
 
 
@@ -182,9 +186,9 @@ def _take_inventory(
         counts = Counter(itertools.chain.from_iterable(labels for _, labels, _ in rows))
         result.used[split] = {name: counts[name] for name in names}
         result.counts[split] = len(rows)
-        for file, _, content in rows:
+        for file, _, digest in rows:
             files.add(file)
-            digests.setdefault(hashlib.blake2b(content).digest(), {})[split] = file
+            digests.setdefault(digest, {})[split] = file
     totals = {name: sum(counts[name] for counts in result.used.values()) for name in names}
     result.small_classes = {name: total for name, total in totals.items() if total < 2}
     result.identical = [list(splits.values()) for splits in digests.values() if len(splits) > 1]
@@ -213,19 +217,22 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
 def _rows_of(
     inputter: Any, result: Imported, split: str, files: set[str]
 ) -> Iterator[tuple[str, Iterable[str], bytes]]:
-    """Iterate over the items of a split: name, classes, content. Note files and broken files."""
+    """Iterate over the items of a split: name, classes, hash. Note files and broken files."""
     names = list(inputter.class_names)
     if result.task == "text_classification":
         if split != "test" or split in inputter.find():
             for text, label in inputter.part(split):
-                yield text[:80], [names[label]], text.encode()
+                yield text[:80], [names[label]], _hash(text.encode())
         return
     part = inputter.parts.get(split, ())
     if result.task == "classification":
-        for picture, label in zip(part.pictures, part.labels, strict=True) if part else ():
-            in_memory = isinstance(picture, np.ndarray)
-            content = picture.tobytes() if in_memory else Path(picture).read_bytes()
-            yield "" if in_memory else os.path.normpath(picture), [names[label]], content
+        pairs = zip(part.pictures, part.labels, strict=True) if part else ()
+        for number, (picture, label) in enumerate(pairs):
+            if isinstance(picture, np.ndarray):
+                name, content = f"{split}[{number}]", picture.tobytes()
+            else:
+                name, content = os.path.normpath(picture), Path(picture).read_bytes()
+            yield name, [names[label]], _hash(content)
         return
     for one in part:
         checked = _check(one.picture)
@@ -236,7 +243,15 @@ def _rows_of(
         else:
             files.add(one.labels)
             numbers = set(np.unique(inputter.classes.read(one.labels, one.where)).tolist()) - {255}
-        yield one.picture, [names[number] for number in numbers], Path(one.picture).read_bytes()
+        yield (
+            one.picture,
+            [names[number] for number in numbers],
+            _hash(Path(one.picture).read_bytes()),
+        )
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content).digest()
 
 
 def _label_pictures(
@@ -263,7 +278,10 @@ def _label_pictures(
     for name in _SPLITS:
         (target / f"{name}.csv").unlink(missing_ok=True)
     for name, pairs in lists.items():
-        _write_list(target / f"{name}.csv", *zip(*pairs, strict=True), header=("image", "label"))
+        if pairs:
+            files, labels = zip(*pairs, strict=True)
+            labels = [os.path.relpath(label, target) for label in labels]
+            _write_list(target / f"{name}.csv", files, labels, ("image", "label"))
     return {"path": str(target.resolve()), **classes}
 
 

@@ -79,7 +79,8 @@ def matching(root: Path, name: str) -> list[str]:
     """Return the paths below a folder that have a name, whatever its case."""
     paths = [""]
     for part in name.split("/"):
-        paths = [os.path.join(p, n) for p in paths for n in _visible(root / p) if _same(n, part)]
+        inner = [os.path.join(path, name) for path in paths for name in _visible(root / path)]
+        paths = [path for path in inner if os.path.basename(path).lower() == part.lower()]
     return paths
 
 
@@ -93,10 +94,6 @@ def _visible(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(name for name in os.listdir(folder) if not is_hidden(name))
-
-
-def _same(name: str, other: str) -> bool:
-    return name.lower() == other.lower()
 
 
 def path_below(folder: Path, name: str, root: Path, where: str) -> Path:

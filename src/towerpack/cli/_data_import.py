@@ -61,7 +61,10 @@ def import_(
 
 def _print(result: Imported) -> None:
     show = console()
-    left_out = [(one.file, one.why) for one in result.bad] + list(result.left_out)
+    for one in result.bad[:_SHOWN] if result.task == "detection" else ():
+        show.print(f"[red]broken[/] {escape(one.file)}: {escape(one.why)}")
+    bad = [] if result.task == "detection" else [(one.file, one.why) for one in result.bad]
+    left_out = [*bad, *result.left_out]
     for file, reason in left_out[:_SHOWN]:
         show.print(f"[yellow]left out[/] {escape(file)}: {escape(reason)}")
     if len(left_out) > _SHOWN:

@@ -95,14 +95,13 @@ def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
         ConfigError: There is no such folder, or none with texts in it.
     """
     discovery = Discovery(is_text, NO_TEXT)
-    names = discovery.folders(path)
+    names = [name for name in discovery.folders(path) if name != "unsup"]
     files = list(discovery.by_class(path, names))
     discovery.report(path)
     if not files:
         raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
     for number, file in files:
-        if names[number] != "unsup":
-            yield read_text(Path(file), config.encoding), names[number], file
+        yield read_text(Path(file), config.encoding), names[number], file
 
 
 READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]]]] = {

@@ -81,7 +81,7 @@ class Discovery:
         """Iterate over the files in a folder and in the folders below it, in order of names."""
         self._above = {_identity(path) for path in Path(folder).resolve().parents}
         self._read = set()
-        yield from self._walk(str(folder))
+        return self._walk(str(folder))
 
     def folders(self, folder: str | Path) -> list[str]:
         """Return the names of the folders in a folder, in order. Files in it are left out."""
@@ -157,23 +157,27 @@ class Discovery:
                 self.left_out.append(LeftOut(entry.path, self._otherwise))
         self._above.remove(identity)
 
-    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
-        """Iterate over the visible files and folders in a folder, in order of names."""
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return the visible files and folders in a folder, in order of names."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=attrgetter("name"))
         except OSError as error:
             self.left_out.append(LeftOut(folder, f"unreadable: {error.strerror}"))
-            return
+            return []
+        visible: list[os.DirEntry[str]] = []
         for entry in ordered:
-            if is_hidden(entry.name):
+            if entry.is_file(follow_symlinks=False) and entry.name[0] != ".":
+                visible.append(entry)  # Nearly all are of this kind.
+            elif is_hidden(entry.name):
                 self.left_out.append(LeftOut(entry.path, HIDDEN))
             elif entry.is_symlink() and not os.path.exists(entry.path):
                 self.left_out.append(LeftOut(entry.path, "a link without target"))
             elif entry.is_file() or entry.is_dir():
-                yield entry
+                visible.append(entry)
             else:
                 self.left_out.append(LeftOut(entry.path, "a pipe or a device"))
+        return visible
 
 
 def _identity(path: str | Path) -> tuple[int, int]:
