@@ -123,8 +123,8 @@ def find_recipe(
         raise ConfigError(
             f"{path} names code that is not a part of towerpack.",
             got="; ".join(f"{key}: {', '.join(names)}" for key, names in code.items()),
-            fix="if you trust the file as you trust a program: --allow-code; in Python "
-            "find_recipe(..., allow_code=True)",
+            fix="add --allow-code (in Python find_recipe(..., allow_code=True)), if you trust the "
+            "file as you trust a program",
         )
     application = APPLICATIONS.get(str(values["task"]))
     if path not in packaged.values() and not _is_run(path.parent):

@@ -111,7 +111,7 @@ def create_app(
         query = request.query_params if as_it_is else None
         # What takes long would keep all other connections waiting.
         aside = asyncio.to_thread if len(body) > _LONG_BODY else _here
-        call = await aside(call_of, model, body, query, limits.pixels)
+        call = await aside(call_of, model, body, query, limits)
         text = await aside(answer, call, await batcher.run(call))
         return Response(text, media_type="application/json")
 

@@ -33,7 +33,8 @@ class Limits:
         waiting: Requests that wait for the model (429).
         body_bytes: Of one request (413).
         held_bytes: Of all requests that are being received or computed (429).
-        pixels: Of one picture, as its header says (400).
+        pixels: Of one picture, as its header says, all frames counted (400).
+        request_pixels: Of all pictures of a request (400).
         connections: Open at once (`serve` only). If more come, the one that has been idle longest
             is closed.
         request_s: Seconds for the headers of a request to arrive (`serve` only). Then the
@@ -45,6 +46,7 @@ class Limits:
     body_bytes: int = 16 << 20
     held_bytes: int = 512 << 20
     pixels: int = 50_000_000
+    request_pixels: int = 200_000_000
     connections: int = 1000
     request_s: float = 20.0
 

@@ -17,11 +17,14 @@ from towerpack.inference._exported import fitting
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
+    from towerpack.serving._gate import Limits
 
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
 # What stands at the end of a whole file. A model's decoder sees other damage.
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
+_GIF_FRAME, _GIF_EXTENSION = 0x2C, 0x21
+_GIF_BLOCKS = (_GIF_FRAME, _GIF_EXTENSION)
 
 
 class Call(NamedTuple):
@@ -36,7 +39,7 @@ class Call(NamedTuple):
 
 
 def call_of(
-    model: ExportedModel, body: bytes, query: Mapping[str, str] | None, max_pixels: int
+    model: ExportedModel, body: bytes, query: Mapping[str, str] | None, limits: Limits
 ) -> Call:
     """The call that a body asks for.
 
@@ -74,14 +77,21 @@ def call_of(
         raise RequestError(f"{max(rows)} rows in {len(body)} bytes.")
     count, by_row = rows.pop(), query is not None or "instances" in request
     errors: list[str | None] = [None] * count
+    pixels = 0
     for key, array in inputs.items():
-        pictures = array.dtype.kind == "O" and key.startswith("image")
-        for place, data in np.ndenumerate(array) if pictures else ():
-            error = _fault_of(data, max_pixels)
+        must_be = key.startswith("image")  # Others are texts, or pictures under another name.
+        for place, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
+            number, error = _picture(data, limits.pixels)
+            pixels += number
+            if not (must_be or number):
+                continue
             if error and not (by_row and count):
                 raise RequestError(f"Row {place[0]}: {error}" if place else error)
             if error:
                 errors[place[0]] = error
+    if pixels > limits.request_pixels:
+        most = limits.request_pixels
+        raise RequestError(f"The pictures have {pixels} pixels together; at most {most}.")
     good = [row for row, error in enumerate(errors) if error is None]
     if errors and not good:
         raise RequestError(str(errors[0]))
@@ -185,17 +195,41 @@ def _leaf_types(value: Any) -> set[type]:
     return set(map(type, value))
 
 
-def _fault_of(data: bytes, max_pixels: int) -> str | None:
-    """Return why a picture is refused: it is none, cut off, or too large to be decoded."""
+def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
+    """Pixels of a picture, 0 of other data, and why it is refused: none, cut off, or too large."""
     try:
         header = image_header(data, name="the picture")
     except FormatError as error:
-        return f"{error.what} Got {error.got}."
+        return 0, f"{error.what} Got {error.got}."
+    frames = _frames_of_gif(data) if header.format == "gif" else 1
+    pixels = header.height * header.width * frames
     size = f"{header.height} x {header.width} pixels in {len(data)} bytes"
-    if header.height * header.width > max_pixels:
-        return f"The picture is too large: {size}; at most {max_pixels} pixels."
+    size += f", {frames} frames" if frames > 1 else ""
+    if pixels > max_pixels:
+        # It is not decoded, so it does not count among those of the request.
+        return 1, f"The picture is too large: {size}; at most {max_pixels} pixels."
     cut = data.rfind(_ENDS.get(header.format, b""), header.frame) < 0
-    return f"The picture is cut off: {size}." if cut else None
+    return pixels, f"The picture is cut off: {size}." if cut else None
+
+
+def _frames_of_gif(data: bytes) -> int:
+    """Number of frames of a GIF file, all of which a decoder keeps."""
+    frames, at = 0, 13 + _table_bytes(data[10])
+    while at < len(data) and data[at] in _GIF_BLOCKS:
+        if data[at] == _GIF_FRAME:
+            frames += 1
+            at += 11 + _table_bytes(data[at + 9] if at + 9 < len(data) else 0)
+        else:
+            at += 2
+        while at < len(data) and data[at]:
+            at += data[at] + 1
+        at += 1
+    return max(1, frames)
+
+
+def _table_bytes(flags: int) -> int:
+    """Size of a GIF's table of colours, as the byte before it says."""
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
 def strings_of(value: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import shutil
 import struct
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import served_model
 from encoded_pictures import ENCODINGS
@@ -325,6 +327,26 @@ def test_a_request_of_bad_pictures_alone_is_refused(reader: Server) -> None:
     kind = {"content-type": "image/tiff"}
     answer = reader.post(PREDICT, content=tiff, headers=kind)
     assert answer.status_code == 400 and ENCODED in answer.json()["error"]
+
+
+def animated(frames: int) -> bytes:
+    pictures = [Image.fromarray(np.full([100, 90], i, np.uint8)) for i in range(frames)]
+    file = io.BytesIO()
+    pictures[0].save(file, "GIF", save_all=True, append_images=pictures[1:], duration=9)
+    return file.getvalue()
+
+
+def test_pictures_are_limited_together_with_all_their_frames(reader: Server, folder: Path) -> None:
+    small = Server(folder, limits=Limits(pixels=10_000, request_pixels=30_000))
+    one = png(90, 100, 0)  # 9,000 pixels
+    assert small.post(PREDICT, json={"instances": [b64(one)] * 3}).status_code == 200
+    answer = small.post(PREDICT, json={"instances": [b64(one)] * 4})
+    assert (answer.status_code, "36000 pixels together" in answer.text) == (400, True)
+    assert reader.post(PREDICT, json={"instances": [b64(animated(1))]}).status_code == 200
+    answer = reader.post(PREDICT, json={"instances": [b64(animated(2))]})
+    assert (answer.status_code, "2 frames" in answer.text) == (400, True)
+    hidden = {"signature_name": "pair", "inputs": {"a": [[1, 2]], "b": [b64(png(200, 200, 0))]}}
+    assert "too large" in small.post(PREDICT, json=hidden).text  # whatever the input is called
 
 
 def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
