@@ -20,7 +20,7 @@ from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_
 from towerpack.apps._pictures import header_of, pictures_in
 from towerpack.apps._splits import Places, path_below, places, root_of
 from towerpack.dataflow.images import clip_boxes
-from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
 
 _LOG = get_logger(__name__)
 _MOST_XML_BYTES: Final = 16 << 20

@@ -27,7 +27,7 @@ from towerpack.dataflow import (
 )
 from towerpack.dataflow.images import ImageHeader, decode_image, image_header
 from towerpack.dataflow.sources._files import ImageReader
-from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
 
 _HEADER_BYTES = 1 << 18
 

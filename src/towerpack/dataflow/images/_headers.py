@@ -27,6 +27,7 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
 # pixels; deflate makes 1032 bytes of one, each of 8 pixels.
 _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
+MAGIC_BYTES = 18  # at the start of a file, enough for `begins_like_image`
 _AGAIN = "take the file from its source again"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -80,6 +81,18 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
         what = f"The header of {name or 'this image'} is damaged: {error}."
         raise FormatError(what, got=f"{len(data)} bytes: {data[:16]!r}", fix=_AGAIN) from error
     return header
+
+
+def begins_like_image(start: bytes) -> bool:
+    """Whether the first `MAGIC_BYTES` of a file are those of a format known here.
+
+    Two formats begin with letters that texts and other files may begin with, too.
+    """
+    if start.startswith(b"RIFF"):
+        return start[8:12] == b"WEBP"
+    if start.startswith(b"BM"):  # Sizes of the known headers.
+        return int.from_bytes(start[14:18], "little") in (12, 16, 40, 52, 56, 64, 108, 124)
+    return start.startswith(tuple(_PARSERS))
 
 
 def as_bytes(data: Any) -> bytes:

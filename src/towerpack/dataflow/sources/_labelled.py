@@ -17,11 +17,17 @@ from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
+from towerpack.dataflow.sources._discovery import (
+    LeftOut,
+    discover,
+    folders_in,
+    named,
+    not_an_image,
+    summary,
+)
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
 
 log = get_logger(__name__)
-
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -29,9 +35,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
-    Classes are the folders in `root`, and images what is in them, in the order of their names.
-    Hidden files and folders are passed over; other files that are no images by their extension are
-    left out and logged. Links to folders are followed at the first level only.
+    Classes are the folders in `root`, and images the files below them, in the order of their names.
+    Images are recognized by a usual extension in any case, or by their first bytes. Links to
+    folders are followed. Other files, hidden ones and broken links are left out and logged.
 
     Contract: as `DataFromList`; as long as there are images.
 
@@ -40,14 +46,15 @@ class ImageFolder(FilesStage):
         channels: 3 for colour, 1 for grey.
         shuffle: Give every pass another order, as `ShuffleData` does.
         classes: These folders, labelled in this order; by default all, sorted.
-        extensions: What images are called, in lower case.
+        extensions: Use only files with one of these extensions, in lower case.
         max_pixels: Larger images are an error, before anything is allocated for them.
         seed: For the shuffle alone; by default the run's.
 
     Attributes:
         classes: Names of the classes; labels index them.
         labels: One for each image.
-        left_out: How many files were no images.
+        left_out: How many files were left out.
+        skipped: These files, as (file, why).
 
     Raises:
         ConfigError: There is no such folder, no image in it, or a class is named twice.
@@ -62,46 +69,47 @@ class ImageFolder(FilesStage):
         channels: int = 3,
         shuffle: bool = False,
         classes: Sequence[str] | None = None,
-        extensions: Sequence[str] = IMAGE_EXTENSIONS,
+        extensions: Sequence[str] | None = None,
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
         self.root = Path(os.path.expanduser(path_of(root)))
         if not self.root.is_dir():
             raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
-        with os.scandir(self.root) as entries:
-            found = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        self.skipped: list[LeftOut] = []
+        found = folders_in(self.root, self.skipped, "not in the folder of a class")
         self.classes = found if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
             raise ConfigError(what, got=", ".join(found))
-        endings = tuple(names_of(extensions))
+        refusal = not_an_image if extensions is None else named(*names_of(extensions))
         labels: list[int] = []
-        self.left_out = 0
 
         def images() -> Iterator[str]:
             for label, name in enumerate(self.classes):
-                for file in _walk(os.path.join(self.root, name)):
-                    if file.lower().endswith(endings):
-                        labels.append(label)
-                        yield file
-                    else:
-                        self.left_out += 1
+                for file in discover(os.path.join(self.root, name), refusal, self.skipped):
+                    labels.append(label)
+                    yield file
 
         files = Strings(images())
         self.labels = np.array(labels, np.int64)
+        self.left_out = len(self.skipped)
         if not files:
             raise ConfigError(
                 f"There are no images in {self.root}.",
-                got=f"{len(self.classes)} folders and {self.left_out} other files in them",
+                got=f"{len(self.classes)} folders, left out {summary(self.skipped)}",
                 expected=f"{self.root}/<class>/<image>.jpg",
                 fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
         if self.left_out:
-            log.info("%s: left out %d files that are no images", self, self.left_out)
+            log.info("%s: left out %s", self, summary(self.skipped))
+        counts = np.bincount(self.labels, minlength=len(self.classes)).tolist()
+        empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]
+        if empty:
+            log.warning("%s: there are no images of %s", self, ", ".join(empty))
 
     def arguments(self) -> str:
         return self.root.name
@@ -241,14 +249,3 @@ def _class_names(classes: Sequence[str]) -> list[str]:
             "A class is named twice, or is no name.", got=f"{names!r:.200}", expected="strings"
         )
     return names
-
-
-def _walk(folder: str) -> Iterator[str]:
-    """The files below a folder that are not hidden, in the order of their names."""
-    with os.scandir(folder) as entries:
-        found = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        elif entry.is_file():
-            yield entry.path
