@@ -26,8 +26,8 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import ImageHeader, decode_image, image_header
-from towerpack.dataflow.sources._files import ImageReader
 from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._files import ImageReader
 
 _HEADER_BYTES = 1 << 18
 

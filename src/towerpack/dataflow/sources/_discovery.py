@@ -14,7 +14,7 @@ TEXT_EXTENSIONS: Final = (".txt", ".text", ".md", ".markdown", ".rst")
 
 # Files of cameras begin like a TIFF file, but OpenCV only finds a thumbnail in them.
 _RAW_EXTENSIONS: Final = (".dng", ".cr2", ".nef", ".arw", ".pef", ".srw")
-_HIDDEN_NAMES: Final = ("__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin")
+_HIDDEN_NAMES: Final = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
 _HIDDEN: Final = "hidden"
 _LOOP: Final = "a link to a folder that was read before or contains the link"
 _TEXT_BYTES: Final = 1024
@@ -88,7 +88,7 @@ def folders_in(root: str | os.PathLike[str], left_out: list[LeftOut], why: str) 
         if is_hidden(entry.name):
             left_out.append(LeftOut(entry.path, _HIDDEN))
         elif not os.path.isdir(entry.path):
-            left_out.append(LeftOut(entry.path, _why_not_read(entry) or why))
+            left_out.append(LeftOut(entry.path, _why_not_read(entry.path) or why))
         elif _contains(os.path.realpath(entry.path), real):
             left_out.append(LeftOut(entry.path, _LOOP))
         else:
@@ -112,23 +112,21 @@ def _walk(
         left_out.append(LeftOut(folder, f"cannot be read: {error.strerror}"))
         return
     for entry in entries:
-        link = entry.is_symlink()
-        if is_hidden(entry.name):
-            why = _HIDDEN
-        elif os.path.isdir(entry.path) if link else entry.is_dir():
-            target = os.path.realpath(entry.path) if link else os.path.join(real, entry.name)
-            if target not in visited and not _contains(target, real):
-                visited.add(target)
-                yield from _walk(entry.path, target, refusal, left_out, visited)
-                continue
-            why = _LOOP
-        else:
-            why = _why_not_read(entry)
-            if why is None:
-                try:
-                    why = refusal(entry.path)
-                except OSError as error:
-                    why = f"cannot be read: {error.strerror}"
+        why = _HIDDEN if is_hidden(entry.name) else None
+        if why is None and not entry.is_file(follow_symlinks=False):
+            if os.path.isdir(entry.path):
+                target = os.path.realpath(entry.path)
+                if target not in visited and not _contains(target, real):
+                    visited.add(target)
+                    yield from _walk(entry.path, target, refusal, left_out, visited)
+                    continue
+                why = _LOOP
+            else:
+                why = _why_not_read(entry.path)
+        try:
+            why = why or refusal(entry.path)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror}"
         if why is None:
             yield entry.path
         else:
@@ -144,13 +142,11 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return sorted(entries, key=lambda entry: entry.name)
 
 
-def _why_not_read(entry: os.DirEntry[str]) -> str | None:
+def _why_not_read(path: str) -> str | None:
     """Return why something that is no folder cannot be opened as a file."""
-    if not entry.is_symlink():
-        return None if entry.is_file() else "a pipe or a device"
-    if os.path.isfile(entry.path):
+    if os.path.isfile(path):
         return None
-    return "a pipe or a device" if os.path.exists(entry.path) else "a broken link"
+    return "a pipe or a device" if os.path.exists(path) else "a broken link"
 
 
 def _start(file: str, size: int) -> bytes:
