@@ -20,7 +20,14 @@ from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_
 from towerpack.apps._pictures import header_of, pictures_in
 from towerpack.apps._splits import Places, path_below, places, root_of
 from towerpack.dataflow.images import clip_boxes
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._discovery import (
+    ANNOTATION_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    Refusal,
+    files_in,
+    named,
+    not_an_image,
+)
 
 _LOG = get_logger(__name__)
 _MOST_XML_BYTES: Final = 16 << 20
@@ -249,18 +256,18 @@ def read_voc(config: BoxPlaces) -> Found:
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
-                files, folder = sorted(one.glob("*.xml")), usual if usual.is_dir() else one
+                files, folder = _by_name(one, named(".xml")), usual if usual.is_dir() else one
             else:
                 lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
-                files, folder = [root / f"Annotations/{name[0]}.xml" for name in lines], usual
+                known, folder = _by_name(root / "Annotations", named(".xml")), usual
+                usual_file = "Annotations/{}.xml"
+                files = {n: known.get(n, root / usual_file.format(n)) for n, *_ in lines}
             if folder not in pictures:
-                pictures[folder] = {
-                    path.stem: path
-                    for path in sorted(folder.iterdir() if folder.is_dir() else ())
-                    if path.suffix.lower() in IMAGE_EXTENSIONS
-                }
-            by_stem = pictures[folder]
-            objects[split] += [_of_voc(file, folder, by_stem, root, reader) for file in files]
+                pictures[folder] = _by_name(folder, not_an_image)
+            objects[split] += [
+                _of_voc(file, pictures[folder].get(name), folder, root, reader)
+                for name, file in files.items()
+            ]
     found = {row.name for *_, rows in objects.get("train", []) for row in rows}
     names = config.class_names or sorted(map(str, found))
     numbers = {name: i for i, name in enumerate(names)}
@@ -272,8 +279,14 @@ def read_voc(config: BoxPlaces) -> Found:
     return names, parts
 
 
+def _by_name(folder: Path, refusal: Refusal) -> dict[str, Path]:
+    """Files below a folder by their paths in it, without extension."""
+    files = files_in(folder, refusal, beside=(*ANNOTATION_EXTENSIONS, *IMAGE_EXTENSIONS))
+    return {Path(file).relative_to(folder).with_suffix("").as_posix(): Path(file) for file in files}
+
+
 def _of_voc(
-    file: Path, folder: Path, pictures: Mapping[str, Path], root: Path, reader: _Reader
+    file: Path, picture: Path | None, folder: Path, root: Path, reader: _Reader
 ) -> tuple[Path, Size, list[_Row]]:
     """A picture, its stated size, and its boxes."""
     path: list[str] = []
@@ -302,7 +315,6 @@ def _of_voc(
         if file.stat().st_size > _MOST_XML_BYTES:
             raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
-        picture = pictures.get(file.stem)
         if picture is None:
             name = (top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
             picture = path_below(folder, name, root, str(file))
@@ -331,8 +343,7 @@ def read_yolo(config: BoxPlaces) -> Found:
     are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
     """
     root = root_of(config)
-    pattern = "{}/images" if (root / "train" / "images").is_dir() else "images/{}"
-    folders = places(config, pattern)
+    folders = places(config, "images/{}", "{}/images")
     names = config.class_names or _names_of_yolo(root)
     reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
     parts = {
@@ -374,13 +385,21 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
+def _labels_of(picture: Path) -> Path | None:
+    """Return the file of a picture's labels: in `labels` instead of `images`, or beside it."""
+    parts, files = picture.parts, [picture]
+    for at in reversed(range(len(parts))):
+        if parts[at].casefold() == "images":
+            files[:0] = [Path(*parts[:at], w, *parts[at + 1 :]) for w in ("labels", "Labels")]
+            break
+    every = (file.with_suffix(suffix) for file in files for suffix in (".txt", ".TXT"))
+    return next((file for file in every if file.is_file()), None)
+
+
 def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
-    parts = list(picture.with_suffix(".txt").parts)
-    if "images" in parts:
-        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
-    file = Path(*parts)
+    file = _labels_of(picture)
     rows: list[_Row] = []
-    for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
+    for number, line in enumerate(lines_of(read_text(file)) if file else [], 1):
         where = f"{file}, line {number}"
         if not line.strip():
             continue

@@ -13,6 +13,12 @@ from typing import Any, Final, Literal
 from towerpack._core.errors import ConfigError
 from towerpack._core.files import replace_file
 from towerpack.dataflow import DataFlow
+from towerpack.dataflow.sources._discovery import (
+    IMAGE_EXTENSIONS,
+    files_in,
+    named,
+    not_an_image,
+)
 
 Split = Literal["train", "val", "test"]
 CLASSES: Final = "classes.json"
@@ -112,7 +118,8 @@ def _files(given: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
             continue
         path = Path(source).expanduser()
         if path.is_dir():
-            found = sorted(str(p) for p in path.rglob("*") if p.suffix.lower() in suffixes)
+            pictures = suffixes == IMAGE_EXTENSIONS
+            found = files_in(path, not_an_image if pictures else named(*suffixes))
         elif path.is_file():
             found = [str(path)]
         elif len(given) > 1 and not glob.has_magic(str(path)):

@@ -26,7 +26,12 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import ImageHeader, decode_image, image_header
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources._discovery import (
+    ANNOTATION_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    files_in,
+    not_an_image,
+)
 from towerpack.dataflow.sources._files import ImageReader
 
 _HEADER_BYTES = 1 << 18
@@ -238,8 +243,7 @@ def pictures_in(folder: str | Path) -> list[str]:
     Raises:
         ConfigError: There are none.
     """
-    files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
-    found = sorted(str(path) for path in files)
+    found = files_in(folder, not_an_image, beside=ANNOTATION_EXTENSIONS)
     if not found:
         raise ConfigError(
             f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)

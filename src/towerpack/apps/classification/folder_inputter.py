@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._splits import places, root_of
+from towerpack.apps._splits import FOLDERS, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -21,20 +21,22 @@ class FolderInputter(ImageInputter):
     """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
 
     Of the latter, `validation` is the share of the validation data and that of the test data, too.
+
+    Attributes:
+        folders: What `find` read for each split.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
     def find(self) -> Found:
         """As the folders are named."""
-        root = root_of(self.config)
-        usual = any((root / split).exists() for split in ("train", "val", "test"))
-        if self.config.train is None and not usual:
-            return self._alone(ImageFolder(root, decode=False))
-        given = {
+        paths = places(self.config, FOLDERS)
+        self.folders = given = {
             split: [ImageFolder(folder, decode=False) for folder in folders]
-            for split, folders in places(self.config, "{}").items()
+            for split, folders in paths.items()
         }
+        if self.config.train is None and paths == {"train": [str(root_of(self.config))]}:
+            return self._alone(given["train"][0])
         named = given.get("train") or [folder for several in given.values() for folder in several]
         names = sorted({name for folder in named for name in folder.classes})
         parts = {

@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from towerpack._core.logs import get_logger
 from towerpack.dataflow.images._headers import MAGIC_BYTES, begins_like_image
 
+_LOG = get_logger(__name__)
+
 IMAGE_EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+ANNOTATION_EXTENSIONS: Final = (".xml", ".txt", ".json")
 TEXT_EXTENSIONS: Final = (".txt", ".text", ".md", ".markdown", ".rst")
 
 # Files of cameras begin like a TIFF file, but OpenCV only finds a thumbnail in them.
@@ -87,8 +91,8 @@ def folders_in(root: str | os.PathLike[str], left_out: list[LeftOut], why: str) 
     for entry in _entries(os.fspath(root)):
         if is_hidden(entry.name):
             left_out.append(LeftOut(entry.path, _HIDDEN))
-        elif not os.path.isdir(entry.path):
-            left_out.append(LeftOut(entry.path, _why_not_read(entry.path) or why))
+        elif entry.is_file(follow_symlinks=False) or not os.path.isdir(entry.path):
+            left_out.append(LeftOut(entry.path, why_not_read(entry.path) or why))
         elif _contains(os.path.realpath(entry.path), real):
             left_out.append(LeftOut(entry.path, _LOOP))
         else:
@@ -101,6 +105,28 @@ def summary(left_out: Sequence[LeftOut]) -> str:
     counts = Counter(one.why for one in left_out)
     reasons = ", ".join(f"{count} {why}" for why, count in counts.most_common())
     return f"{len(left_out)} files" + (f": {reasons}" if reasons else "")
+
+
+def log_left_out(folder: object, left_out: Sequence[LeftOut]) -> None:
+    """Log how many files were left out."""
+    if left_out:
+        _LOG.info("%s: left out %s", folder, summary(left_out))
+
+
+def files_in(
+    folder: str | os.PathLike[str], refusal: Refusal, beside: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the files below a folder that are used, sorted. Log how many were left out.
+
+    Args:
+        folder: Where to start.
+        refusal: Which files can be used.
+        beside: Extensions of files that other readers use, which are not logged.
+    """
+    left_out: list[LeftOut] = []
+    files = sorted(discover(folder, refusal, left_out))
+    log_left_out(folder, [one for one in left_out if not one.file.lower().endswith(beside)])
+    return files
 
 
 def _walk(
@@ -122,7 +148,7 @@ def _walk(
                     continue
                 why = _LOOP
             else:
-                why = _why_not_read(entry.path)
+                why = why_not_read(entry.path)
         try:
             why = why or refusal(entry.path)
         except OSError as error:
@@ -142,7 +168,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return sorted(entries, key=lambda entry: entry.name)
 
 
-def _why_not_read(path: str) -> str | None:
+def why_not_read(path: str) -> str | None:
     """Return why something that is no folder cannot be opened as a file."""
     if os.path.isfile(path):
         return None

@@ -21,6 +21,7 @@ from towerpack.dataflow.sources._discovery import (
     LeftOut,
     discover,
     folders_in,
+    log_left_out,
     named,
     not_an_image,
     summary,
@@ -104,8 +105,7 @@ class ImageFolder(FilesStage):
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
-        if self.left_out:
-            log.info("%s: left out %s", self, summary(self.skipped))
+        log_left_out(self, self.skipped)
         counts = np.bincount(self.labels, minlength=len(self.classes)).tolist()
         empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]
         if empty:
