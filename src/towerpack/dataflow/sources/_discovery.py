@@ -21,6 +21,7 @@ _RAW_EXTENSIONS: Final = (".dng", ".cr2", ".nef", ".arw", ".pef", ".srw")
 _HIDDEN_NAMES: Final = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
 _HIDDEN: Final = "hidden"
 _LOOP: Final = "a link to a folder that was read before or contains the link"
+_BESIDE: Final = "read by another reader"
 _TEXT_BYTES: Final = 1024
 
 
@@ -124,8 +125,13 @@ def files_in(
         beside: Extensions of files that other readers use, which are not logged.
     """
     left_out: list[LeftOut] = []
-    files = sorted(discover(folder, refusal, left_out))
-    log_left_out(folder, [one for one in left_out if not one.file.lower().endswith(beside)])
+
+    def refusal_here(file: str) -> str | None:
+        why = refusal(file)
+        return _BESIDE if why and file.lower().endswith(beside) else why
+
+    files = sorted(discover(folder, refusal_here, left_out))
+    log_left_out(folder, [one for one in left_out if one.why != _BESIDE])
     return files
 
 
