@@ -385,7 +385,7 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def _labels_of(picture: Path) -> Path | None:
+def labels_of(picture: Path) -> Path | None:
     """Return the file of a picture's labels: in `labels` instead of `images`, or beside it."""
     parts, files = picture.parts, [picture]
     for at in reversed(range(len(parts))):
@@ -397,7 +397,7 @@ def _labels_of(picture: Path) -> Path | None:
 
 
 def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
-    file = _labels_of(picture)
+    file = labels_of(picture)
     rows: list[_Row] = []
     for number, line in enumerate(lines_of(read_text(file)) if file else [], 1):
         where = f"{file}, line {number}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import os
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +25,15 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import explain_missing
 from towerpack._core.files import replace_file
 from towerpack.cli._console import console
+from towerpack.dataflow.sources._discovery import (
+    IMAGE_EXTENSIONS,
+    LeftOut,
+    discover,
+    folders_in,
+)
 
 if TYPE_CHECKING:
+    from towerpack.apps._box_files import Annotated as WithBoxes
     from towerpack.apps.classification._image_inputter import Pictures
 
 _SPLITS = ("train", "val", "test")
@@ -48,12 +57,38 @@ class _Picture:
     height: int
     width: int
     channels: int
+    digest: bytes
 
 
 @dataclass(frozen=True)
 class _Bad:
     file: str
     why: str
+
+
+@dataclass
+class _Inventory:
+    """What is in the folder, and what became of it.
+
+    Attributes:
+        bad: Files that cannot be decoded.
+        left_out: Other files that are not used.
+        classes: Number of files used, by split and class.
+        identical: Files of equal content in different splits.
+    """
+
+    bad: list[_Bad] = field(default_factory=list[_Bad])
+    left_out: list[_Bad] = field(default_factory=list[_Bad])
+    classes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    identical: list[list[str]] = field(default_factory=list[list[str]])
+
+    @property
+    def few(self) -> dict[str, int]:
+        """Classes with no or one file."""
+        totals: Counter[str] = Counter()
+        for counts in self.classes.values():
+            totals.update(counts)
+        return {name: count for name, count in totals.items() if count < 2}
 
 
 def import_(
@@ -84,7 +119,11 @@ def import_(
     folder, target = folder.expanduser(), (out or folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}.")
-    written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
+    inventory = _Inventory()
+    data_set = _data_set(folder)
+    files, recognized = ([], None) if data_set else _recognized(folder, inventory)
+    lists = () if recognized else (f"{split}.csv" for split in _SPLITS)
+    written = [target / name for name in (*lists, "recipe.yaml")]
     there = [str(path) for path in written if path.exists()]
     if there and not overwrite:
         raise ConfigError(
@@ -92,18 +131,24 @@ def import_(
             fix="pass --overwrite, or choose another folder with --out",
         )
     _make_folder(target)
-    bad: list[_Bad] = []
-    data = _data_set(folder) or _pictures(folder, target, split, bad)
-    recipe = {"task": "classification", "title": folder.resolve().name, "data": data}
-    recipe |= _training(written[0], data)
-    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    replace_file(written[-1], text.encode())
-    counts = _counts(written[-1])
+    task, data = recognized or _label_pictures(folder, files, target, split, inventory) or (
+        "classification", data_set or _pictures(folder, target, split, inventory)
+    )  # fmt: skip
+    recipe: dict[str, Any] = {"task": task, "title": folder.resolve().name, "data": data}
+    if task == "classification":
+        recipe |= _training(written[0], data)
+    inputter = _write_recipe(written[-1], recipe)
+    counts = _counts(inputter, inventory)
+    if task == "detection":
+        _look_at_boxes(inputter.parts, list(inputter.class_names), files, inventory)
+    if recognized and counts["train"] < 4 * inputter.batch_size:
+        data["batch_size"] = max(1, counts["train"] // 4)
+        _write_recipe(written[-1], recipe)
     if as_json:
-        listed = [{"file": one.file, "why": one.why} for one in bad]
-        typer.echo(json.dumps({"recipe": str(written[-1]), "pictures": counts, "bad": listed}))
+        report = {"recipe": str(written[-1]), "pictures": counts, **asdict(inventory)}
+        typer.echo(json.dumps({**report, "few": inventory.few}))
         return
-    _tell(written[-1], counts, data, bad)
+    _tell(written[-1], counts, data, inventory)
 
 
 def _training(listed: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -147,25 +192,79 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _counts(recipe: Path) -> dict[str, int]:
-    """How many pictures of each split training will find, by the recipe that was written."""
+def _write_recipe(path: Path, recipe: dict[str, Any]) -> Any:
+    """Write a recipe, and return its inputter."""
     with explain_missing("towerpack data import"):
         from towerpack.apps import find_recipe
-    inputter: Any = find_recipe(recipe).inputter()
-    return {name: len(inputter.part(name)) for name in inputter.splits}
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    replace_file(path, text.encode())
+    return find_recipe(path).inputter()
 
 
-def _tell(recipe: Path, counts: dict[str, int], data: dict[str, Any], bad: list[_Bad]) -> None:
+def _counts(inputter: Any, inventory: _Inventory) -> dict[str, int]:
+    """Return the size of each split that training will find; count the examples of classes."""
+    if not hasattr(inputter, "parts"):  # Texts.
+        examples = inputter.find()
+        for split in [name for name in _SPLITS if name in examples]:
+            inventory.classes[split] = dict(Counter(label for _, label, _ in examples[split]))
+        return {s: len(inputter.part(s)) for s in _SPLITS if s in examples or s == "val"}
+    return {s: len(inputter.parts[s]) for s in _SPLITS if s in inputter.parts}
+
+
+def _look_at_boxes(
+    parts: dict[str, Sequence[WithBoxes]],
+    names: list[str],
+    files: Sequence[str],
+    inventory: _Inventory,
+) -> None:
+    """Count boxes of each class, and check the pictures."""
+    lists = {split: [str(one.picture) for one in part] for split, part in parts.items()}
+    for split, part in parts.items():
+        ids: list[int] = [k for one in part for k in one.class_ids.tolist()]
+        counts = Counter(names[k] for k in ids)
+        inventory.classes[split] = {name: counts[name] for name in names}
+    used = {os.path.realpath(file) for several in lists.values() for file in several}
+    inventory.left_out += [
+        _Bad(file, "a picture without annotations")
+        for file in files
+        if file.lower().endswith(IMAGE_EXTENSIONS) and os.path.realpath(file) not in used
+    ]
+    results = _checked([file for several in lists.values() for file in several], "checking")
+    inventory.bad += [one for one in results if isinstance(one, _Bad)]
+    inventory.identical = _identical(results, lists)
+
+
+def _tell(
+    recipe: Path, counts: dict[str, int], data: dict[str, Any], inventory: _Inventory
+) -> None:
     show = console()
-    for one in bad[:_SHOWN]:
-        show.print(f"[yellow]left out[/] {escape(one.file)}: {escape(one.why)}")
-    if len(bad) > _SHOWN:
-        show.print(f"[yellow]left out[/] {len(bad) - _SHOWN} more; --json lists all")
+    others = inventory.left_out
+    for many in (inventory.bad, others):
+        for one in many[:_SHOWN]:
+            show.print(f"[yellow]left out[/] {escape(one.file)}: {escape(one.why)}")
+        if len(many) > _SHOWN:
+            show.print(f"[yellow]left out[/] {len(many) - _SHOWN} more; --json lists all")
+    reasons = Counter(one.why for one in others).items()
+    if others:
+        show.print(f"{len(others)} files are not used: {', '.join(f'{n} {w}' for w, n in reasons)}")
+    names = list(inventory.classes.get("train", ()))
+    for name in names[:_SHOWN]:
+        told = ", ".join(f"{many[name]:,} {split}" for split, many in inventory.classes.items())
+        show.print(f"{escape(name)}: {told}")
+    if len(names) > _SHOWN:
+        show.print(f"{len(names) - _SHOWN} more classes; --json lists all")
+    for name, count in inventory.few.items():
+        show.print(f"[yellow]The class {escape(name)} has {count} examples.[/]")
+    if inventory.identical:
+        first = escape(" and ".join(inventory.identical[0]))
+        groups = len(inventory.identical)
+        show.print(f"[yellow]{groups} pictures are in several splits, first {first}[/]")
     told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    size = " x ".join(map(str, data["size"]))
     names = data.get("class_names")
     classes = f"{len(names)} classes, " if names else ""
-    show.print(f"{classes}{told}; trained on {size} pixels, channels: {data['channels']}")
+    size = " x ".join(map(str, data.get("size", ())))
+    trained = f"; trained on {size} pixels, channels: {data['channels']}" if size else ""
+    show.print(f"{classes}{told}{trained}")
     show.print(f"Next: towerpack train {escape(str(recipe))}", soft_wrap=True)
 
 
@@ -189,9 +288,66 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict[str, Any]:
+def _recognized(
+    folder: Path, inventory: _Inventory
+) -> tuple[list[str], tuple[str, dict[str, Any]] | None]:
+    """Return all files, and task and data of a recipe for annotations or texts in usual places."""
+    with explain_missing("towerpack data import"):
+        from towerpack.cli._data_kinds import recognize
+    left_out: list[LeftOut] = []
+    files = list(discover(folder, lambda _: None, left_out))
+    found = recognize(folder, [os.path.relpath(file, folder) for file in files], left_out)
+    if found is None:
+        return files, None
+    task, data = found
+    inventory.left_out += [_Bad(*one) for one in left_out]
+    return files, (task, {"path": str(folder.resolve()), **data})
+
+
+def _label_pictures(
+    folder: Path, files: Sequence[str], target: Path, split: float, inventory: _Inventory
+) -> tuple[str, dict[str, Any]] | None:
+    """List pairs of pictures and label pictures; return task and data of a recipe for them."""
+    from towerpack.cli._data_kinds import classes_of_labels, label_pictures
+
+    pairs = label_pictures([os.path.relpath(file, folder) for file in files])
+    if not pairs:
+        return None
+    label_of = {str(folder / p): str(folder / q) for several in pairs.values() for p, q in several}
+    used = {*label_of, *label_of.values()}
+    inventory.left_out += [
+        _Bad(file, "not a pair of a picture and a label picture")
+        for file in files
+        if file not in used
+    ]
+    results = _checked([*label_of, *label_of.values()], "checking")
+    inventory.bad = [one for one in results if isinstance(one, _Bad)]
+    bad = {one.file for one in inventory.bad}
+    label_of = {p: q for p, q in label_of.items() if not bad & {p, q}}
+    named = {s: [str(folder / p) for p, _ in several] for s, several in pairs.items()}
+    lists = {
+        name: ([one for one in several if one in label_of], [0] * len(several))
+        for name, several in named.items()
+    }
+    if list(lists) == ["train"]:
+        lists = _divided(lists["train"][0], [0] * len(lists["train"][0]), split, folder)
+    inventory.identical = _identical(
+        results, {name: several for name, (several, _) in lists.items()}
+    )
+    for name in _SPLITS:
+        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
+    for name, (pictures, _) in lists.items():
+        labels = [os.path.relpath(label_of[picture], target) for picture in pictures]
+        _write_list(target / f"{name}.csv", pictures, labels)
+    batch = min(8, len(lists["train"][0]))
+    classes = classes_of_labels(label_of.values())
+    return "segmentation", {"path": str(target.resolve()), "batch_size": batch, **classes}
+
+
+def _pictures(folder: Path, target: Path, split: float, inventory: _Inventory) -> dict[str, Any]:
     """Check and list the pictures; the section `data` of a recipe for them."""
-    found, classes = _found(folder)
+    bad = inventory.bad
+    found, classes = _found(folder, target, inventory)
     checked: dict[str, list[_Picture]] = {}
     kept: dict[str, list[int]] = {}
     for name, (files, labels) in found.items():
@@ -204,6 +360,9 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
     if list(lists) == ["train"]:
         lists = _divided(*lists["train"], split, folder)
     present = sorted(set(lists["train"][1]))
+    for name, (_, labels) in lists.items():
+        counts = Counter(labels)
+        inventory.classes[name] = {c: counts[k] for k, c in enumerate(classes)}
     if len(present) < 2:
         raise ConfigError(
             f"{folder} has fewer than two classes with pictures that can be read.",
@@ -215,6 +374,7 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
     for name, (files, labels) in lists.items():
         _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
     every = [picture for pictures in checked.values() for picture in pictures]
+    inventory.identical = _identical(every, {name: files for name, (files, _) in lists.items()})
     grey = all(picture.channels == 1 for picture in every)
     return {
         "inputter": "csv",
@@ -227,7 +387,19 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
     }
 
 
-def _found(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
+def _identical(pictures: Sequence[_Picture | _Bad], lists: dict[str, list[str]]) -> list[list[str]]:
+    """Return the names of files with the same content that are in different splits."""
+    split_of = {file: split for split, files in lists.items() for file in files}
+    groups: dict[bytes, list[str]] = defaultdict(list)
+    for one in pictures:
+        if isinstance(one, _Picture) and one.file in split_of:
+            groups[one.digest].append(one.file)
+    return [files for files in groups.values() if len({split_of[file] for file in files}) > 1]
+
+
+def _found(
+    folder: Path, target: Path, inventory: _Inventory
+) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
     """Files and labels of each split, or of 'train' alone, and names of the classes."""
     with explain_missing("towerpack data import"):
         from towerpack.apps.classification._data_config import DataConfig
@@ -236,6 +408,13 @@ def _found(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[s
     config = DataConfig(inputter="folder", path=str(folder), validation=0)
     inputter = FolderInputter(config, none)
     found = {name: _rows(inputter.part(name)) for name in inputter.splits}
+    written = {str(target / name) for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")}
+    left_out: list[LeftOut] = []
+    if list(inputter.folders) != ["train"] or inputter.folders["train"][0].root != folder:
+        folders_in(folder, left_out, "not in the folder of a split")
+    for several in inputter.folders.values():
+        left_out += [skipped for one in several for skipped in one.skipped]
+    inventory.left_out += [_Bad(*one) for one in left_out if one.file not in written]
     return found, list(inputter.class_names)
 
 
@@ -265,7 +444,8 @@ def _check(file: str) -> _Picture | _Bad:
     try:
         data = Path(file).read_bytes()
         height, width, _ = decode_image(data, name="it").shape
-        return _Picture(file, height, width, image_header(data).channels)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        return _Picture(file, height, width, image_header(data).channels, digest)
     except FormatError as error:
         return _Bad(file, error.what)
     except OSError as error:

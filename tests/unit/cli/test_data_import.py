@@ -181,3 +181,52 @@ def test_the_recipe_suits_the_pictures(
     assert ("install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
     if pretrained:
         assert recipe.modeler(recipe.inputter()).pretrained() is not None
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_the_inventory(tmp_path: Path, split: bool) -> None:
+    """Every file is used, or is listed with the reason; no class disappears silently."""
+    root = tmp_path / "pets"
+    parts = ("Train", "Valid") if split else ("",)
+    for k, part in enumerate(parts):
+        for c, name in enumerate(("cat", "dog", "emu")):
+            for i in range(8):
+                picture(root / part / name / f"{i}.jpg", 100 * k + 10 * c + i)
+    first = root / parts[0]
+    for file in list((first / "emu").iterdir()):
+        file.rename(file.with_suffix(".jfif"))
+    picture(first / "fox/only.png", 400)
+    (first / "gnu").mkdir()
+    (first / "gnu/page.html").write_text("no picture")
+    (first / "dog/cut.jpg").write_bytes((first / "dog/0.jpg").read_bytes()[:200])
+    (first / "dog/gone.jpg").symlink_to("no such file")
+    (first / "cat/._0.jpg").write_bytes(b"\0\5")
+    (root / ".DS_Store").write_bytes(b"\0")
+    (root / "notes.txt").write_text("of pets")
+    if split:
+        copy = root / "Valid/cat/copy.jpg"
+        copy.write_bytes((first / "cat/0.jpg").read_bytes())
+    before = {path for path in root.rglob("*") if not path.is_dir()}
+    report = json.loads(towerpack(root, "--json"))
+    assert sum(many["emu"] for many in report["classes"].values()) == 8 * len(parts)
+    assert report["few"] == {"fox": 1, "gnu": 0}
+    assert list(report["classes"]["train"]) == ["cat", "dog", "emu", "fox", "gnu"]
+    assert {Path(one["file"]).name for one in report["bad"]} == {"cut.jpg"}
+    why = {Path(one["file"]).name: one["why"] for one in report["left_out"]}
+    place = "not in the folder of a split" if split else "not in the folder of a class"
+    expected = {
+        "page.html": "not a JPEG, PNG, WebP, GIF, BMP or TIFF file", "gone.jpg": "a broken link",
+        "._0.jpg": "hidden", ".DS_Store": "hidden", "notes.txt": place,
+    }  # fmt: skip
+    assert why == expected
+    used = sum(sum(many.values()) for many in report["classes"].values())
+    assert used + len(report["bad"]) + len(report["left_out"]) == len(before)
+    assert used == sum(report["pictures"].values())
+    twice = [{Path(file).name for file in files} for files in report["identical"]]
+    assert twice == ([{"0.jpg", "copy.jpg"}] if split else [])
+    shown = towerpack(root, "--overwrite").replace("\n", " ")
+    for line in ("emu: ", "1 a broken link", "2 hidden", "The class gnu has 0", "gone.jpg: "):
+        assert line in shown
+    assert ("1 pictures are in several splits" in shown) == split
+    again = json.loads(towerpack(root, "--overwrite", "--json"))
+    assert again == report
