@@ -9,9 +9,9 @@ import math
 import os
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,7 @@ from towerpack.dataflow.sources._discovery import (
     LeftOut,
     discover,
     folders_in,
+    summary,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ _FEW, _MANY = 2000, 50_000  # pictures to train on
 _PRETRAINED_PX, _HEAD_STEPS = 96, 150
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
+
+_Rows = list[tuple[str, int]]
+"""Files and the numbers of their classes."""
 
 _CIFAR = (
     ("cifar10", "cifar-10-batches-bin", "data_batch_1.bin"),
@@ -60,12 +64,6 @@ class _Picture:
     digest: bytes
 
 
-@dataclass(frozen=True)
-class _Bad:
-    file: str
-    why: str
-
-
 @dataclass
 class _Inventory:
     """What is in the folder, and what became of it.
@@ -77,8 +75,8 @@ class _Inventory:
         identical: Files of equal content in different splits.
     """
 
-    bad: list[_Bad] = field(default_factory=list[_Bad])
-    left_out: list[_Bad] = field(default_factory=list[_Bad])
+    bad: list[LeftOut] = field(default_factory=list[LeftOut])
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
     classes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     identical: list[list[str]] = field(default_factory=list[list[str]])
 
@@ -96,8 +94,9 @@ def import_(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="FOLDER/CLASS/*.jpg, or FOLDER/train/CLASS/*.jpg with val and test beside it; or "
-            "the files of MNIST, Fashion-MNIST, CIFAR-10 or CIFAR-100.",
+            help="FOLDER/CLASS/*.jpg, or FOLDER/train/CLASS/*.jpg with val and test beside it; the "
+            "files of MNIST, Fashion-MNIST, CIFAR-10 or CIFAR-100; COCO, VOC or YOLO annotations; "
+            "pairs in images and masks; or texts in tables or in folders of classes.",
         ),
     ],
     split: Annotated[
@@ -121,7 +120,8 @@ def import_(
         raise ConfigError(f"There is no folder {folder}.")
     inventory = _Inventory()
     data_set = _data_set(folder)
-    files, recognized = ([], None) if data_set else _recognized(folder, inventory)
+    files = list(discover(folder, lambda _: None, inventory.left_out))
+    recognized = None if data_set else _recognized(folder, files, inventory)
     lists = () if recognized else (f"{split}.csv" for split in _SPLITS)
     written = [target / name for name in (*lists, "recipe.yaml")]
     there = [str(path) for path in written if path.exists()]
@@ -137,6 +137,8 @@ def import_(
     recipe: dict[str, Any] = {"task": task, "title": folder.resolve().name, "data": data}
     if task == "classification":
         recipe |= _training(written[0], data)
+    own = set(map(str, written))  # Of an earlier import.
+    inventory.left_out = [one for one in inventory.left_out if one.file not in own]
     inputter = _write_recipe(written[-1], recipe)
     counts = _counts(inputter, inventory)
     if task == "detection":
@@ -145,8 +147,11 @@ def import_(
         data["batch_size"] = max(1, counts["train"] // 4)
         _write_recipe(written[-1], recipe)
     if as_json:
-        report = {"recipe": str(written[-1]), "pictures": counts, **asdict(inventory)}
-        typer.echo(json.dumps({**report, "few": inventory.few}))
+        report: dict[str, Any] = {"recipe": str(written[-1]), "pictures": counts}
+        report |= {"classes": inventory.classes, "few": inventory.few}
+        report |= {"bad": [one._asdict() for one in inventory.bad]}
+        report |= {"left_out": [one._asdict() for one in inventory.left_out]}
+        typer.echo(json.dumps({**report, "identical": inventory.identical}))
         return
     _tell(written[-1], counts, data, inventory)
 
@@ -218,49 +223,43 @@ def _look_at_boxes(
     inventory: _Inventory,
 ) -> None:
     """Count boxes of each class, and check the pictures."""
-    lists = {split: [str(one.picture) for one in part] for split, part in parts.items()}
+    lists = {split: [one.picture for one in part] for split, part in parts.items()}
     for split, part in parts.items():
         ids: list[int] = [k for one in part for k in one.class_ids.tolist()]
         counts = Counter(names[k] for k in ids)
         inventory.classes[split] = {name: counts[name] for name in names}
     used = {os.path.realpath(file) for several in lists.values() for file in several}
     inventory.left_out += [
-        _Bad(file, "a picture without annotations")
+        LeftOut(file, "a picture without annotations")
         for file in files
         if file.lower().endswith(IMAGE_EXTENSIONS) and os.path.realpath(file) not in used
     ]
-    results = _checked([file for several in lists.values() for file in several], "checking")
-    inventory.bad += [one for one in results if isinstance(one, _Bad)]
-    inventory.identical = _identical(results, lists)
+    good = _good([file for several in lists.values() for file in several], "checking", inventory)
+    inventory.identical = _identical(good, lists)
 
 
 def _tell(
     recipe: Path, counts: dict[str, int], data: dict[str, Any], inventory: _Inventory
 ) -> None:
     show = console()
-    others = inventory.left_out
-    for many in (inventory.bad, others):
-        for one in many[:_SHOWN]:
+    for left_out in (inventory.bad, inventory.left_out):
+        for one in left_out[:_SHOWN]:
             show.print(f"[yellow]left out[/] {escape(one.file)}: {escape(one.why)}")
-        if len(many) > _SHOWN:
-            show.print(f"[yellow]left out[/] {len(many) - _SHOWN} more; --json lists all")
-    reasons = Counter(one.why for one in others).items()
-    if others:
-        show.print(f"{len(others)} files are not used: {', '.join(f'{n} {w}' for w, n in reasons)}")
-    names = list(inventory.classes.get("train", ()))
-    for name in names[:_SHOWN]:
-        told = ", ".join(f"{many[name]:,} {split}" for split, many in inventory.classes.items())
-        show.print(f"{escape(name)}: {told}")
-    if len(names) > _SHOWN:
-        show.print(f"{len(names) - _SHOWN} more classes; --json lists all")
+        if len(left_out) > _SHOWN:
+            show.print(f"[yellow]left out[/] {len(left_out) - _SHOWN} more; --json lists all")
+    if inventory.left_out:
+        show.print(f"left out {summary(inventory.left_out)}")
+    for name in list(inventory.classes.get("train", ()))[:_SHOWN]:
+        used = (f"{many.get(name, 0):,} {split}" for split, many in inventory.classes.items())
+        show.print(f"{escape(name)}: {', '.join(used)}")
     for name, count in inventory.few.items():
         show.print(f"[yellow]The class {escape(name)} has {count} examples.[/]")
     if inventory.identical:
         first = escape(" and ".join(inventory.identical[0]))
-        groups = len(inventory.identical)
-        show.print(f"[yellow]{groups} pictures are in several splits, first {first}[/]")
+        number = len(inventory.identical)
+        show.print(f"[yellow]{number} pictures are in several splits, first {first}[/]")
     told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    names = data.get("class_names")
+    names = data.get("class_names") or inventory.classes.get("train")
     classes = f"{len(names)} classes, " if names else ""
     size = " x ".join(map(str, data.get("size", ())))
     trained = f"; trained on {size} pixels, channels: {data['channels']}" if size else ""
@@ -289,19 +288,14 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
 
 
 def _recognized(
-    folder: Path, inventory: _Inventory
-) -> tuple[list[str], tuple[str, dict[str, Any]] | None]:
-    """Return all files, and task and data of a recipe for annotations or texts in usual places."""
+    folder: Path, files: Sequence[str], inventory: _Inventory
+) -> tuple[str, dict[str, Any]] | None:
+    """Return task and data of a recipe for annotations or texts in usual places."""
     with explain_missing("towerpack data import"):
         from towerpack.cli._data_kinds import recognize
-    left_out: list[LeftOut] = []
-    files = list(discover(folder, lambda _: None, left_out))
-    found = recognize(folder, [os.path.relpath(file, folder) for file in files], left_out)
-    if found is None:
-        return files, None
-    task, data = found
-    inventory.left_out += [_Bad(*one) for one in left_out]
-    return files, (task, {"path": str(folder.resolve()), **data})
+    names = [os.path.relpath(file, folder) for file in files]
+    found = recognize(folder, names, inventory.left_out)
+    return found and (found[0], {"path": str(folder.resolve()), **found[1]})
 
 
 def _label_pictures(
@@ -313,93 +307,78 @@ def _label_pictures(
     pairs = label_pictures([os.path.relpath(file, folder) for file in files])
     if not pairs:
         return None
-    label_of = {str(folder / p): str(folder / q) for several in pairs.values() for p, q in several}
-    used = {*label_of, *label_of.values()}
-    inventory.left_out += [
-        _Bad(file, "not a pair of a picture and a label picture")
-        for file in files
-        if file not in used
-    ]
-    results = _checked([*label_of, *label_of.values()], "checking")
-    inventory.bad = [one for one in results if isinstance(one, _Bad)]
-    bad = {one.file for one in inventory.bad}
-    label_of = {p: q for p, q in label_of.items() if not bad & {p, q}}
-    named = {s: [str(folder / p) for p, _ in several] for s, several in pairs.items()}
+    named = {
+        split: {str(folder / picture): str(folder / label) for picture, label in several}
+        for split, several in pairs.items()
+    }
+    label_of = {p: label for several in named.values() for p, label in several.items()}
+    names = folder / "classes.txt"
+    used = {*label_of, *label_of.values(), str(names)}
+    why = "no pair of a picture and a label picture"
+    inventory.left_out += [LeftOut(file, why) for file in files if file not in used]
+    good = _good([*label_of, *label_of.values()], "checking", inventory)
     lists = {
-        name: ([one for one in several if one in label_of], [0] * len(several))
-        for name, several in named.items()
+        split: [(p, 0) for p, label in several.items() if p in good and label in good]
+        for split, several in named.items()
     }
     if list(lists) == ["train"]:
-        lists = _divided(lists["train"][0], [0] * len(lists["train"][0]), split, folder)
-    inventory.identical = _identical(
-        results, {name: several for name, (several, _) in lists.items()}
+        lists = _divided(lists["train"], split, folder)
+    inventory.identical = _write_lists(
+        target, lists, good, lambda picture, _: os.path.relpath(label_of[picture], target)
     )
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
-    for name, (pictures, _) in lists.items():
-        labels = [os.path.relpath(label_of[picture], target) for picture in pictures]
-        _write_list(target / f"{name}.csv", pictures, labels)
-    batch = min(8, len(lists["train"][0]))
-    classes = classes_of_labels(label_of.values())
-    return "segmentation", {"path": str(target.resolve()), "batch_size": batch, **classes}
+    data: dict[str, Any] = {"path": str(target.resolve())}
+    data["batch_size"] = min(8, len(lists["train"]))
+    if names.is_file():
+        return "segmentation", {**data, "classes": str(names.resolve())}
+    labels = (label_of[picture] for rows in lists.values() for picture, _ in rows)
+    return "segmentation", {**data, **classes_of_labels(labels)}
 
 
 def _pictures(folder: Path, target: Path, split: float, inventory: _Inventory) -> dict[str, Any]:
     """Check and list the pictures; the section `data` of a recipe for them."""
-    bad = inventory.bad
-    found, classes = _found(folder, target, inventory)
-    checked: dict[str, list[_Picture]] = {}
-    kept: dict[str, list[int]] = {}
-    for name, (files, labels) in found.items():
-        results = _checked(files, f"checking {name}")
-        bad += [one for one in results if isinstance(one, _Bad)]
-        checked[name] = [one for one in results if isinstance(one, _Picture)]
-        pairs = zip(labels, results, strict=True)
-        kept[name] = [label for label, one in pairs if isinstance(one, _Picture)]
-    lists = {name: ([p.file for p in checked[name]], kept[name]) for name in checked}
+    found, classes = _found(folder, inventory)
+    good: dict[str, _Picture] = {}
+    lists: dict[str, _Rows] = {}
+    for name, rows in found.items():
+        good |= _good([file for file, _ in rows], f"checking {name}", inventory)
+        lists[name] = [row for row in rows if row[0] in good]
     if list(lists) == ["train"]:
-        lists = _divided(*lists["train"], split, folder)
-    present = sorted(set(lists["train"][1]))
-    for name, (_, labels) in lists.items():
-        counts = Counter(labels)
+        lists = _divided(lists["train"], split, folder)
+    for name, rows in lists.items():
+        counts = Counter(label for _, label in rows)
         inventory.classes[name] = {c: counts[k] for k, c in enumerate(classes)}
+    present = sorted({label for _, label in lists["train"]})
     if len(present) < 2:
+        bad = inventory.bad
         raise ConfigError(
             f"{folder} has fewer than two classes with pictures that can be read.",
             got=f"{len(bad)} bad pictures" + (f", as {bad[0].file}: {bad[0].why}" if bad else ""),
             expected=f"{folder}/CLASS/*.jpg",
         )
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
-    for name, (files, labels) in lists.items():
-        _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
-    every = [picture for pictures in checked.values() for picture in pictures]
-    inventory.identical = _identical(every, {name: files for name, (files, _) in lists.items()})
-    grey = all(picture.channels == 1 for picture in every)
+    inventory.identical = _write_lists(target, lists, good, lambda _, label: classes[label])
+    grey = all(picture.channels == 1 for picture in good.values())
     return {
         "inputter": "csv",
         "path": str(target.resolve()),
         "class_names": [classes[k] for k in present],
-        "size": _size(every),
+        "size": _size(list(good.values())),
         "channels": 1 if grey else 3,
-        "batch_size": min(_BATCH, max(1, len(lists["train"][0]) // 4)),
+        "batch_size": min(_BATCH, max(1, len(lists["train"]) // 4)),
         "augmenter": "digits" if grey else "cifar",  # `digits` does not mirror.
     }
 
 
-def _identical(pictures: Sequence[_Picture | _Bad], lists: dict[str, list[str]]) -> list[list[str]]:
+def _identical(good: dict[str, _Picture], lists: dict[str, list[str]]) -> list[list[str]]:
     """Return the names of files with the same content that are in different splits."""
-    split_of = {file: split for split, files in lists.items() for file in files}
-    groups: dict[bytes, list[str]] = defaultdict(list)
-    for one in pictures:
-        if isinstance(one, _Picture) and one.file in split_of:
-            groups[one.digest].append(one.file)
-    return [files for files in groups.values() if len({split_of[file] for file in files}) > 1]
+    groups: dict[bytes, dict[str, str]] = defaultdict(dict)
+    for split, files in lists.items():
+        for file in files:
+            if file in good:
+                groups[good[file].digest][file] = split
+    return [list(group) for group in groups.values() if len(set(group.values())) > 1]
 
 
-def _found(
-    folder: Path, target: Path, inventory: _Inventory
-) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
+def _found(folder: Path, inventory: _Inventory) -> tuple[dict[str, _Rows], list[str]]:
     """Files and labels of each split, or of 'train' alone, and names of the classes."""
     with explain_missing("towerpack data import"):
         from towerpack.apps.classification._data_config import DataConfig
@@ -408,21 +387,26 @@ def _found(
     config = DataConfig(inputter="folder", path=str(folder), validation=0)
     inputter = FolderInputter(config, none)
     found = {name: _rows(inputter.part(name)) for name in inputter.splits}
-    written = {str(target / name) for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")}
-    left_out: list[LeftOut] = []
-    if list(inputter.folders) != ["train"] or inputter.folders["train"][0].root != folder:
-        folders_in(folder, left_out, "not in the folder of a split")
-    for several in inputter.folders.values():
-        left_out += [skipped for one in several for skipped in one.skipped]
-    inventory.left_out += [_Bad(*one) for one in left_out if one.file not in written]
+    several = [one for folders in inputter.folders.values() for one in folders]
+    inventory.left_out.clear()  # The folders tell the reasons more exactly.
+    if several[0].root != folder:
+        folders_in(folder, inventory.left_out, "not in the folder of a split")
+    inventory.left_out += [skipped for one in several for skipped in one.skipped]
     return found, list(inputter.class_names)
 
 
-def _rows(part: Pictures) -> tuple[list[str], list[int]]:
-    return [str(file) for file in part.pictures], part.labels.tolist()
+def _rows(part: Pictures) -> _Rows:
+    return list(zip(map(str, part.pictures), part.labels.tolist(), strict=True))
 
 
-def _checked(files: Sequence[str], doing: str) -> list[_Picture | _Bad]:
+def _good(files: Sequence[str], doing: str, inventory: _Inventory) -> dict[str, _Picture]:
+    """Return the pictures that can be decoded; the others are added to the inventory."""
+    results = _checked(files, doing)
+    inventory.bad += [one for one in results if isinstance(one, LeftOut)]
+    return {one.file: one for one in results if isinstance(one, _Picture)}
+
+
+def _checked(files: Sequence[str], doing: str) -> list[_Picture | LeftOut]:
     """Decode each whole file."""
     bar = Console(stderr=True)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -438,7 +422,7 @@ def _checked(files: Sequence[str], doing: str) -> list[_Picture | _Bad]:
         return list(watched)
 
 
-def _check(file: str) -> _Picture | _Bad:
+def _check(file: str) -> _Picture | LeftOut:
     from towerpack.dataflow.images import decode_image, image_header
 
     try:
@@ -447,26 +431,23 @@ def _check(file: str) -> _Picture | _Bad:
         digest = hashlib.blake2b(data, digest_size=16).digest()
         return _Picture(file, height, width, image_header(data).channels, digest)
     except FormatError as error:
-        return _Bad(file, error.what)
+        return LeftOut(file, error.what)
     except OSError as error:
-        return _Bad(file, str(error.strerror))
+        return LeftOut(file, str(error.strerror))
 
 
-def _divided(
-    files: list[str], labels: list[int], split: float, folder: Path
-) -> dict[str, tuple[list[str], list[int]]]:
+def _divided(rows: _Rows, split: float, folder: Path) -> dict[str, _Rows]:
     """Return training, validation and test pictures, chosen by a hash of each picture's name."""
     from towerpack.apps._splits import held_out, parted, relative_name
 
-    rows = list(zip(files, labels, strict=True))
-    lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
+    lists: dict[Any, _Rows] = {"train": rows, "val": [], "test": []}
     half = (1 - split) / 2
     shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
     for name, share in shares.items():
         names = [relative_name(file, folder) for file, _ in lists["train"]]
         chosen = held_out(names, share, name, [label for _, label in lists["train"]])
         lists["train"], lists[name] = parted(lists["train"], chosen)
-    return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}
+    return lists
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:
@@ -479,8 +460,26 @@ def _size(pictures: Sequence[_Picture]) -> list[int]:
     return [_LARGE_PX if middle >= _LARGE_PX else _SMALL_PX] * 2
 
 
-def _write_list(path: Path, files: Sequence[str], names: Sequence[str]) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
-        lines = csv.writer(out, lineterminator="\n")
-        lines.writerow(("path", "label"))
-        lines.writerows(zip((os.path.relpath(f, path.parent) for f in files), names, strict=True))
+def _write_lists(
+    target: Path,
+    lists: dict[str, _Rows],
+    good: dict[str, _Picture],
+    second: Callable[[str, int], str],
+) -> list[list[str]]:
+    """Write a list of each split, and return files of equal content in different ones.
+
+    Args:
+        target: Where the lists go.
+        lists: Pictures and the numbers of their classes.
+        good: What is known of the pictures.
+        second: Returns the second column for a row.
+    """
+    for name in _SPLITS:
+        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
+    for name, rows in lists.items():
+        path = target / f"{name}.csv"
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
+            lines = csv.writer(out, lineterminator="\n")
+            lines.writerow(("path", "label"))
+            lines.writerows((os.path.relpath(row[0], target), second(*row)) for row in rows)
+    return _identical(good, {name: [file for file, _ in rows] for name, rows in lists.items()})

@@ -167,6 +167,10 @@ def pairs(folder: Path, picture: str, label: str, values: list[Any], ending: str
 
 SCENES: dict[str, Callable[[Path], Any]] = {
     "indices": lambda root: pairs(root, "images", "masks", [0, 1, 2]),
+    "named": lambda root: [
+        pairs(root, "images", "masks", [0, 1, 2]),
+        write(root / "classes.txt", "sky\nsea\nland\n"),
+    ],
     "void": lambda root: pairs(root, "JPEGImages", "SegmentationClass", [0, 1, 255]),
     "two levels": lambda root: pairs(root, "Images", "Masks", [0, 255], "_mask"),
     "levels": lambda root: pairs(root, "img", "labels", [0, 100, 200]),
@@ -193,6 +197,7 @@ def test_label_pictures(kind: str, tmp_path: Path) -> None:
     expected = [*range(count), *([255] if kind == "void" else [])]
     assert np.unique(labels).tolist() == expected and len(inputter.class_names) == count
     assert [Path(one["file"]).name for one in report["left_out"]] == ["notes.md"]
+    assert list(inputter.class_names)[0] == ("sky" if kind == "named" else "class 0")
 
 
 def table(root: Path) -> None:
