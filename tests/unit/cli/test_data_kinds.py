@@ -197,7 +197,7 @@ def test_label_pictures(kind: str, tmp_path: Path) -> None:
     expected = [*range(count), *([255] if kind == "void" else [])]
     assert np.unique(labels).tolist() == expected and len(inputter.class_names) == count
     assert [Path(one["file"]).name for one in report["left_out"]] == ["notes.md"]
-    assert list(inputter.class_names)[0] == ("sky" if kind == "named" else "class 0")
+    assert inputter.class_names[0] == ("sky" if kind == "named" else "class 0")
 
 
 def table(root: Path) -> None:
