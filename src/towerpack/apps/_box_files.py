@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ from towerpack.dataflow.sources._discovery import (
 )
 
 _LOG = get_logger(__name__)
+_IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)
 _MOST_XML_BYTES: Final = 16 << 20
 
 Size = tuple[float, float]
@@ -385,15 +388,15 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def labels_of(picture: Path) -> Path | None:
+def labels_of(picture: str | Path) -> Path | None:
     """Return the file of a picture's labels: in `labels` instead of `images`, or beside it."""
-    parts, files = picture.parts, [picture]
-    for at in reversed(range(len(parts))):
-        if parts[at].casefold() == "images":
-            files[:0] = [Path(*parts[:at], w, *parts[at + 1 :]) for w in ("labels", "Labels")]
-            break
-    every = (file.with_suffix(suffix) for file in files for suffix in (".txt", ".TXT"))
-    return next((file for file in every if file.is_file()), None)
+    stem = os.path.splitext(picture)[0]
+    stems = [stem]
+    for match in _IMAGES.finditer(stem):
+        start, end = match.span()
+        stems = [stem[:start] + word + stem[end:] for word in ("labels", "Labels")] + [stem]
+    files = (f"{one}{suffix}" for one in stems for suffix in (".txt", ".TXT"))
+    return next((Path(file) for file in files if os.path.isfile(file)), None)
 
 
 def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
