@@ -322,7 +322,7 @@ def _label_pictures(
         for split, several in named.items()
     }
     if list(lists) == ["train"]:
-        lists = _divided(lists["train"], split, folder)
+        lists = _divided(lists["train"], good, split, folder)
     inventory.identical = _write_lists(
         target, lists, good, lambda picture, _: os.path.relpath(label_of[picture], target)
     )
@@ -343,7 +343,7 @@ def _pictures(folder: Path, target: Path, split: float, inventory: _Inventory) -
         good |= _good([file for file, _ in rows], f"checking {name}", inventory)
         lists[name] = [row for row in rows if row[0] in good]
     if list(lists) == ["train"]:
-        lists = _divided(lists["train"], split, folder)
+        lists = _divided(lists["train"], good, split, folder)
     for name, rows in lists.items():
         counts = Counter(label for _, label in rows)
         inventory.classes[name] = {c: counts[k] for k, c in enumerate(classes)}
@@ -436,15 +436,23 @@ def _check(file: str) -> _Picture | LeftOut:
         return LeftOut(file, str(error.strerror))
 
 
-def _divided(rows: _Rows, split: float, folder: Path) -> dict[str, _Rows]:
-    """Return training, validation and test pictures, chosen by a hash of each picture's name."""
+def _divided(
+    rows: _Rows, good: dict[str, _Picture], split: float, folder: Path
+) -> dict[str, _Rows]:
+    """Return training, validation and test pictures, chosen by a hash of each picture's name.
+
+    Pictures of equal content share the name of the first one, so that they stay together.
+    """
     from towerpack.apps._splits import held_out, parted, relative_name
 
     lists: dict[Any, _Rows] = {"train": rows, "val": [], "test": []}
     half = (1 - split) / 2
     shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
+    first: dict[bytes, str] = {}
+    for file, _ in rows:
+        first.setdefault(good[file].digest, file)
     for name, share in shares.items():
-        names = [relative_name(file, folder) for file, _ in lists["train"]]
+        names = [relative_name(first[good[file].digest], folder) for file, _ in lists["train"]]
         chosen = held_out(names, share, name, [label for _, label in lists["train"]])
         lists["train"], lists[name] = parted(lists["train"], chosen)
     return lists

@@ -17,7 +17,12 @@ from towerpack.apps._box_files import labels_of
 from towerpack.apps._splits import FOLDERS, places, split_of
 from towerpack.apps.text_classification._config import DataConfig
 from towerpack.apps.text_classification._files import texts_by_class
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, TEXT_EXTENSIONS, LeftOut
+from towerpack.dataflow.sources._discovery import (
+    IMAGE_EXTENSIONS,
+    TEXT_EXTENSIONS,
+    LeftOut,
+    not_an_image,
+)
 
 _LOOKED_AT: Final = 50  # files of one kind
 _PICTURE_FOLDERS: Final = ("images", "image", "imgs", "img", "jpegimages", "pictures", "photos")
@@ -163,7 +168,8 @@ def _voc(root: Path, files: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _texts(root: Path, files: Sequence[str]) -> dict[str, Any] | None:
-    if _pictures(files):
+    some = files[:: len(files) // _LOOKED_AT + 1]
+    if _pictures(files) or not all(not_an_image(str(root / name)) for name in some):
         return None
     tables = [name for name in files if name.lower().endswith((".csv", ".tsv"))]
     columns = _columns(root / tables[0]) if tables else None

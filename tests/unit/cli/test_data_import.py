@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,18 @@ def test_folders_that_are_split_stay_so(tmp_path: Path) -> None:
     for file, label in zip(val.pictures, val.labels, strict=True):
         assert Path(file).parent.name == inputter.class_names[label]
     assert inputter.config.channels == 1 and inputter.config.size == (32, 32)
+
+
+def test_copies_stay_in_one_split(tmp_path: Path) -> None:
+    for name in "ab":
+        for i in range(30):
+            picture(tmp_path / name / f"{i}.png", 100 * ord(name) + i)
+            for copy in range(2):
+                shutil.copy(
+                    tmp_path / name / f"{i}.png", tmp_path / name / f"{copy} of {i}.png"
+                )
+    report = json.loads(towerpack(tmp_path, "--json"))
+    assert not report["identical"] and len(report["pictures"]) == 3
 
 
 FIRST = {"fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2], "mnist": [5, 0, 4, 1, 9, 2, 1, 3]}

@@ -138,7 +138,7 @@ def imported(root: Path, *arguments: Any) -> tuple[dict[str, Any], Any]:
 
 @pytest.mark.parametrize("make", DETECTION, ids=lambda make: make.__name__)
 def test_boxes(make: Callable[[Path], None], tmp_path: Path) -> None:
-    root = tmp_path / "images of mine"
+    root = tmp_path / "images" / "of mine"  # A name that YOLO's layout gives a meaning.
     make(root)
     (root / "._1.jpg").write_bytes(b"\0\5")
     report, recipe = imported(root)
@@ -249,3 +249,14 @@ def test_label_pictures_of_too_many_values(tmp_path: Path) -> None:
     pairs(tmp_path, "images", "masks", [[i, i, 7] for i in range(256)])
     with pytest.raises(ConfigError, match=r"different values(.|\n)*as PNG"):
         imported(tmp_path)
+
+
+def test_pictures_of_unusual_names_are_no_texts(tmp_path: Path) -> None:
+    for name in "ab":
+        pictures(tmp_path / name)
+        for file in list((tmp_path / name).iterdir()):
+            file.rename(file.with_suffix(".jfif"))
+    write(tmp_path / "notes.csv", "".join(f"a long text {i},{i % 2}\n" for i in range(COUNT)))
+    report, recipe = imported(tmp_path)
+    assert recipe.config.task == "classification"
+    assert sum(report["pictures"].values()) == 2 * COUNT
