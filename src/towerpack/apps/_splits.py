@@ -103,8 +103,8 @@ def _are_splits(root: Path) -> bool:
         raise ConfigError(
             f"Some folders in {root} are called like splits, and some are not.",
             got=f"{', '.join(splits)} and {', '.join(others)}"[:200],
-            fix="move the other folders elsewhere, or set data.train, data.val and data.test to "
-            "the folders of the splits",
+            fix="set data.train, data.val and data.test to the folders of the splits, or move the "
+            "other folders elsewhere",
         )
     return bool(splits) and not others
 
