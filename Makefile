@@ -28,7 +28,7 @@ help:
 	@echo "make check         formatting, lint, types, layers and spelling: what CI runs"
 	@echo "make format        format and mend what can be mended by a machine"
 	@echo "make bench         the benchmarks"
-	@echo "make public-names  write the lists of public names after changing them"
+	@echo "make public-names  write the list of public names after changing them"
 	@echo "make clean         remove caches and build results; .venv stays"
 
 demo: $(RUN_READY)

@@ -1,4 +1,4 @@
-# Written by `make public-names` from the table in __init__.py.
+# Where each public name lives. `lazy` in `__init__.py`, type checkers and editors read it.
 from towerpack import callbacks as callbacks
 from towerpack import dataflow as dataflow
 from towerpack import inputs as inputs
@@ -78,9 +78,7 @@ from towerpack.checkpoint import (
     list_checkpoints as list_checkpoints,
     load_checkpoint as load_checkpoint,
 )
-from towerpack.cluster import (
-    Cluster as Cluster,
-)
+from towerpack.cluster import Cluster as Cluster
 from towerpack.dataflow import (
     AugmentImageComponent as AugmentImageComponent,
     AugmentImageComponents as AugmentImageComponents,
@@ -159,9 +157,7 @@ from towerpack.describe import (
     ModelSummary as ModelSummary,
     model_summary as model_summary,
 )
-from towerpack.inference import (
-    Predictor as Predictor,
-)
+from towerpack.inference import Predictor as Predictor
 from towerpack.inputs import (
     DummyConstantInput as DummyConstantInput,
     FeedInput as FeedInput,

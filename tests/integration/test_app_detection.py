@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from app_commands import run, tune
 from box_files import NAMES, write_scenes
@@ -46,6 +48,28 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rows) == len(drawn) == 40
     assert (folder / "contact-sheet.png").stat().st_size > 5000
     assert sum(row["count"] for row in rows) > 0.5 * len(truth)
+
+    # The numbers of `eval`, of what `infer` gives, by pycocotools itself.
+    every = json.loads(run("infer", "runs/digits", "test", "--json", "--allow-code", "shown=0.01"))
+    coco = COCO("test.json")
+    numbers = {Path(one["file_name"]).stem: one for one in coco.dataset["images"]}
+    categories = {one["name"]: one["id"] for one in coco.dataset["categories"]}
+    found = []
+    for row in every:
+        image = numbers[Path(row["source"]).stem]
+        for box in row["boxes"]:
+            x1, y1, x2, y2 = np.array(box["box"]) * ([image["width"], image["height"]] * 2)
+            known = {"image_id": image["id"], "category_id": categories[box["class"]]}
+            found.append({**known, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": box["score"]})
+    for one in coco.dataset["annotations"]:
+        one.update(area=one["bbox"][2] * one["bbox"][3], iscrowd=0)
+    coco.createIndex()
+    evaluated = COCOeval(coco, coco.loadRes(found), "bbox")
+    evaluated.evaluate()
+    evaluated.accumulate()
+    evaluated.summarize()
+    names = ("ap", "ap50", "ap75")
+    assert [told[name] for name in names] == pytest.approx(list(evaluated.stats[:3]), abs=1e-6)
 
     if SCALE == 1:
         run("export", "runs/digits", "--format", "onnx", "--allow-code")  # compares with the model

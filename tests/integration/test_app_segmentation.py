@@ -37,6 +37,18 @@ def test_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (tmp_path / "runs/shapes/eval-test/classes.csv").read_text().splitlines()[1:]
     assert sum(int(row.rpartition(",")[2]) for row in rows) == 9 * 39 * 48  # without void
 
+    # The numbers of `eval`, of what `infer` gives, by NumPy.
+    listed = [line.split(",") for line in Path("data/test.csv").read_text().splitlines()[1:]]
+    run("infer", "runs/shapes", *(f"data/{picture}" for picture, _ in listed), "--out", "tested")
+    both = np.zeros([3, 3], int)
+    for picture, truth in listed:
+        right = np.asarray(Image.open(Path("data") / truth))
+        found = np.asarray(Image.open(f"tested/{Path(picture).stem}.labels.png"))
+        np.add.at(both, (right[right != 255], found[right != 255]), 1)
+    hits = np.diag(both)
+    iou = hits / (both.sum(0) + both.sum(1) - hits)
+    assert told["mean_iou"] == pytest.approx(iou.mean(), abs=1e-6)
+
     sizes = {"wide": (50, 90), "tall": (120, 60)}
     for seed, (name, size) in enumerate(sizes.items(), 50):
         write_picture(tmp_path / "in" / f"{name}.png", scene(seed, *size)[0])

@@ -78,6 +78,13 @@ def test_all_commands(here: Path) -> None:
     assert drawn.shape == (211, 606, 3)
     np.testing.assert_array_equal(drawn[:, :300], photograph)
 
+    write_picture(here / "in" / "dot.png", photograph[:1, :1])  # too small for the network
+    tables = CliRunner().invoke(app, ["infer", "wheel.yaml", "in", "--json"])
+    assert tables.exit_code == 1
+    cat, dot, large = json.loads(tables.stdout)
+    assert "paddings" in dot["error"] and [cat, large] == rows
+    assert json.loads((here / "runs/wheel/infer/predictions.json").read_text()) == [cat, dot, large]
+
     run("export", "wheel.yaml")
     versions = here / "runs/wheel/export/saved_model"
     files = [(here / "in" / f"{name}.png").read_bytes() for name in ("cat", "large")]

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from typer.testing import CliRunner
 
 from app_commands import asked, run
 from scaling import only_in_full
 from towerpack.apps import find_recipe
 from towerpack.apps._text import Vocabulary
 from towerpack.checkpoint import load_checkpoint
+from towerpack.cli import app
 
 TOPICS = {
     "files": ["pathlib", "shutil", "tempfile", "zipfile", "tarfile", "posixpath", "glob", "os"],
@@ -91,9 +93,16 @@ def test_docstrings_through_all_commands(here: Path) -> None:
     assert told["count"] == len(docstrings()[::5])
     assert told["accuracy"] > 0.6
     assert told["roc_auc"] > 0.75
+    # The number of `eval`, of what `infer` gives.
+    tested = docstrings()[::5]
+    answered = json.loads(run("infer", "run", *(text for text, _ in tested), "--json"))
+    right = [row["class"] == topic for row, (_, topic) in zip(answered, tested, strict=True)]
+    assert told["accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
     (here / "some.txt").write_text("\n".join(QUESTIONS[:2]) + "\n")
     given = ["some.txt", *QUESTIONS[2:4], "-"]
-    rows = json.loads(run("infer", "run", *given, "--json", input=QUESTIONS[4]))
+    done = CliRunner().invoke(app, ["infer", "run", *given, "--json"], input=QUESTIONS[4])
+    rows = json.loads(done.stdout)
+    assert done.exit_code == 1 and rows[3]["error"] == "The text is empty."
     assert [row["source"] for row in rows] == QUESTIONS
     assert [row["class"] for row in rows[:3]] == list(TOPICS)
     shown = (here / "run/infer/predictions.csv").read_text().splitlines()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import metrics
 from typer.testing import CliRunner
 
 from app_commands import run
@@ -25,6 +26,7 @@ from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
 from towerpack.cli import app
 from towerpack.config import change, differences
+from towerpack.dataflow.datasets import Digits
 from towerpack.inference import load_exported
 from warm_python import warm_python
 
@@ -83,6 +85,15 @@ def test_a_run_is_the_recipe_of_all_commands(here: Path) -> None:
     assert told["count"] == 360
     table = (here / "runs/digits/eval-test/classes.csv").read_text().splitlines()
     assert sum(int(line.rpartition(",")[2]) for line in table[1:]) == 360
+    # The numbers of `eval`, of what `infer` gives, by scikit-learn.
+    digits = Digits("test", shuffle=False)
+    for i, image in enumerate(digits.images):
+        write_picture(here / "test" / f"{i:03}.png", np.rint(image * (255 / 16)).astype(np.uint8))
+    found = [row["class"] for row in json.loads(run("infer", "runs/digits", "test", "--json"))]
+    truth = [str(label) for label in digits.labels]
+    assert told["accuracy"] == pytest.approx(metrics.accuracy_score(truth, found), abs=1e-6)
+    expected = metrics.f1_score(truth, found, average="macro")
+    assert told["macro_f1"] == pytest.approx(expected, abs=1e-6)
     changed = CliRunner().invoke(app, ["train", "digits", *SMALL, "l2=0.5"])
     assert "model.l2: 1e-05 -> 0.5" in str(changed.exception)
     more = json.loads(run("train", "runs/digits", "epochs=3", "--json"))

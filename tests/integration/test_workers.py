@@ -174,7 +174,8 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
 def test_a_failure_of_one_ends_all(together: tuple[Workers, list[int], Path]) -> None:
     workers, codes, _ = together
     assert codes == [1, 1], workers.said(0) + workers.said(1)
-    assert "RuntimeError: no more" in workers.said(1)
+    for i in range(2):
+        assert "RuntimeError: no more" in workers.said(i)
     assert f"worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
 
 
@@ -262,6 +263,21 @@ def test_a_worker_that_cannot_build_the_model_ends_all(tmp_path: Path) -> None:
     for i in range(2):
         assert "ValueError: no such network" in workers.said(i)
     assert f"PeerError: worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
+
+
+@pytest.mark.parametrize(
+    ("case", "message", "seconds"),
+    [("dies_joining", "have not joined within 10 s", 20), ("dies_building", "does not answer", 12)],
+)
+def test_a_worker_that_dies_before_the_first_step_is_named(
+    case: str, message: str, seconds: float, tmp_path: Path
+) -> None:
+    workers = Workers(case, tmp_path)
+    assert workers.processes[1].wait(120) == -signal.SIGKILL, workers.said(1)
+    with stopwatch() as watch:
+        assert workers.codes(60) == [1, -signal.SIGKILL], workers.said(0)
+    assert watch.seconds < seconds
+    assert f"PeerError: worker 1 ({workers.addresses[1]}) {message}" in workers.said(0)
 
 
 def test_sigterm_ends_a_worker_that_waits_for_another(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ Each case is a function. The tests read what it prints.
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,6 +26,7 @@ from small_training import SPECS, Model, Recorded, X, Y, config, flow, train
 from towerpack import ConfigError
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
 from towerpack.checkpoint import load_checkpoint
+from towerpack.cluster import Cluster
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -36,17 +39,28 @@ from towerpack.dataflow import (
 )
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
-from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
+from towerpack.training import MultiWorkerTrainer, StopTraining, _multi_worker, join_cluster
+from towerpack.training._peers import wait_for_peers
 
 # What was made before the workers have met keeps its values.
 BEFORE = keras.layers.Dense(2)
 BEFORE.build((None, 3))
 VALUE = BEFORE.kernel.numpy()
-if sys.argv[1] == "hangs":  # Else TensorFlow waits for 10 s before it gives up a silent worker.
+if sys.argv[1] in (
+    "hangs",
+    "dies_building",
+):  # Else TensorFlow waits for 10 s before it gives up a silent worker.
     Context.configure_coordination_service = functools.partialmethod(
         Context.configure_coordination_service, heartbeat_timeout_in_ms=4000
     )
-TEAM = join_cluster(peer_timeout=1.0 if sys.argv[1] == "alone" else 60.0).team
+if sys.argv[1] == "dies_joining" and Cluster.from_environment().worker_index == 1:
+
+    def meet(*arguments: Any) -> None:
+        wait_for_peers(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    _multi_worker.wait_for_peers = meet
+TEAM = join_cluster({"alone": 1.0, "dies_joining": 10.0}.get(sys.argv[1], 60.0)).team
 np.testing.assert_array_equal(BEFORE.kernel, VALUE)
 
 
@@ -119,7 +133,7 @@ def each_draws_its_own(where: Path) -> None:
 
 
 def everybodys(values: np.ndarray) -> np.ndarray:
-    return TEAM._all(values.astype(np.float64))
+    return np.asarray(TEAM.exchange(values.tolist()))
 
 
 def own_parts_are_read_whole(where: Path) -> None:
@@ -292,6 +306,15 @@ def failed_function_of_0(where: Path) -> None:
         return tf.reduce_mean(tf.square(out - tf.cast(seen, tf.float32)))
 
     _fails_in_a_step(where, 0, build)
+
+
+def dies_building(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        if TEAM.index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tf.reduce_mean(tf.square(FullyConnected("fc", x, 1)[:, 0] - y))
+
+    together(where, model=(SPECS, build, sgd))
 
 
 def cannot_build(where: Path) -> None:

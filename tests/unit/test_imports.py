@@ -121,16 +121,26 @@ for name in towerpack.__all__:
     assert set(done.stdout.split()) <= {"True"}
 
 
-def test_missing_package_is_explained() -> None:
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("tensorflow.keras", "tf"),
+        ("PIL.Image", "image"),
+        ("cv2", "image"),
+        ("mlflow", "mlflow"),
+        ("sklearn", "demo"),
+        ("tf_slim", "slim"),
+        ("zmq", "remote"),
+    ],
+)
+def test_missing_package_is_explained(module: str, extra: str) -> None:
     from towerpack import MissingExtraError
     from towerpack._core.extras import explain_missing
 
-    with (
-        pytest.raises(MissingExtraError, match="x needs the package 'tensorflow'") as caught,
-        explain_missing("x"),
-    ):
-        raise ModuleNotFoundError("no", name="tensorflow.keras")
-    assert caught.value.fix == 'pip install "towerpack[tf]"'
+    what = f"x needs the package '{module.partition('.')[0]}'"
+    with pytest.raises(MissingExtraError, match=what) as caught, explain_missing("x"):
+        raise ModuleNotFoundError("no", name=module)
+    assert caught.value.fix == f'pip install "towerpack[{extra}]"'
 
 
 def test_our_own_missing_module_is_not_blamed_on_an_extra() -> None:

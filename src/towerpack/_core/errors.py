@@ -25,6 +25,15 @@ TowerpackError
 
 from __future__ import annotations
 
+import re
+
+# Of the text of TensorFlow's errors: where in a graph they come from.
+_WHERE_IN_GRAPH = re.compile(
+    r"Graph execution error:.*(?:traces unavailable>|\n\n(?=\S))|assertion failed:"
+    r"|\{\{.*?\}\} ?|\[\[.*?\]\]|\[Op:.*",
+    re.DOTALL,
+)
+
 
 class TowerpackError(Exception):
     """Base of all errors raised on purpose.
@@ -82,6 +91,11 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as fault:  # noqa: BLE001
         return f"(no text: its __str__ raised {type(fault).__name__})"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a graph of TensorFlow failed, without call stack and names of nodes."""
+    return " ".join(_WHERE_IN_GRAPH.sub("", text_of(error)).split())
 
 
 def _rebuild(cls: type[TowerpackError], fields: dict[str, object]) -> TowerpackError:

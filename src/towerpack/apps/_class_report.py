@@ -12,7 +12,8 @@ import tensorflow as tf
 from towerpack._core.columns import aligned
 from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
-from towerpack._display.figures import draw_confusion, png_of
+from towerpack._core.pictures import png
+from towerpack._display.figures import draw_confusion, pixels_of
 from towerpack.apps._modeler import Reporting
 from towerpack.callbacks._confusion import ConfusionMatrix, per_class
 from towerpack.nn import expose, summary
@@ -112,7 +113,7 @@ class ClassificationReport(Reporting):
         table, picture = folder / "classes.csv", folder / "confusion.png"
         replace_file(table, csv_of(self._rows()))
         require("matplotlib", extra="apps", needed_for="The confusion matrix")
-        replace_file(picture, png_of(draw_confusion(self.confusion, self._names)))
+        replace_file(picture, png(pixels_of(draw_confusion(self.confusion, self._names))))
         return [table, picture]
 
     def _areas(self) -> np.ndarray:

@@ -253,7 +253,8 @@ def text_of(error: ValidationError) -> str:
 
 
 def _folder(root: Path, images: str | None, file: Path, picture: str) -> Path:
-    usual = [root / "images", file.parent, root, root / file.stem.partition("_")[2]]
+    name = file.stem.partition("_")[2]
+    usual = [root / "images", file.parent, root, root / name, root / "images" / name]
     folders = usual if images is None else [root / images]
     for folder in folders:
         if (folder / picture).is_file():

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import tensorflow as tf
 
-from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.errors import ConfigError, TowerpackError, reason_of
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
-from towerpack.apps._files import png_of
+from towerpack._core.pictures import png
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._runner import Runner
 from towerpack.dataflow.images import image_grid
 
+_OF_ONE_ITEM: Final = (TowerpackError, tf.errors.OpError, OSError, UnicodeError)
 _ON_SHEET: Final = 48
 _COLUMNS: Final = 6
 _TABLE: Final = "predictions.csv"
@@ -68,8 +70,10 @@ def infer(
         _remove_earlier(folder)
     for start in range(0, len(paths), size):
         for path, sample, outputs in _predicted(runner, predictor, paths[start : start + size]):
-            if isinstance(sample, TowerpackError):
-                rows.append({"source": path, "error": str(sample).splitlines()[0]})
+            if isinstance(outputs, Exception):
+                ours = isinstance(outputs, TowerpackError)
+                text = str(outputs).splitlines()[0] if ours else reason_of(outputs)
+                rows.append({"source": path, "error": text})
                 continue
             rows.append({"source": path, **display.row(outputs)})
             if folder is None:
@@ -80,7 +84,7 @@ def infer(
             picture = display.draw(sample, outputs)
             more = display.files(sample, outputs)
             if picture is not None:
-                more = {".png": png_of(picture), **more}
+                more = {".png": png(picture), **more}
                 shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
             for ending, content in more.items():
                 files.append(folder / f"{name}{ending}")
@@ -115,30 +119,40 @@ def _remove_earlier(folder: Path) -> None:
 
 def _predicted(
     runner: Runner, predictor: Any, paths: Iterable[str]
-) -> Iterator[tuple[str, Any, dict[str, np.ndarray]]]:
-    """Each path with what was read, or the error that it raised, and the outputs for it."""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each path with its sample and outputs, or with the error of reading or predicting it."""
     inputter: Inputter = runner.inputter
     read: list[tuple[str, Any, Any]] = []
     for path in paths:
         try:
             sample = inputter.read(path)
             read.append((path, sample, inputter.prepare(sample)))
-        except TowerpackError as error:
+        except _OF_ONE_ITEM as error:
             read.append((path, error, None))
     # Those of one shape are one batch; most tasks have no others.
     by_shape: dict[Any, list[int]] = {}
     for place, (_, _, prepared) in enumerate(read):
         if prepared is not None:
             by_shape.setdefault(tuple(np.shape(one) for one in prepared), []).append(place)
-    found: dict[int, dict[str, np.ndarray]] = {}
+    found: dict[int, Any] = {}
     for places in by_shape.values():
-        columns = zip(*(read[place][2] for place in places), strict=True)
-        results = predictor(*map(np.stack, columns))
-        for row, place in enumerate(places):
-            named = zip(predictor.output_names, results, strict=True)
-            found[place] = {name: result[row] for name, result in named}
+        outputs = _outputs(predictor, [read[place][2] for place in places])
+        found |= zip(places, outputs, strict=True)
     for place, (path, sample, _) in enumerate(read):
-        yield path, sample, found.get(place, {})
+        yield path, sample, found.get(place, sample)
+
+
+def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray] | Exception]:
+    """The outputs for each datapoint. If a batch fails, compute its halves, down to the bad one."""
+    try:
+        results = predictor(*map(np.stack, zip(*prepared, strict=True)))
+    except _OF_ONE_ITEM as error:
+        half = len(prepared) // 2
+        parts = (prepared[:half], prepared[half:]) if half else ()
+        return [one for part in parts for one in _outputs(predictor, part)] or [error]
+    return [
+        dict(zip(predictor.output_names, row, strict=True)) for row in zip(*results, strict=True)
+    ]
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[Any]) -> list[Path]:
@@ -146,7 +160,8 @@ def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[An
     plain = [{k: v for k, v in row.items() if not isinstance(v, list | dict)} for row in rows]
     titles = list(dict.fromkeys(k for row in plain for k in row))
     replace_file(table, csv_of([titles, *([row.get(k, "") for k in titles] for row in plain)]))
-    replace_file(listing, json.dumps(list(rows), indent=1, ensure_ascii=False).encode())
+    text = json.dumps(list(rows), indent=1, ensure_ascii=False)
+    replace_file(listing, text.encode("utf-8", "backslashreplace"))
     if not shown:
         return [table, listing]
     sheet = folder / _SHEET

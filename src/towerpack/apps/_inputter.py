@@ -13,12 +13,7 @@ from typing import Any, Final, Literal
 from towerpack._core.errors import ConfigError
 from towerpack._core.files import replace_file
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow.sources._discovery import (
-    IMAGE_EXTENSIONS,
-    files_in,
-    named,
-    not_an_image,
-)
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
 CLASSES: Final = "classes.json"
@@ -111,6 +106,10 @@ def read_classes(run_dir: Path | None) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def _is_source(file: str, suffixes: Sequence[str]) -> bool:
+    return is_image(file) if suffixes == IMAGE_EXTENSIONS else file.lower().endswith((*suffixes,))
+
+
 def _files(given: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
     for source in given:
         if source == "-":
@@ -118,8 +117,9 @@ def _files(given: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
             continue
         path = Path(source).expanduser()
         if path.is_dir():
-            pictures = suffixes == IMAGE_EXTENSIONS
-            found = files_in(path, not_an_image if pictures else named(*suffixes))
+            discovery = Discovery(lambda file: _is_source(file, suffixes), "of another kind")
+            found = sorted(discovery.files(path))
+            discovery.report(path)
         elif path.is_file():
             found = [str(path)]
         elif len(given) > 1 and not glob.has_magic(str(path)):

@@ -26,12 +26,7 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import ImageHeader, decode_image, image_header
-from towerpack.dataflow.sources._discovery import (
-    ANNOTATION_EXTENSIONS,
-    IMAGE_EXTENSIONS,
-    files_in,
-    not_an_image,
-)
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.dataflow.sources._files import ImageReader
 
 _HEADER_BYTES = 1 << 18
@@ -53,6 +48,21 @@ def header_of(file: str | Path) -> ImageHeader:
 def orientation_of(file: str | Path) -> int:
     """EXIF's orientation of a picture, 1 to 8."""
     return header_of(file).orientation
+
+
+def check_exist(files: Sequence[str]) -> None:
+    """Check that all pictures exist.
+
+    Raises:
+        FormatError: One does not.
+    """
+    missing = [file for file in files if not os.path.isfile(file)]
+    if missing:
+        raise FormatError(
+            f"{len(missing)} of {len(files)} pictures do not exist.",
+            got=f"the first is {missing[0]}",
+            fix="add the pictures, or remove them from the lists or annotations",
+        )
 
 
 class PictureInputter(Inputter):
@@ -151,14 +161,7 @@ class FilesInputter(PictureInputter):
         """From an item of a part to a datapoint, whose first component is the picture."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
-        files = [str(getattr(i, "picture", i)) for items in parts.values() for i in items]
-        missing = [file for file in files if not os.path.isfile(file)]
-        if missing:
-            raise FormatError(
-                f"{len(missing)} of {len(files)} pictures do not exist.",
-                got=f"the first is {missing[0]}",
-                fix="add the pictures, or remove them from the lists or annotations",
-            )
+        check_exist([str(getattr(i, "picture", i)) for items in parts.values() for i in items])
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
             parts["train"], parts["val"] = parted(train, held_out(self._names(train), share, "val"))
@@ -238,12 +241,14 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """Pictures in a folder and those below it, by name.
+    """Return the pictures in a folder and below it, by name. Log which files are left out.
 
     Raises:
         ConfigError: There are none.
     """
-    found = files_in(folder, not_an_image, beside=ANNOTATION_EXTENSIONS)
+    discovery = Discovery()
+    found = sorted(discovery.files(folder))
+    discovery.report(folder)
     if not found:
         raise ConfigError(
             f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)

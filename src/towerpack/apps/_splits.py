@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +14,13 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Split
-from towerpack.dataflow.sources._discovery import folders_in
+from towerpack.dataflow.sources._discovery import is_hidden
 
-_USUAL: dict[Split, tuple[str, ...]] = {
+SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
     "val": ("val", "valid", "validation"),
     "test": ("test",),
 }
-FOLDERS = "{}"
-"""The pattern of folders that are called like splits."""
-
 _Item = TypeVar("_Item")
 Name = str | bytes
 
@@ -46,35 +44,27 @@ def root_of(config: Places) -> Path:
 
 
 def places(config: Places, *patterns: str) -> dict[str, list[str]]:
-    """Return files or folders of each split, below `path`: as configured, or by their usual names.
-
-    Usual names may have any case. For `FOLDERS`, `path` itself is the training data if nothing is
-    configured and not all folders in it are called like splits: they are classes then.
+    """Return files or folders of each split: as configured, or of usual names in any case.
 
     Args:
         config: Has `path`, `train`, `val` and `test`.
         patterns: Of usual names: `{}.csv`, with the name of the split.
 
     Raises:
-        ConfigError: There is no such folder, or no data in it, or its folders are ambiguous.
+        ConfigError: There is no such folder, or no data in it.
     """
     root = root_of(config)
     if not root.is_dir():
         raise ConfigError(
             f"There is no folder {root}.", fix="set data.path to the folder of the data"
         )
-    given: dict[str, str | list[str] | None] = {split: getattr(config, split) for split in _USUAL}
-    if patterns == (FOLDERS,) and not any(given.values()) and not _are_splits(root):
-        return {"train": [str(root)]}
     found: dict[str, list[str]] = {}
-    for split, names in _USUAL.items():
+    for split, names in SPLIT_NAMES.items():
+        given: str | list[str] | None = getattr(config, split)
         every = [pattern.format(name) for name in names for pattern in patterns]
-        configured = given[split]
-        if configured is None:
-            found[split] = [str(path) for name in every for path in _in_any_case(root, name)]
-        else:
-            chosen = [configured] if isinstance(configured, str) else configured
-            found[split] = [str(root / Path(name).expanduser()) for name in chosen]
+        usual = [path for name in every for path in matching(root, name)]
+        chosen = usual if given is None else [given] if isinstance(given, str) else given
+        found[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(found.values()):
         usual = " or ".join(pattern.format("train") for pattern in patterns)
         raise ConfigError(
@@ -85,41 +75,28 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
     return {split: several for split, several in found.items() if several}
 
 
-def split_of(name: str) -> Split | None:
-    """Return the split that a folder is called like, in any case."""
-    return next((split for split, names in _USUAL.items() if name.casefold() in names), None)
-
-
-def _are_splits(root: Path) -> bool:
-    """Whether all folders in a folder are called like splits.
-
-    Raises:
-        ConfigError: Only some are, and they contain folders, as splits do.
-    """
-    names = folders_in(root, [], "")
-    splits = [name for name in names if split_of(name)]
-    others = [name for name in names if not split_of(name)]
-    if others and any(folders_in(root / name, [], "") for name in splits):
-        raise ConfigError(
-            f"Some folders in {root} are called like splits, and some are not.",
-            got=f"{', '.join(splits)} and {', '.join(others)}"[:200],
-            fix="set data.train, data.val and data.test to the folders of the splits, or move the "
-            "other folders elsewhere",
-        )
-    return bool(splits) and not others
-
-
-def _in_any_case(root: Path, name: str) -> list[Path]:
-    paths = [root]
+def matching(root: Path, name: str) -> list[str]:
+    """Return the paths below a folder that have a name, whatever its case."""
+    paths = [""]
     for part in name.split("/"):
-        paths = [
-            path / entry
-            for path in paths
-            if path.is_dir()
-            for entry in sorted(os.listdir(path))
-            if entry.casefold() == part.casefold()
-        ]
+        paths = [os.path.join(p, n) for p in paths for n in _visible(root / p) if _same(n, part)]
     return paths
+
+
+def has_splits(root: Path) -> bool:
+    """Return whether all folders in a folder have names of splits; else `train` is a class."""
+    folders = {name.lower() for name in _visible(root) if (root / name).is_dir()}
+    return bool(folders) and folders <= set(itertools.chain(*SPLIT_NAMES.values()))
+
+
+def _visible(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(name for name in os.listdir(folder) if not is_hidden(name))
+
+
+def _same(name: str, other: str) -> bool:
+    return name.lower() == other.lower()
 
 
 def path_below(folder: Path, name: str, root: Path, where: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -18,6 +19,7 @@ from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import stream
 from towerpack._core.tables import lines_of, read_text
+from towerpack.dataflow.sources._discovery import NO_TEXT, TEXT_EXTENSIONS, Discovery, is_text
 
 Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -28,7 +30,6 @@ PIECES: Final[Mapping[str, str]] = {
     "spaced": r" ?[\p{L}\p{M}\p{N}']+|[\s\S]",
 }
 """Expressions for the tokens of kinds of which nothing of a text is lost."""
-TEXT_SUFFIXES: Final = (".txt", ".text")
 _AT_ONCE: Final = 1000
 # Without surrogates, and without planes 4 to 13, which have no characters.
 _CODES: Final = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0x110000))
@@ -305,6 +306,8 @@ class _Unread(str):
 def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]:
     """Texts for inference: what is given, the lines of files, and of standard input for `-`.
 
+    A path that contains a separator may name a folder, whose texts are read.
+
     A file in another `encoding` (see `read_text`) is a source of which `text_of` raises the error.
 
     Raises:
@@ -314,11 +317,15 @@ def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]
     for source in given:
         path = Path(source)
         try:
-            is_file = path.is_file()
+            is_file, is_folder = path.is_file(), os.sep in source and path.is_dir()
         except OSError:  # Too long for a name.
-            is_file = False
+            is_file = is_folder = False
         if source == "-":
             found += lines_of(sys.stdin.read().removeprefix("\ufeff"))
+        elif is_folder:
+            discovery = Discovery(is_text, NO_TEXT)
+            found += text_sources(list(discovery.files(path)), encoding)
+            discovery.report(path)
         elif is_file:
             try:
                 found += lines_of(read_text(path, encoding))
@@ -326,7 +333,7 @@ def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]
                 unread = _Unread(source)
                 unread.error = error
                 found.append(unread)
-        elif path.suffix.lower() in TEXT_SUFFIXES and not any(map(str.isspace, source)):
+        elif path.suffix.lower() in TEXT_EXTENSIONS and not any(map(str.isspace, source)):
             raise ConfigError(f"There is no file {source!r}.", expected="a file, or a text")
         else:
             found.append(source)

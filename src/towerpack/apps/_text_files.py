@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import read_text
-from towerpack.dataflow.sources._discovery import (
-    LeftOut,
-    is_hidden,
-    log_left_out,
-    why_not_read,
-)
+from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
 
@@ -73,33 +67,17 @@ def divided_texts(
 
 def _files(root: Path, given: str | Sequence[str] | None, split: str) -> list[Path]:
     found: list[Path] = []
+    discovery = Discovery()
     for pattern in [given] if isinstance(given, str) else given or ():
-        new = _matches(root, pattern)
+        new = [Path(file) for file in discovery.matching(root, pattern)]
         if not new:
             raise ConfigError(
                 f"data.{split}: there is no {root / pattern}.",
                 fix=f"set data.{split} to files below data.path",
             )
         found += new
+    discovery.report(f"data.{split}")
     return list(dict.fromkeys(found))
-
-
-def _matches(root: Path, pattern: str) -> list[Path]:
-    """Return the files that match a pattern in any case, without hidden ones."""
-    explicit = any(map(is_hidden, Path(pattern).parts))
-    if "[" not in pattern:
-        pattern = re.sub("[a-zA-Z]", lambda m: f"[{m[0].lower()}{m[0].upper()}]", pattern)
-    used: list[Path] = []
-    left_out: list[LeftOut] = []
-    for path in sorted(root.glob(pattern)):
-        hidden = not explicit and any(map(is_hidden, path.relative_to(root).parts))
-        why = "hidden" if hidden else why_not_read(str(path))
-        if why is None:
-            used.append(path)
-        elif not path.is_dir():
-            left_out.append(LeftOut(str(path), why))
-    log_left_out(root, left_out)
-    return used
 
 
 def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:

@@ -13,8 +13,9 @@ from towerpack._core.files import csv_of, replace_file
 from towerpack._core.locks import FileLock, is_held, locked
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.pictures import png
 from towerpack._core.randomness import derive_seed
-from towerpack._display.figures import png_of
+from towerpack._display.figures import pixels_of
 from towerpack.apps._application import Recipe
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
@@ -250,7 +251,7 @@ def _drawn(study: Any, complete: int, number: str) -> bytes:
         right.barh(list(shares)[::-1], list(shares.values())[::-1])
     else:
         right.text(0.5, 0.5, "four trials are needed", ha="center", transform=right.transAxes)
-    return png_of(figure)
+    return png(pixels_of(figure))
 
 
 def _text(settings: Mapping[str, Any]) -> str:

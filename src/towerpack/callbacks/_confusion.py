@@ -10,7 +10,8 @@ import numpy as np
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
-from towerpack._display.figures import draw_confusion, pixels_of, png_of
+from towerpack._core.pictures import png
+from towerpack._display.figures import draw_confusion, pixels_of
 from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ class ConfusionMatrix(Inferencer):
         self.matrix = np.zeros([len(names)] * 2, np.int64)
 
     def outputs(self) -> Sequence[str]:
-        """Prediction and label."""
         return [self._prediction, self._label]
 
     def names(self) -> Sequence[str]:
@@ -70,7 +70,6 @@ class ConfusionMatrix(Inferencer):
         return ["accuracy", "balanced_accuracy", "macro_f1"]
 
     def begin(self) -> None:
-        """Start from zero."""
         self.matrix[:] = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -100,7 +99,6 @@ class ConfusionMatrix(Inferencer):
         self.matrix += np.bincount(places, minlength=size * size).reshape(size, size)
 
     def finish(self) -> Mapping[str, float]:
-        """The shares."""
         _, recall, f1 = per_class(self.matrix)
         there = self.matrix.sum(axis=1) > 0
         accuracy = np.trace(self.matrix) / max(int(self.matrix.sum()), 1)
@@ -115,11 +113,9 @@ class ConfusionMatrix(Inferencer):
             path.with_suffix(".csv"), csv_of([["true \\ predicted", *self._classes], *rows])
         )
         if self._draw:
-            figure = draw_confusion(self.matrix, self._classes)
-            replace_file(path.with_suffix(".png"), png_of(figure))
-            trainer.monitors.put_image(
-                f"{prefix}/confusion", pixels_of(figure), trainer.global_step
-            )
+            picture = pixels_of(draw_confusion(self.matrix, self._classes))
+            replace_file(path.with_suffix(".png"), png(picture))
+            trainer.monitors.put_image(f"{prefix}/confusion", picture, trainer.global_step)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"

@@ -73,7 +73,6 @@ class DetectionAP(Inferencer):
         DetectionAP.begin(self)
 
     def outputs(self) -> Sequence[str]:
-        """What was found, and what is true."""
         more = [name for name in (self._crowd, self._areas) if name is not None]
         return [*self._found, self._score, *self._true, *more]
 
@@ -82,7 +81,6 @@ class DetectionAP(Inferencer):
         return [*_TWELVE, *self._each]
 
     def begin(self) -> None:
-        """Start without pictures."""
         self._pictures = 0
         self._detections: list[dict[str, Any]] = []
         self._truth: list[dict[str, Any]] = []
@@ -140,7 +138,6 @@ class DetectionAP(Inferencer):
             kept.append({"iscrowd": 0, "area": float(sizes[row, column].prod())} | place | own)
 
     def finish(self) -> Mapping[str, float]:
-        """The numbers."""
         coco = require("pycocotools.coco", extra="apps", needed_for="DetectionAP")
         cocoeval = require("pycocotools.cocoeval", extra="apps", needed_for="DetectionAP")
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools tells what it does.

@@ -124,11 +124,9 @@ class HumanHyperParamSetter(Callback):
             _log.warning("%s: %s", self.trainer.run_dir / self._file, problem)
 
     def state(self) -> dict[str, Any]:
-        """The changes."""
         return {"changes": self.changes}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         self.changes = [list(change) for change in state["changes"]]
 
 

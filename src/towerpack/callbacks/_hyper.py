@@ -106,7 +106,6 @@ class HyperParamSetterWithFunc(HyperParamSetter):
             self._ask(epochs_done(self))
 
     def trigger(self) -> None:
-        """Set the next value."""
         self._ask(self.trainer.epoch)
 
     def _ask(self, epoch: int) -> None:
@@ -120,7 +119,6 @@ class HyperParamSetterWithFunc(HyperParamSetter):
         return {"epoch": self._epoch}
 
     def restore(self, state: Any) -> None:
-        """Take it back."""
         self._epoch = state["epoch"]
 
 
@@ -184,7 +182,6 @@ class StatMonitorParamSetter(HyperParamSetter):
         return {"values": self._values, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         self._values = list(state["values"])
         self._watch.seen_step = state["seen"]
 

@@ -108,7 +108,6 @@ class ScalarStats(Inferencer):
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def outputs(self) -> Sequence[str]:
-        """The scalars."""
         return self._outputs
 
     def names(self) -> Sequence[str]:
@@ -121,7 +120,6 @@ class ScalarStats(Inferencer):
         return super().directions() or ({cost: "min"} if cost in self.names() else {})
 
     def begin(self) -> None:
-        """Start from zero."""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -146,7 +144,6 @@ class ScalarStats(Inferencer):
         self._count += weight
 
     def finish(self) -> Mapping[str, float]:
-        """The means."""
         return {self._prefix + name: self._sums[name] / self._count for name in self._outputs}
 
 
@@ -166,7 +163,6 @@ class ClassificationError(ScalarStats):
         self._wrong, self._name = wrong, name
 
     def names(self) -> Sequence[str]:
-        """The name of the result."""
         return [self._name]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -212,15 +208,12 @@ class BinaryClassificationStats(Inferencer):
         self._called_yes = self._is_yes = self._both = 0
 
     def outputs(self) -> Sequence[str]:
-        """Prediction and label."""
         return [self._prediction, self._label]
 
     def names(self) -> Sequence[str]:
-        """Precision and recall."""
         return [self._prefix + "precision", self._prefix + "recall"]
 
     def begin(self) -> None:
-        """Start from zero."""
         self._called_yes = self._is_yes = self._both = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -237,7 +230,6 @@ class BinaryClassificationStats(Inferencer):
         self._both += int((called & is_yes).sum())
 
     def finish(self) -> Mapping[str, float]:
-        """Precision and recall."""
         precision = self._both / self._called_yes if self._called_yes else 0.0
         recall = self._both / self._is_yes if self._is_yes else 0.0
         return dict(zip(self.names(), [precision, recall], strict=True))

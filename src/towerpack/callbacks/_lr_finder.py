@@ -12,7 +12,8 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
-from towerpack._display.figures import draw_rates, png_of
+from towerpack._core.pictures import png
+from towerpack._display.figures import draw_rates, pixels_of
 from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ _log = get_logger(__name__)
 _DECAY: Final = 0.9
 # Steps at the beginning that tell the level, and the noise, of the cost.
 _FIRST: Final = 10
+# The run ends once the smoothed cost is so many times its smallest, or a cost so many times the
+# largest of the first ones.
+_DIVERGED: Final = 4.0
 
 
 class LearningRateFinder(Callback):
@@ -38,8 +42,6 @@ class LearningRateFinder(Callback):
         low: The first learning rate.
         high: The last one.
         steps: How many steps; each multiplies it by the same factor.
-        diverged: End once the smoothed cost is so many times its smallest, or a cost so many times
-            the largest of the first ten.
 
     Raises:
         ConfigError: The range or the number of steps makes no sense, or the run is not a new one.
@@ -53,16 +55,13 @@ class LearningRateFinder(Callback):
 
     acts_between_steps = True
 
-    def __init__(
-        self, low: float = 1e-6, high: float = 10.0, steps: int = 200, *, diverged: float = 4.0
-    ) -> None:
-        if not 0 < low < high < math.inf or steps < 2 * _FIRST or not diverged > 1:
+    def __init__(self, low: float = 1e-6, high: float = 10.0, steps: int = 200) -> None:
+        if not 0 < low < high < math.inf or steps < 2 * _FIRST:
             raise ConfigError(
-                f"LearningRateFinder(low={low}, high={high}, steps={steps}, diverged={diverged}) "
-                "makes no sense.",
-                expected=f"0 < low < high, at least {2 * _FIRST} steps, and diverged above 1",
+                f"LearningRateFinder(low={low}, high={high}, steps={steps}) makes no sense.",
+                expected=f"0 < low < high, and at least {2 * _FIRST} steps",
             )
-        self._low, self._high, self._steps, self._diverged = low, high, steps, diverged
+        self._low, self._high, self._steps = low, high, steps
         self.costs: list[float] = []
         self._smooth: list[float] = []
         self._ended = False  # for a reason of its own
@@ -106,11 +105,11 @@ class LearningRateFinder(Callback):
         """Keep the cost, and end the run where enough is known."""
         self._add(float(outputs["cost"]))
         smooth, rate = self._smooth, self._rate(len(self.costs) - 1)
-        grown = max(self.costs[:_FIRST]) < self.costs[-1] / self._diverged
+        grown = max(self.costs[:_FIRST]) < self.costs[-1] / _DIVERGED
         self._ended = True
         if len(self.costs) >= self._steps:
             self.trainer.request_stop(f"the learning rate has reached {self._high:g}")
-        elif grown or not smooth[-1] <= self._diverged * abs(min(smooth)):
+        elif grown or not smooth[-1] <= _DIVERGED * abs(min(smooth)):
             self.trainer.request_stop(f"the cost grows at a learning rate of {rate:.3g}")
         else:
             self._ended = False
@@ -131,7 +130,7 @@ class LearningRateFinder(Callback):
         replace_file(
             table, csv_of([("learning_rate", "cost", "smoothed"), *zip(*curves, strict=True)])
         )
-        replace_file(picture, png_of(draw_rates(*curves, self.suggestion)))
+        replace_file(picture, png(pixels_of(draw_rates(*curves, self.suggestion))))
         found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
         _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
 
@@ -147,7 +146,6 @@ class LearningRateFinder(Callback):
         return {"costs": self.costs}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         for cost in state["costs"]:
             self._add(float(cost))
 

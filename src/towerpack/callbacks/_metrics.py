@@ -41,7 +41,6 @@ class TopKError(ClassificationError):
         self._k, self._scores, self._label = k, scores, label
 
     def outputs(self) -> Sequence[str]:
-        """Scores and labels."""
         return [self._scores, self._label]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -94,7 +93,6 @@ class Perplexity(ScalarStats):
         return self._outputs if self._tokens is None else [*self._outputs, self._tokens]
 
     def names(self) -> Sequence[str]:
-        """The name of the result."""
         return [self._name]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
@@ -151,15 +149,12 @@ class KerasMetric(Inferencer):
         return self._outputs if self._weight is None else [*self._outputs, self._weight]
 
     def masked(self) -> Sequence[str]:
-        """The arguments."""
         return self._outputs
 
     def names(self) -> Sequence[str]:
-        """The name of the result."""
         return [self._name]
 
     def begin(self) -> None:
-        """Start anew."""
         self._metric.reset_state()
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:

@@ -40,7 +40,6 @@ class _OfSteps(Callback):
         self.fetch(*self._names)
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Process them."""
         if self.global_step % self._every == 0:
             self._process(outputs)
 
@@ -163,7 +162,6 @@ class SimpleMovingAverage(_OfSteps):
             window.append(float(outputs[name]))
 
     def trigger(self) -> None:
-        """Put the means."""
         for name, window in self._windows.items():
             if window:
                 mean = float(np.mean(window))

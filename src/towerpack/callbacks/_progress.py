@@ -48,7 +48,6 @@ class ProgressBar(Callback):
         self._began_at = (0.0, 0)
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the numbers."""
         self.fetch(*self._names)
 
     def before_train(self) -> None:

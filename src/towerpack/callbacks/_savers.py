@@ -38,7 +38,6 @@ class ModelSaver(Callback):
         trainer.will_save()
 
     def trigger(self) -> None:
-        """Save."""
         self.trainer.save(keep=self._keep)
 
 
@@ -104,7 +103,6 @@ class BestSaver(Callback):
         return {"best": self.best, "step": self.best_step, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         self.best = state["best"]
         self.best_step = state["step"]
         self._watch.seen_step = state["seen"]

@@ -1,6 +1,6 @@
-"""Hyper-parameters by a table, and learning-rate schedules that make such tables.
+"""Hyper-parameters by a table, and learning-rate schedules that are functions of the step.
 
-Common arguments of the schedules, which draw a curve as 100 straight lines:
+Common arguments of the schedules:
 
     peak: The highest value.
     steps: Of the whole run, warm-up included.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from towerpack.callbacks._host import HyperParam, TrainerHost
 
 
-_LINES: Final = 100
 _LR: Final = "learning_rate"
 
 
@@ -166,8 +165,49 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return {"last": last}
 
     def restore(self, state: Any) -> None:
-        """Take it back."""
         self._last = state["last"]
+
+
+class _FunctionOfStep(ScheduledHyperParamSetter):
+    """Set a hyper-parameter to a function of the step, inside the compiled loop.
+
+    Args:
+        param: Name of the hyper-parameter.
+        curve: Takes the number of steps done and returns the value for the next step.
+        last: Number of steps after which nothing is set anymore.
+        name: Name of the schedule, for the run's settings.
+        warmup: Steps of a line up to `curve(warmup)`, before the curve.
+        arguments: Further numbers that make the schedule, for the run's settings.
+    """
+
+    def __init__(
+        self,
+        param: str,
+        curve: Callable[[int], float],
+        last: int,
+        name: str,
+        *,
+        warmup: int = 0,
+        **arguments: float,
+    ) -> None:
+        super().__init__(param, {0: 0.0, last: 0.0}.items(), "linear", step_based=True)
+        self._curve, self._warmup = curve, warmup
+        numbers = [f"{key}: {number}" for key, number in arguments.items()]
+        self._settings = [name, *numbers, f"warmup: {warmup}"]
+
+    def due(self, now: int) -> float:
+        """Return the value that holds after step `now`."""
+        if now < self._warmup:
+            return self._curve(self._warmup) * (now + 1) / self._warmup
+        return self._curve(min(now, self._places[-1]))
+
+    def settings(self) -> list[str]:
+        """Return the schedule's name and arguments."""
+        return self._settings
+
+    def __repr__(self) -> str:
+        # Checkpoints name callbacks so. Earlier releases made tables of these schedules.
+        return f"{ScheduledHyperParamSetter.__name__}({self.param_name!r})"
 
 
 def warmup_schedule(peak: float, warmup: int, *, param: str = _LR) -> ScheduledHyperParamSetter:
@@ -193,21 +233,27 @@ def piecewise_schedule(
             f"piecewise_schedule({given}) makes no sense.",
             expected="points (step, value) with rising steps, the first at 0",
         )
-    _check("piecewise_schedule", given[0][1], steps[1] if given[1:] else None, warmup)
-    table = {warmup: given[0][1]}
-    for (_, before), (step, after) in pairwise(given):
-        # A jump is a line over one step.
-        table |= {step - 1: before, step: after}
-    return _setter(param, _rising(given[0][1], warmup) | table)
+    name, last = "piecewise_schedule", max(warmup, steps[-1])
+    _check(name, given[0][1], steps[1] if given[1:] else None, warmup)
+
+    def curve(step: int) -> float:
+        return given[bisect.bisect_right(steps, step) - 1][1]
+
+    arguments = {str(step): value for step, value in given}
+    return _FunctionOfStep(param, curve, last, name, warmup=warmup, **arguments)
 
 
 def cosine_schedule(
     peak: float, steps: int, *, end: float = 0.0, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
     """Half a cosine from `peak` to `end`, after a warm-up (Loshchilov & Hutter 2017, SGDR)."""
-    _check("cosine_schedule", peak, steps, warmup)
-    falling = _curve(lambda share: end + (peak - end) * _cosine(share), warmup, steps)
-    return _setter(param, _rising(peak, warmup) | falling)
+    name, numbers = "cosine_schedule", {"peak": peak, "steps": steps, "end": end}
+    _check(name, peak, steps, warmup)
+
+    def curve(step: int) -> float:
+        return end + (peak - end) * _cosine((step - warmup) / (steps - warmup))
+
+    return _FunctionOfStep(param, curve, steps, name, warmup=warmup, **numbers)
 
 
 def polynomial_schedule(
@@ -223,11 +269,16 @@ def polynomial_schedule(
 
     A power of 0.9 is usual in segmentation (Chen et al. 2017, DeepLab).
     """
-    _check("polynomial_schedule", peak, steps, warmup)
+    name = "polynomial_schedule"
+    _check(name, peak, steps, warmup)
     if not power > 0:
         raise ConfigError(f"polynomial_schedule(power={power}).", expected="more than 0")
-    falling = _curve(lambda share: end + (peak - end) * (1 - share) ** power, warmup, steps)
-    return _setter(param, _rising(peak, warmup) | falling)
+
+    def curve(step: int) -> float:
+        return end + (peak - end) * ((steps - step) / (steps - warmup)) ** power
+
+    numbers = {"peak": peak, "steps": steps, "power": power, "end": end}
+    return _FunctionOfStep(param, curve, steps, name, warmup=warmup, **numbers)
 
 
 def one_cycle_schedule(
@@ -253,9 +304,14 @@ def one_cycle_schedule(
             expected="a share that leaves steps to rise and steps to fall",
         )
     _check("one_cycle_schedule", peak, steps, 0)
-    up = _curve(lambda share: peak + (low - peak) * _cosine(share), 0, top)
-    down = _curve(lambda share: last + (peak - last) * _cosine(share), top, steps)
-    return _setter(param, up | down)
+
+    def curve(step: int) -> float:
+        if step < top:
+            return peak + (low - peak) * _cosine(step / top)
+        return last + (peak - last) * _cosine((step - top) / (steps - top))
+
+    numbers = {"peak": peak, "steps": steps, "rise": rise, "start": low, "end": last}
+    return _FunctionOfStep(param, curve, steps, "one_cycle_schedule", **numbers)
 
 
 def _cosine(share: float) -> float:
@@ -271,16 +327,3 @@ def _check(who: str, peak: float, steps: int | None, warmup: int) -> None:
             f"{who}: a warm-up of {warmup} steps makes no sense.",
             expected="at least 0" if steps is None else f"from 0 to {steps - 1} steps",
         )
-
-
-def _rising(peak: float, warmup: int) -> dict[int, float]:
-    return {0: peak / warmup, warmup - 1: peak} if warmup else {}
-
-
-def _curve(value: Callable[[float], float], first: int, last: int) -> dict[int, float]:
-    at: Sequence[int] = [first + round((last - first) * i / _LINES) for i in range(_LINES + 1)]
-    return {step: value((step - first) / (last - first)) for step in at}
-
-
-def _setter(param: str, table: dict[int, float]) -> ScheduledHyperParamSetter:
-    return ScheduledHyperParamSetter(param, sorted(table.items()), "linear", step_based=True)

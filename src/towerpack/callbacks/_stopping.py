@@ -71,7 +71,6 @@ class EarlyStopping(Callback):
         return {**best, "waited": self._waited, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         self._best, self._best_step = state["best"], state["step"]
         self._waited, self._watch.seen_step = state["waited"], state["seen"]
 
@@ -118,7 +117,6 @@ class StopAfter(Callback):
         self.trigger()
 
     def after_call(self) -> None:
-        """Stop if it is time."""
         self.trigger()
 
     def trigger(self) -> None:
@@ -137,5 +135,4 @@ class StopAfter(Callback):
         return {"seconds": self._seconds()}
 
     def restore(self, state: Any) -> None:
-        """Take them back."""
         self._used = float(state["seconds"])

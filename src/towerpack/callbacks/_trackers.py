@@ -137,7 +137,6 @@ class GPUUtilizationTracker(_Tracker):
         return dict(zip(self._names, means, strict=False))
 
     def after_train(self) -> None:
-        """End the thread."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

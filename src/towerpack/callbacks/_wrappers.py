@@ -49,7 +49,6 @@ class ProxyCallback(Callback):
         return True
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Set the callback up."""
         self.callback.trainer = trainer
         self.callback.setup(trainer)
         self._take_over()
@@ -66,32 +65,25 @@ class ProxyCallback(Callback):
     after_train = _passed_on("after_train")
 
     def produces(self) -> Sequence[str]:
-        """What the callback produces."""
         return self.callback.produces()
 
     @property
     def fetches(self) -> Sequence[str]:
-        """What the callback asked for."""
         return self.callback.fetches
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """Hyper-parameters of the callback."""
         return self.callback.sets()
 
     def acts_in(self, hook: str) -> bool:
-        """What the callback acts in."""
         return self.callback.acts_in(hook)
 
     def next_stop(self, step: int) -> int | None:
-        """Where the callback wants to stop."""
         return self.callback.next_stop(step)
 
     def state(self) -> Any:
-        """The callback's state."""
         return self.callback.state()
 
     def restore(self, state: Any) -> None:
-        """Hand it to the callback."""
         self.callback.restore(state)
 
     def __repr__(self) -> str:

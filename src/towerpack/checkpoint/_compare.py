@@ -19,7 +19,6 @@ def compare_names(
     found: Mapping[str, Spec],
     *,
     what: str = "the checkpoint",
-    ignore_dtype: bool = False,
     fix: str | None = None,
 ) -> None:
     """Check that two sets of named tensors agree in names, shapes and dtypes.
@@ -28,7 +27,6 @@ def compare_names(
         expected: What the model has.
         found: What the checkpoint holds.
         what: Names the checkpoint (and group) in the error.
-        ignore_dtype: For callers that convert.
         fix: Advice that ends the message; the default suits resuming.
 
     Raises:
@@ -40,7 +38,7 @@ def compare_names(
     changed = [
         (name, _text(expected[name]), _text(found[name]))
         for name in sorted(expected.keys() & found.keys())
-        if _differs(expected[name], found[name], ignore_dtype)
+        if _differs(expected[name], found[name])
     ]
     if not (missing or unexpected or changed):
         return
@@ -78,10 +76,8 @@ def _listed(title: str, rows: list[str]) -> list[str]:
     return [f"  {title}:", *(f"    {row}" for row in rows[:_SHOWN] + more)]
 
 
-def _differs(expected: Spec, found: Spec, ignore_dtype: bool) -> bool:
-    if list(expected[0]) != list(found[0]):
-        return True
-    return not ignore_dtype and _dtype(expected[1]) != _dtype(found[1])
+def _differs(expected: Spec, found: Spec) -> bool:
+    return list(expected[0]) != list(found[0]) or _dtype(expected[1]) != _dtype(found[1])
 
 
 def _dtype(dtype: Any) -> str:

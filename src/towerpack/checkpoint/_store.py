@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import get_logger
-from towerpack.checkpoint._background import Background
 from towerpack.checkpoint._codec import encode_state
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
 from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
@@ -33,7 +33,7 @@ from towerpack.checkpoint._write import (
 _logger = get_logger(__name__)
 
 
-class CheckpointStore:
+class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     """Write checkpoints into one directory, which it alone may write to while it is open.
 
     At most one save is in flight. It is written by a thread of its own, from arrays that nobody may
@@ -64,9 +64,10 @@ class CheckpointStore:
             raise ConfigError(f"keep={keep} checkpoints.", expected="at least 1, or None for all")
         self.directory = Path(directory)
         self.keep = keep
-        self.protected: frozenset[int] = frozenset()
         self._clock = clock
-        self._background = Background("towerpack-checkpoint", self._explain)
+        # Its thread is no daemon: a program that ends waits for its saves.
+        self._pool = ThreadPoolExecutor(1, "towerpack-checkpoint")
+        self._jobs: list[Future[None]] = []  # whose failures have not been reported
         self._in_flight: int | None = None
         self._tags: dict[str, str] = {}
         self._closed = False
@@ -144,7 +145,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: As `save`; or there is no checkpoint of this step.
         """
-        self._background.report()
+        self._report()
         if not self.has(step):
             raise CheckpointError(
                 f"There is no checkpoint of step {step} to keep as {tag!r}.",
@@ -166,11 +167,7 @@ class CheckpointStore:
     @property
     def saving(self) -> bool:
         """Whether a save is in flight."""
-        return self._background.busy
-
-    def protect(self, steps: Collection[int]) -> None:
-        """Keep the `step-…` of these steps, whatever `keep` says, from the next save on."""
-        self.protected = frozenset(steps)
+        return not all(job.done() for job in self._jobs)
 
     def abandon_after(self, step: int) -> list[Path]:
         """Put aside the checkpoints of later steps than one that the run was resumed from.
@@ -208,8 +205,8 @@ class CheckpointStore:
         Raises:
             CheckpointError: A save failed.
         """
-        self._background.wait()
-        self._background.report()
+        wait(self._jobs)
+        self._report()
 
     def close(self) -> None:
         """Wait for the last save and give up the directory. Twice is harmless.
@@ -222,17 +219,10 @@ class CheckpointStore:
         finally:
             self._closed = True
             if not self.saving:  # Unless the waiting was interrupted.
+                self._pool.shutdown()
                 self._lock.release()
 
-    def __enter__(self) -> CheckpointStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _content(
@@ -323,9 +313,8 @@ class CheckpointStore:
         whole = [one.step for one in self._untagged() if one.step == step or _whole(one.path)]
         if len(whole) < self.keep:
             return []
-        kept = {step, *self.protected}
         oldest = whole[-self.keep]
-        return [one for one in self._untagged() if one.step < oldest and one.step not in kept]
+        return [one for one in self._untagged() if one.step < oldest and one.step != step]
 
     def _untagged(self) -> list[Place]:
         return [one for one in places(self.directory) if one.untagged]
@@ -335,13 +324,27 @@ class CheckpointStore:
             raise CheckpointError(
                 f"The checkpoint store of {self.directory} is closed.", fix="make a new one"
             )
-        self._background.start(job)
+        self._jobs.append(self._pool.submit(self._run, job, list(self._jobs)))
 
-    def _explain(self, error: BaseException) -> Exception:
-        known = isinstance(error, CheckpointError)
-        told = error if known else self._failure("A checkpoint was not saved", error)
-        _logger.error("%s", told, exc_info=None if known else error)
-        return told
+    def _run(self, job: Callable[[], None], before: Sequence[Future[None]]) -> None:
+        if any(future.exception() for future in before):
+            return
+        try:
+            job()
+        except CheckpointError as error:
+            _logger.error("%s", error)
+            raise
+        except BaseException as cause:
+            error = self._failure("A checkpoint was not saved", cause)
+            _logger.error("%s", error, exc_info=cause)
+            raise error from cause
+
+    def _report(self) -> None:
+        """Raise the first failure since the last report."""
+        done = [job for job in self._jobs if job.done()]
+        self._jobs = [job for job in self._jobs if job not in done]
+        for job in done:
+            job.result()
 
     def _failure(
         self, what: str, error: BaseException, *, needed: int | None = None

@@ -148,7 +148,8 @@ def infer(
     done = run_inference(runner, display, wanted, out or runner.run_dir / "infer")
     failed = [row for row in done.rows if "error" in row]
     if json_:
-        print(json.dumps(list(done.rows), ensure_ascii=False))
+        text = json.dumps(list(done.rows), ensure_ascii=False)
+        print(text.encode("utf-8", "backslashreplace").decode())
     else:
         _show(done.rows)
         console().print(f"{len(done.files)} files in {out or runner.run_dir / 'infer'}")

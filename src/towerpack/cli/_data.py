@@ -6,20 +6,17 @@ import itertools
 import json
 import math
 import os
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from towerpack._core.errors import ConfigError
+from towerpack.cli._ckpt import plain_table
 from towerpack.cli._components import Component, components_of
 from towerpack.cli._console import console
 from towerpack.cli._data_files import open_data
@@ -40,8 +37,6 @@ Target = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Of everything random in it.")]
-
-_PROGRESS_S = 0.1
 
 
 @data_app.callback()
@@ -105,41 +100,19 @@ def speed(
     """Measure how fast datapoints come; passes follow one another until there are enough."""
     from towerpack.dataflow import TestDataSpeed
 
-    test = TestDataSpeed(flow_of(target), num, warmup)
-    with Progress(console=Console(stderr=True), transient=True, disable=not _watched()) as bar:
-        report = test.measure(_Watch(bar, num, seconds))
+    deadline = math.inf
+
+    def is_over(count: int) -> bool:
+        nonlocal deadline
+        if count == 1:
+            deadline = time.monotonic() + seconds
+        return time.monotonic() >= deadline
+
+    report = TestDataSpeed(flow_of(target), num, warmup).measure(is_over)
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
         console().print(_speed_table(report, warmup))
-
-
-class _Watch:
-    """Move a progress bar, and say when the time is over."""
-
-    def __init__(self, bar: Progress, num: int, seconds: float) -> None:
-        self._bar = bar
-        self._num = num
-        self._seconds = seconds
-        self._task = bar.add_task("reading", total=1.0)
-        self._begin: float | None = None
-        self._next = 0.0
-
-    def __call__(self, count: int) -> bool:
-        now = time.monotonic()
-        if self._begin is None:
-            self._begin = now
-        passed = now - self._begin
-        if passed >= self._next:
-            self._next = passed + _PROGRESS_S
-            done = max(count / self._num, passed / self._seconds if self._seconds else 1.0)
-            rate = f"{count / passed:,.0f} /s" if passed else ""
-            self._bar.update(self._task, completed=done, description=f"{count:,} read {rate}")
-        return passed >= self._seconds
-
-
-def _watched() -> bool:
-    return sys.stderr.isatty()
 
 
 def _grid(rows: list[tuple[str, str]]) -> Table:
@@ -172,14 +145,7 @@ def _has_plan(flow: DataFlow) -> bool:
 
 
 def _component_table(position: int, components: list[Component]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"datapoint {position:,}",
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        header_style="dim",
-    )
+    table = plain_table(f"datapoint {position:,}")
     table.add_column("component", overflow="fold", style="cyan", min_width=9)
     table.add_column("type", overflow="fold")
     table.add_column("shape", overflow="fold")

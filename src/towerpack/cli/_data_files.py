@@ -138,64 +138,34 @@ def _hdf5(path: Path) -> DataFlow:
     return HDF5Data(path, data_sets_of(path), shuffle=False)
 
 
-def _numpy(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import NumpyData
-
-    return NumpyData(path)
-
-
-def _parquet(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import ParquetData
-
-    return ParquetData(path)
-
-
-def _tar(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import TarData
-
-    return TarData(path, decode=True)
-
-
-def _svmlight(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import SVMLightData
-
-    return SVMLightData(path, shuffle=False)
-
-
 def _csv(path: Path) -> DataFlow:
     from towerpack.dataflow import ImageCSV
 
     return ImageCSV(path)
 
 
-def _folder(path: Path) -> DataFlow:
-    from towerpack.dataflow import ImageFolder
+def _flow(name: str, **options: Any) -> Callable[[Path], DataFlow]:
+    from towerpack import dataflow
 
-    return ImageFolder(path)
-
-
-def _image(path: Path) -> DataFlow:
-    from towerpack.dataflow import ImageFromFile
-
-    return ImageFromFile([path])
+    return lambda path: getattr(dataflow, name)(path, **options)
 
 
 def _images(path: Path) -> DataFlow:
     from towerpack.dataflow import ImageFromFile
 
-    return ImageFromFile(_images_in(path))
+    return ImageFromFile(_images_in(path) if path.is_dir() else [path])
 
 
 _KINDS = (
     _Kind("LMDB", _is_lmdb, _lmdb),
     _Kind("HDF5", _begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
-    _Kind("NumPy", _begins(b"\x93NUMPY", b"PK\x03\x04"), _numpy),
-    _Kind("Parquet", _begins(b"PAR1"), _parquet),
+    _Kind("NumPy", _begins(b"\x93NUMPY", b"PK\x03\x04"), _flow("NumpyData")),
+    _Kind("Parquet", _begins(b"PAR1"), _flow("ParquetData")),
     _Kind("TFRecord", _named(".tfrecord", ".tfrecords"), _tfrecord),
-    _Kind("tar", _is_tar, _tar),
-    _Kind("SVMLight", _named(".svm", ".svmlight", ".libsvm"), _svmlight),
+    _Kind("tar", _is_tar, _flow("TarData", decode=True)),
+    _Kind("SVMLight", _named(".svm", ".svmlight", ".libsvm"), _flow("SVMLightData", shuffle=False)),
     _Kind("CSV of images", _named(".csv"), _csv),
-    _Kind("image", _named(*_IMAGES), _image),
-    _Kind("folder of folders of images", _has_folders, _folder),
+    _Kind("image", _named(*_IMAGES), _images),
+    _Kind("folder of folders of images", _has_folders, _flow("ImageFolder")),
     _Kind("folder of images", _has_images, _images),
 )

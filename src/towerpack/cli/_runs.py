@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack._core.locks import is_held
-from towerpack.cli._ckpt import row_as_json, rows_table
+from towerpack.cli._ckpt import plain_table, row_as_json, rows_table
 from towerpack.cli._console import console
 
 if TYPE_CHECKING:
+    from towerpack.callbacks.monitors import Record
     from towerpack.checkpoint import CheckpointRow
     from towerpack.training._ledger import Life
 
@@ -107,11 +106,16 @@ def _lives(run: Path) -> list[Life]:
     return read_ledger(path) if path.exists() else []  # older runs have none
 
 
-def _last_values(run: Path) -> tuple[int, int, dict[str, float]]:
+def stats_of(run: Path) -> list[Record]:
+    """Return the numbers that a run has monitored, oldest first."""
     from towerpack.callbacks.monitors import read_stats
 
     path = run / "stats.jsonl"
-    records = read_stats(path) if path.exists() else []
+    return read_stats(path) if path.exists() else []
+
+
+def _last_values(run: Path) -> tuple[int, int, dict[str, float]]:
+    records = stats_of(run)
     values = {name: value for record in records for name, value in record.scalars.items()}
     return (records[-1].step, records[-1].epoch, values) if records else (0, 0, {})
 
@@ -126,15 +130,10 @@ def _checkpoints(run: Path) -> list[CheckpointRow]:
 
 
 def _print_lives(out: Console, lives: list[Life], running: bool) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    for name, right in (
-        ("start", True),
-        ("at", False),
-        ("steps", True),
-        ("lost", True),
-        ("ended", False),
-    ):
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    table = plain_table()
+    for name in ("start", "at", "steps", "lost", "ended"):
+        justify = "left" if name in ("at", "ended") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
     for number, life in enumerate(lives, 1):
         ending = life.ending or ("running" if running and number == len(lives) else "killed")
         again = "" if life.restart in (None, "0") else f" (restart {life.restart})"

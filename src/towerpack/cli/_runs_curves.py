@@ -20,7 +20,7 @@ from towerpack._core.naming import did_you_mean, dotted
 from towerpack._core.yaml_text import parse_yaml
 from towerpack.cli._ckpt import plain_table
 from towerpack.cli._console import console
-from towerpack.cli._runs import record_of, state_of
+from towerpack.cli._runs import record_of, state_of, stats_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Record
@@ -113,11 +113,8 @@ def plot(
 
 
 def _records(run: Path) -> list[Record]:
-    from towerpack.callbacks.monitors import read_stats
-
     record_of(run)
-    path = run / "stats.jsonl"
-    return read_stats(path) if path.exists() else []
+    return stats_of(run)
 
 
 def _expression(match: str) -> re.Pattern[str]:

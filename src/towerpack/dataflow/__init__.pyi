@@ -1,4 +1,4 @@
-# Written by `make public-names` from the table in __init__.py.
+# Where each public name lives. `lazy` in `__init__.py`, type checkers and editors read it.
 from towerpack.dataflow import dataset as dataset
 from towerpack.dataflow import datasets as datasets
 from towerpack.dataflow import formats as formats
@@ -11,18 +11,10 @@ from towerpack.dataflow._flow import (
     RNGDataFlow as RNGDataFlow,
     Stage as Stage,
 )
-from towerpack.dataflow._memory import (
-    empty_row as empty_row,
-)
-from towerpack.dataflow._plan import (
-    Plan as Plan,
-)
-from towerpack.dataflow._randomness import (
-    ItemRNG as ItemRNG,
-)
-from towerpack.dataflow._stream import (
-    DataIterator as DataIterator,
-)
+from towerpack.dataflow._memory import empty_row as empty_row
+from towerpack.dataflow._plan import Plan as Plan
+from towerpack.dataflow._randomness import ItemRNG as ItemRNG
+from towerpack.dataflow._stream import DataIterator as DataIterator
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,
     DiskCacheData as DiskCacheData,
@@ -68,12 +60,8 @@ from towerpack.dataflow.remote import (
     RemoteDataZMQ as RemoteDataZMQ,
     send_dataflow_zmq as send_dataflow_zmq,
 )
-from towerpack.dataflow.sources._fake import (
-    FakeData as FakeData,
-)
-from towerpack.dataflow.sources._files import (
-    ImageFromFile as ImageFromFile,
-)
+from towerpack.dataflow.sources._fake import FakeData as FakeData
+from towerpack.dataflow.sources._files import ImageFromFile as ImageFromFile
 from towerpack.dataflow.sources._iterables import (
     DataFromGenerator as DataFromGenerator,
     DataFromIterable as DataFromIterable,
@@ -87,22 +75,14 @@ from towerpack.dataflow.sources._memory import (
     DataFromArrays as DataFromArrays,
     DataFromList as DataFromList,
 )
-from towerpack.dataflow.stages._batch import (
-    BatchData as BatchData,
-)
-from towerpack.dataflow.stages._by_length import (
-    BatchByLength as BatchByLength,
-)
-from towerpack.dataflow.stages._cache import (
-    CacheData as CacheData,
-)
+from towerpack.dataflow.stages._batch import BatchData as BatchData
+from towerpack.dataflow.stages._by_length import BatchByLength as BatchByLength
+from towerpack.dataflow.stages._cache import CacheData as CacheData
 from towerpack.dataflow.stages._combination import (
     ConcatData as ConcatData,
     JoinData as JoinData,
 )
-from towerpack.dataflow.stages._grouping import (
-    BatchDataByShape as BatchDataByShape,
-)
+from towerpack.dataflow.stages._grouping import BatchDataByShape as BatchDataByShape
 from towerpack.dataflow.stages._looking import (
     PrintData as PrintData,
     SpeedReport as SpeedReport,
@@ -113,9 +93,7 @@ from towerpack.dataflow.stages._map import (
     MapDataComponent as MapDataComponent,
     SelectComponent as SelectComponent,
 )
-from towerpack.dataflow.stages._mapping import (
-    FilterData as FilterData,
-)
+from towerpack.dataflow.stages._mapping import FilterData as FilterData
 from towerpack.dataflow.stages._mix import (
     MixData as MixData,
     RandomChooseData as RandomChooseData,

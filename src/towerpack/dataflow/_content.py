@@ -19,9 +19,11 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._datapoints import values_of
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
 from towerpack.dataflow._opening import PathLike, Strings
+from towerpack.dataflow._user_code import is_ours
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
@@ -134,7 +136,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
-    elif depth and isinstance(value, partial):
+    elif isinstance(value, partial):
         _feed(digest, (value.func, value.args, value.keywords), depth)
     elif depth and isinstance(value, (FunctionType, type)):
         _feed_named(digest, value, depth)
@@ -147,14 +149,17 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed_array(digest, np.asarray(value.numpy()))
     elif depth and _has_attributes(value):
         _feed_named(digest, type(value), depth)
-        attributes = sorted(vars(cast("object", value)).items())
-        plain = *_WRITTEN_OUT, np.ndarray  # of private attributes: others may be caches
-        _feed(digest, [(n, v) for n, v in attributes if n[0] != "_" or isinstance(v, plain)], depth)
+        _feed_attributes(digest, value, depth)
     elif depth and not hasattr(value, "__dict__"):  # such as a path, a date or a dtype
         text = re.sub(r"\b0x[0-9a-fA-F]+", "", repr(value))
         digest.update(text.encode("ascii", "backslashreplace"))
     elif depth:  # Some have a length that cannot be asked for.
         digest.update(f"{type(value).__qualname__} {getattr(value, '__qualname__', '')};".encode())
+    elif isinstance(value, (FunctionType, type, DataFlow)):  # a pipeline names its flows itself
+        digest.update(f"{getattr(value, '__qualname__', 'flow')};".encode())
+    elif hasattr(value, "__dict__") and any(map(is_ours, type(value).__mro__)):  # an augmentor
+        digest.update(f"{type(value).__qualname__};".encode())
+        _feed_attributes(digest, value, depth)
     else:
         length: Any = ""
         with suppress(TypeError, AttributeError):  # some have none, or one that is not known
@@ -168,6 +173,12 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
     is_function = code.co_flags & inspect.CO_NEWLOCALS and code.co_name[0] != "<"
     documented = is_function and constants and isinstance(constants[0], str)
     return (None, *constants[1:]) if documented else constants
+
+
+def _feed_attributes(digest: Any, value: object, depth: int) -> None:
+    attributes = sorted(vars(value).items())
+    plain = *_WRITTEN_OUT, np.ndarray  # of private attributes: others may be caches
+    _feed(digest, [(n, v) for n, v in attributes if n[0] != "_" or isinstance(v, plain)], depth)
 
 
 def _feed_named(digest: Any, value: Any, depth: int) -> None:
@@ -301,7 +312,16 @@ def _functions_in(flows: Iterable[DataFlow]) -> str:
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
-    return _sampling_in(sample, pipeline_of, flow, "content", _is_parallel)
+    return _sampling_in(sample, pipeline_of, flow, _content_of_stage, _is_parallel)
+
+
+def _content_of_stage(stage: Stage) -> str:
+    """Describe a stage, and add a checksum over its arguments, so that none can be forgotten."""
+    if stage.transparent or not isinstance(stage, KeepsArguments):
+        return stage.content()
+    arguments = arguments_of(stage).items()
+    settings = [pair for pair in arguments if pair[0] not in stage.without_effect]
+    return f"{stage.content()}, {content_of_values(*settings)}"
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:

@@ -7,15 +7,26 @@ whole arrays, and only a consumer that wants single datapoints takes them apart.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.errors import BatchError
+
 Datapoint = Any
 """A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
+
+_UNCHANGING: Final = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
+    - {np.void, np.object_}
+)
+_CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 def is_datapoint(value: object) -> bool:
@@ -64,17 +75,45 @@ def copied(datapoint: Datapoint) -> Datapoint:
     return list(cast("list[Any]", datapoint)) if isinstance(datapoint, list) else datapoint
 
 
-def duplicate(datapoint: Datapoint) -> Datapoint:
-    """The same datapoint with arrays, lists and dicts of its own, also within others."""
-    if not is_datapoint(datapoint):
-        return _copy(datapoint)
-    return rebuild(datapoint, map(_copy, values_of(datapoint)))
+def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = None) -> Any:
+    """Copy a datapoint: its arrays, and the tuples, lists and dicts that hold them.
+
+    Other objects are copied only if `deep`. In one process the program may still use them.
+    """
+    kind = cast("type[Any]", type(value))
+    if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
+        return value
+    done = {} if done is None else done
+    if id(value) in done:  # what is one object stays one
+        return done[id(value)]
+    if kind is np.ndarray and not value.dtype.hasobject:
+        made = value.copy(order="K")
+    elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
+        made = rebuild(value, [duplicate(one, deep=deep, done=done) for one in value])
+    elif kind in _CONTAINERS:
+        made = done[id(value)] = value.copy()  # which it may hold itself
+        for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
+            made[key] = duplicate(one, deep=deep, done=done)
+    elif issubclass(kind, memoryview):
+        made = np.array(value).data
+    else:
+        made = value
+        if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
+            with contextlib.suppress(Exception):  # it holds what cannot be copied
+                made = copy.deepcopy(value, done)
+    done[id(value)] = made
+    return made
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return cast("NDArray[Any]", value).copy()
-    return duplicate(value) if type(value) in (list, tuple, dict) else value
+def array_of(value: Any, name: str) -> NDArray[Any]:
+    """Convert a component to an array. Refuse masked arrays, whose masks would be dropped."""
+    items = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(item, np.ma.MaskedArray) for item in items):
+        raise BatchError(
+            f"{name} is a masked array, whose mask would be lost.",
+            fix="call array.filled(...), or pass the mask as a component of its own",
+        )
+    return np.asarray(cast("Any", value))
 
 
 def name_of(key: Hashable) -> str:
@@ -150,13 +189,14 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     columns = [block for block in blocks if isinstance(block, Columns)]
     if len(columns) == len(blocks) and len({_layout(block) for block in columns}) == 1:
         parts = zip(*(values_of(block.data) for block in columns), strict=True)
-        joined = [np.concatenate(arrays) for arrays in parts]
+        # NumPy may change the byte order.
+        joined = [np.concatenate(a).astype(a[0].dtype, copy=False) for a in parts]
         return Columns(rebuild(columns[0].data, joined), sum(block.size for block in columns))
     return [row for block in blocks for row in to_rows(block)]
 
 
 def _layout(block: Columns) -> tuple[object, ...]:
-    arrays = [(column.dtype.str, column.shape[1:]) for column in values_of(block.data)]
+    arrays = [(column.dtype, column.shape[1:]) for column in values_of(block.data)]
     return (cast("type[Any]", type(block.data)), tuple(keys_of(block.data)), tuple(arrays))
 
 

@@ -11,11 +11,12 @@ from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
 
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._stream import (
     DataIterator,
@@ -31,6 +32,7 @@ from towerpack.dataflow._user_code import (
     IndexNode,
     ReadyNode,
     ReplayStream,
+    is_ours,
     make_ready,
     overrides_reset,
     prepare_on_use,
@@ -215,6 +217,7 @@ class Place:
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
+        kept: A stage above keeps datapoints while it reads the next ones.
         ambient: The pass of the user's code around this flow, if this only hands on such code.
     """
 
@@ -224,6 +227,7 @@ class Place:
     serial: bool = False
     workers: ParallelStage | None = None
     in_order: bool = False
+    kept: bool = False
     ambient: Ambient | None = None
 
     def child(self, index: int) -> Place:
@@ -231,8 +235,8 @@ class Place:
         return replace(self, branch=f"{self.branch}{index}.")
 
     def kept_in_order(self) -> Place:
-        """The place of what a stage may read again."""
-        return replace(self, in_order=True)
+        """The place of what a stage keeps and may read again."""
+        return replace(self, in_order=True, kept=True)
 
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
         """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
@@ -257,12 +261,16 @@ class Stage(DataFlow):
         structural: It only restructures its one input, so the workers of a parallel stage below do
             its work too.
         shard: It is one of several parts, which fit together if they are given one seed.
+        runs_code: It iterates code of the user's, which may use the memory of a datapoint again.
+        without_effect: Names of arguments that do not change the datapoints.
     """
 
     transparent: bool = False
     random: bool = False
     structural: bool = False
     shard: bool = False
+    runs_code: bool = False
+    without_effect: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
@@ -305,7 +313,7 @@ class Stage(DataFlow):
         return length
 
 
-class Wrapper(Stage):
+class Wrapper(KeepsArguments, Stage):
     """Base of stages that wrap one flow; `makes_batches` if they stack its datapoints."""
 
     makes_batches: bool = False
@@ -430,7 +438,7 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         stream = place.workers.open_ahead(flow, node, place, epoch, state)
         if stream is not None:
             return stream
-        place = place.kept_in_order()
+        place = replace(place, in_order=True)
     if node is not None:
         return PlanStream(node, epoch, state)
     if is_exact(flow):
@@ -444,7 +452,9 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         )
     key, lent = place.key(flow), place.ambient
     name = type(flow).__name__
-    return ReplayStream(lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state)
+    return ReplayStream(
+        lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state, place.kept
+    )
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
@@ -514,6 +524,18 @@ def is_random(flow: DataFlow) -> bool:
     )
 
 
+def may_write_over(flow: DataFlow) -> bool:
+    """Whether datapoints come from iterating code of the user's, which may use memory again."""
+    if not is_exact(flow) or not is_ours(type(flow)):
+        return compile_flow(flow, Place(0, serial=True)) is None
+    return flow.runs_code or any(map(may_write_over, inputs_of(flow)))
+
+
+def kept_pass(flow: DataFlow) -> Iterator[Datapoint]:
+    """Iterate over a flow, for a caller that keeps more than one datapoint."""
+    return map(duplicate, flow) if may_write_over(flow) else iter(flow)
+
+
 def is_shard(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is one of several parts."""
     return any(isinstance(one, Stage) and one.shard for one in flows_in(flow))
@@ -535,12 +557,13 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 def pipeline_of(
     flow: DataFlow,
-    told: str = "arguments",
+    told: str | Callable[[Stage], str] = "arguments",
     passed_over: Callable[[Stage], bool] = lambda stage: False,
 ) -> str:
     """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
 
-    In brackets is what the method `told` of a stage gives; those `passed_over` are left out.
+    In brackets is what `told`, a function or the name of a method, gives for a stage. Those
+    `passed_over` are left out.
     """
     paths = [pipeline_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
@@ -561,10 +584,10 @@ def without_sizes(signature: str) -> str:
     return re.sub(r"(?<!> )\b(\w+)\([^()]*\)(?!\[)", r"\1", signature)
 
 
-def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:
+def name_of_stage(flow: DataFlow, told: str | Callable[[Stage], str] = "arguments") -> str:
     """Name of one stage in messages: `MapData(decode)`."""
     if isinstance(flow, Stage):
-        arguments = getattr(flow, told)()
+        arguments = getattr(flow, told)() if isinstance(told, str) else told(flow)
     else:
         length = length_of(flow)
         arguments = str(length) if isinstance(length, int) else ""

@@ -111,10 +111,16 @@ class reading:  # noqa: N801 - as those of contextlib
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, (TowerpackError, MemoryError)):
             return
+        fix = "the file is damaged or of another format; write or fetch it again"
+        # LMDB has an error of its own for each kind of damage, and these two for other failures.
+        name = f"{type(error).__module__}.{type(error).__name__}"
+        unusable = isinstance(error, (BlockingIOError, PermissionError))
+        if unusable or name in ("lmdb.Error", "lmdb.LockError"):
+            fix = "close the file where it is open, also in other programs; check its permissions"
         raise FormatError(
             f"{os.fspath(self._path)} cannot be read as {self._what}.",
             got=f"{type(error).__name__}: {error}",
-            fix="the file is damaged or of another format; write or fetch it again",
+            fix=fix,
         ) from error
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import BatchError
 from towerpack.dataflow._datapoints import (
     Datapoint,
+    array_of,
     choices_of,
     describe,
     describe_datapoint,
@@ -121,7 +122,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
-        return _stack_arrays(_empty_alike(arrays), key, pad, into)
+        return _stack_arrays(empty_alike(arrays), key, pad, into)
     raise BatchError(
         f"A {type(first).__name__} does not stack.",
         got=f"{name_of(key)} {describe(first)}",
@@ -163,10 +164,7 @@ def _check_kind(array: object, index: int, key: Hashable, first: Array) -> None:
     if not isinstance(array, np.ndarray):
         raise _mismatch(index, key, array, first, _CONVERT)
     if isinstance(array, np.ma.MaskedArray):
-        raise BatchError(
-            f"{name_of(key)} of item {index} is a masked array, whose mask would be lost.",
-            fix="array.filled(...), or the mask as a component of its own",
-        )
+        array_of(array, f"{name_of(key)} of item {index}")
 
 
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:
@@ -209,6 +207,8 @@ def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
             if other is not dtype and (other is None or other != dtype):
                 raise _mismatch(index, key, items[index], items[0], _CONVERT)
     try:
+        if dtype.kind == "V":  # NumPy would take structured scalars for rows
+            return np.stack([np.asarray(item) for item in items])
         return np.array(items, dtype)
     except OverflowError as error:
         raise BatchError(
@@ -231,7 +231,9 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
         raise _mismatch(index, key, item, items[0], _CONVERT)
     sequence = cast("Sequence[Any]", item)
     try:
-        array = np.asarray(sequence)
+        array = array_of(sequence, f"{name_of(key)} of item {index}")
+    except BatchError:
+        raise
     except ValueError as error:
         raise BatchError(f"{name_of(key)} of item {index} is a ragged list.") from error
     if array.dtype.kind in "OUS":
@@ -242,13 +244,13 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
     return _python_dtype(array, sequence)
 
 
-def _empty_alike(arrays: list[Array]) -> list[Array]:
-    """With those of empty lists, which say nothing of their items, of the kind of the others."""
+def empty_alike(arrays: list[Array]) -> list[Array]:
+    """Give arrays of empty lists, which do not tell their items' type, the type of the others."""
     like = next((array for array in arrays if array.size), None)
     if like is None:
         return arrays
     empty = np.empty((0, *like.shape[1:]), like.dtype)
-    return [empty if array.shape == (0,) else array for array in arrays]
+    return [empty if array.shape[:1] == (0,) else array for array in arrays]
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:

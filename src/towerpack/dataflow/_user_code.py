@@ -25,7 +25,7 @@ import numpy as np
 
 from towerpack._core.errors import DataFlowError, TowerpackError
 from towerpack._core.randomness import derive_seed, stream
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, duplicate
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 
@@ -231,7 +231,10 @@ class ReadyNode(InnerNode):
 
 
 class ReplayStream(Stream):
-    """Run code of the user's that only knows how to start: a resume runs it again and skips."""
+    """Run code of the user's that only knows how to start: a resume runs it again and skips.
+
+    That code may fill one array again and again. If datapoints are `kept`, each is copied.
+    """
 
     def __init__(
         self,
@@ -239,8 +242,10 @@ class ReplayStream(Stream):
         ambient: Callable[[], Ambient],
         name: str,
         state: State,
+        kept: bool = False,
     ) -> None:
         self._start = start
+        self._kept = kept
         self._make_ambient = ambient
         self._name = name
         self._count = check_count(state, sys.maxsize)
@@ -269,7 +274,7 @@ class ReplayStream(Stream):
         finally:
             AMBIENT.reset(token)
         self._count += 1
-        return datapoint
+        return duplicate(datapoint) if self._kept else datapoint
 
     def state(self) -> State:
         return self._count

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._datapoints import Datapoint, duplicate
-from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._flow import DataFlow, Place, compile_flow
 
 Make = Callable[[], DataFlow]
 
@@ -56,6 +56,10 @@ class FlowLaws:
         """Two passes over one instance, taken in turns, give what each gives alone."""
         check_independence(self.make, seed=self.seed, limit=self.limit)
 
+    def test_reading(self) -> None:
+        """A datapoint is the same whether it is read alone, in order or in another order."""
+        check_reading(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
+
     def test_resume(self) -> None:
         """Stopped anywhere and restored, the rest is identical, as often as it is restored."""
         check_resume(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
@@ -84,6 +88,7 @@ def check_flow(
     check_pass(make, seed=seed, epochs=epochs, limit=limit)
     check_length(make, seed=seed, epochs=epochs, limit=limit)
     check_independence(make, seed=seed, limit=limit)
+    check_reading(make, seed=seed, epochs=epochs, limit=limit)
     check_resume(make, seed=seed, epochs=epochs, limit=limit, stops=stops)
 
 
@@ -122,6 +127,22 @@ def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
             one += islice(iterator, 1)
     for epoch in (0, 1):
         _same(found[epoch], expected[epoch], f"{flow}, epoch {epoch} beside another")
+
+
+def check_reading(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
+    """A datapoint is the same whether it is read alone, in order or in another order."""
+    flow = make()
+    if compile_flow(flow, Place(seed, serial=True)) is None:
+        return
+    plan = flow.plan(seed=seed)
+    for epoch in range(epochs):
+        expected = _take(make().iterate(seed=seed, epoch=epoch), limit)
+        order = np.random.default_rng(epoch).permutation(len(expected))
+        shuffled = plan.read(order, epoch=epoch)
+        alone = [plan.get(int(position), epoch=epoch) for position in order]
+        wanted = [expected[position] for position in order]
+        _same(shuffled, wanted, f"{flow}, epoch {epoch} in another order")
+        _same(alone, wanted, f"{flow}, epoch {epoch}, one by one")
 
 
 def check_resume(
@@ -184,13 +205,19 @@ def same_datapoints(one: Any, other: Any) -> bool:
     """Whether two datapoints are equal in values, types, shapes and dtypes."""
     if type(one) is not type(other):
         return False
+    if isinstance(one, np.generic) and cast("Any", one).dtype != other.dtype:
+        return False
+    if isinstance(one, np.ma.MaskedArray):
+        masked = cast("Any", one)
+        masks = np.ma.getmaskarray(masked), np.ma.getmaskarray(other)
+        return same_datapoints(*masks) and same_datapoints(masked.filled(0), other.filled(0))
     if isinstance(one, np.ndarray):
         array = cast("NDArray[Any]", one)
         if array.dtype != other.dtype or array.shape != other.shape:
             return False
         if array.dtype.kind == "O":
             return all(map(same_datapoints, array.ravel().tolist(), other.ravel().tolist()))
-        return bool(np.array_equal(array, other, equal_nan=array.dtype.kind in "fc"))
+        return bool(np.array_equal(array, other, equal_nan=array.dtype.kind in "fcmM"))
     if isinstance(one, Mapping):
         mapping = cast("Mapping[Any, Any]", one)
         return list(mapping) == list(other) and all(

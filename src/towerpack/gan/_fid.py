@@ -77,7 +77,6 @@ class FID(Callback):
         self._of_real: np.ndarray | None = None
 
     def produces(self) -> Sequence[str]:
-        """The distance."""
         return [self.name]
 
     def before_train(self) -> None:
@@ -86,7 +85,6 @@ class FID(Callback):
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 
     def trigger(self) -> None:
-        """Compare."""
         if self._of_real is None:
             self._of_real = self._features(
                 self.real, lambda batch: batch[0] if isinstance(batch, list | tuple) else batch

@@ -55,7 +55,6 @@ class SampleGrid(Callback):
         self._inputs = fed(self, datapoint, names)
 
     def trigger(self) -> None:
-        """Draw."""
         parts = [self._as_uint8(np.asarray(part)) for part in self._function(*self._inputs)]
         pictures = [picture for row in zip(*parts, strict=True) for picture in row]
         columns = self.columns or math.ceil(math.sqrt(len(parts[0])))

@@ -4,56 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import numpy as np
 
+from towerpack._core.batching import Request, compute_in_halves, take
 from towerpack._core.errors import ConfigError, SpecError
 from towerpack.inference._predictor import Predictor
 
 _TRIES: Final = 3
 
 
-class _Answer:
-    """The part of a `Future` that a thread needs which waits at once, in a third of the time."""
-
-    __slots__ = ("_done", "_error", "_value")
-
-    def __init__(self) -> None:
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def set_running_or_notify_cancel(self) -> bool:
-        return True
-
-    def set_result(self, value: Any) -> None:
-        self._value = value
-        self._done.release()
-
-    def set_exception(self, error: BaseException) -> None:
-        self._error = error
-        self._done.release()
-
-    def result(self) -> Any:
-        self._done.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-class _Request(NamedTuple):
-    arrays: list[np.ndarray]
-    key: tuple[tuple[int, ...], ...]  # shapes: what has the same can be stacked
-    future: Future[Any] | _Answer
-
-
-class BatchingPredictor:
+class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
     """Predict single datapoints, for any number of threads, in batches.
 
         with BatchingPredictor(predictor, max_batch=32) as predict:
@@ -110,7 +75,7 @@ class BatchingPredictor:
         self._first = predictor
         self._latency_s, self._max_waiting = latency_s, max_waiting
         self._seconds: dict[int, tuple[int, float]] = {}  # by size: how often seen, the least
-        self._waiting: deque[_Request] = deque()
+        self._waiting: list[Request[list[np.ndarray], Future[Any]]] = []
         self._changed = threading.Condition()
         self._closed = False
         predictors = [predictor.on(device) for device in devices] or [predictor]
@@ -138,12 +103,6 @@ class BatchingPredictor:
             ConfigError: It has been closed. Any other error is in the future.
         """
         future: Future[Any] = Future()
-        self._submit(future, arrays, named)
-        return future
-
-    def _submit(
-        self, future: Future[Any] | _Answer, arrays: Sequence[Any], named: Mapping[str, Any]
-    ) -> None:
         try:
             batch = self._first.checked(
                 [_one_row(array) for array in arrays],
@@ -152,8 +111,9 @@ class BatchingPredictor:
         except SpecError as error:
             error.add_note("Shapes are with the dimension of batches, which is added here.")
             future.set_exception(error)
-            return
-        request = _Request([a[0] for a in batch], tuple(a.shape for a in batch), future)
+            return future
+        shapes = [array.shape for array in batch]
+        request = Request([array[0] for array in batch], shapes, 1, future)
         with self._changed:
             while len(self._waiting) >= self._max_waiting and not self._closed:
                 self._changed.wait()
@@ -161,6 +121,7 @@ class BatchingPredictor:
                 raise ConfigError("This BatchingPredictor has been closed.")
             self._waiting.append(request)
             self._changed.notify()
+        return future
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Predict one datapoint, and wait for it.
@@ -168,9 +129,7 @@ class BatchingPredictor:
         Raises:
             SpecError: Something is missing, or has the wrong dtype or shape.
         """
-        answer = _Answer()
-        self._submit(answer, arrays, named)
-        return answer.result()
+        return self.submit(*arrays, **named).result()
 
     def close(self) -> None:
         """Compute what was submitted, and take no more. Twice is harmless."""
@@ -180,25 +139,27 @@ class BatchingPredictor:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _work(self, predictor: Predictor) -> None:
-        while (requests := self._take()) is not None:
-            live = [r for r in requests if r.future.set_running_or_notify_cancel()]
-            if live:
-                self._answer(predictor, live)
+        def compute(rows: Sequence[list[np.ndarray]]) -> list[Any]:
+            columns = self._columns(predictor, list(rows))
+            if predictor.single:
+                return list(columns[0][: len(rows)])
+            return [[column[i] for column in columns] for i in range(len(rows))]
 
-    def _take(self) -> list[_Request] | None:
-        """The first request and those behind it that go with it; None once all is done."""
+        while (requests := self._take()) is not None:
+            live = [r for r in requests if r.answer.set_running_or_notify_cancel()]
+            answers = compute_in_halves(compute, [r.call for r in live]) if live else []
+            for request, answer in zip(live, answers, strict=True):
+                if isinstance(answer, Exception):
+                    request.answer.set_exception(answer)
+                else:
+                    request.answer.set_result(answer)
+
+    def _take(self) -> list[Request[list[np.ndarray], Future[Any]]] | None:
+        """The requests of the next batch; None once all is done."""
         with self._changed:
             while not self._waiting:
                 if self._closed:
@@ -206,12 +167,7 @@ class BatchingPredictor:
                 self._changed.wait()
         self._let_others_submit()
         with self._changed:
-            taken, others = list[_Request](), deque[_Request]()
-            most = self._most()
-            for request in self._waiting:
-                fits = not taken or (len(taken) < most and request.key == taken[0].key)
-                (taken if fits else others).append(request)
-            self._waiting = others
+            taken = take(self._waiting, self._most())
             self._changed.notify_all()
         return taken
 
@@ -232,22 +188,6 @@ class BatchingPredictor:
         seen = self._seconds.items()
         slow = {size for size, (times, least) in seen if times >= _TRIES and least > limit}
         return max((size for size in self.sizes if size not in slow), default=self.sizes[0])
-
-    def _answer(self, predictor: Predictor, requests: list[_Request]) -> None:
-        """Compute requests. Where a batch fails, its halves are tried, down to the one to blame."""
-        try:
-            columns = self._columns(predictor, [r.arrays for r in requests])
-        except Exception as error:  # noqa: BLE001 - becomes the answer of the request that caused it
-            if len(requests) == 1:
-                requests[0].future.set_exception(error)
-                return
-            half = len(requests) // 2
-            self._answer(predictor, requests[:half])
-            self._answer(predictor, requests[half:])
-            return
-        for row, request in enumerate(requests):
-            results = [column[row] for column in columns]
-            request.future.set_result(results[0] if predictor.single else results)
 
     def _columns(self, predictor: Predictor, rows: list[list[np.ndarray]]) -> list[np.ndarray]:
         size = next(size for size in self.sizes if size >= len(rows))

@@ -20,7 +20,7 @@ from towerpack.dataflow import DataFlow
 from towerpack.inputs._base import InputSource
 from towerpack.inputs._check import fitting
 from towerpack.inputs._proxy import ProxyInputSource
-from towerpack.inputs._queue import QueueInput
+from towerpack.inputs._queue import QueueInput, dequeued
 
 _LOG = get_logger(__name__)
 
@@ -264,11 +264,7 @@ class _DatasetInput(InputSource):
         return self._moved - self._consumed
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        taken = self._queue.dequeue()
-        tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
-        for tensor, spec in zip(tensors, self._specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return tensors
+        return dequeued(self._queue, self._specs)
 
     def consumed(self, steps: int) -> None:
         self._consumed += steps * self._replicas

@@ -37,49 +37,37 @@ class ProxyInputSource(InputSource):
         return getattr(self.input, "dataflow", None)
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Set the other source up."""
         self.input.setup(specs, seed=seed, replicas=replicas)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """The other source's batch."""
         return self.input.get(step)
 
     def start(self, state: Any = None) -> None:
-        """Start the other source."""
         self.input.start(state)
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """What the other source has."""
         return self.input.reserve(steps, poll)
 
     def consumed(self, steps: int) -> None:
-        """Tell the other source."""
         self.input.consumed(steps)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        """What the other source reads again."""
         return self.input.read_again(steps)
 
     def state(self) -> Any:
-        """The other source's position."""
         return self.input.state()
 
     def settings(self) -> Mapping[str, Any]:
-        """The other source's."""
         return self.input.settings()
 
     def steps_left(self, state: Any) -> int | None:
-        """The other source's."""
         return self.input.steps_left(state)
 
     def stop(self) -> None:
-        """Stop the other source."""
         self.input.stop()
 
     def fill(self) -> float | None:
-        """The other source's."""
         return self.input.fill()
 
     def __len__(self) -> int:
-        """The other source's."""
         return len(self.input)

@@ -104,11 +104,7 @@ class _FlowInput(InputSource):
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         """Take one batch from the queue."""
-        taken = self._queue.dequeue()
-        tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
-        for tensor, spec in zip(tensors, self._specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return tensors
+        return dequeued(self._queue, self._specs)
 
     def consumed(self, steps: int) -> None:
         """Move the state on."""
@@ -282,7 +278,6 @@ class QueueInput(_FlowInput):
         return len(self._ready) >= self._replicas
 
     def consumed(self, steps: int) -> None:
-        """Make room for the thread."""
         with self._changed:
             super().consumed(steps)
             self._changed.notify_all()
@@ -292,7 +287,6 @@ class QueueInput(_FlowInput):
         return min(1.0, len(self._ready) / self._limit)
 
     def stop(self) -> None:
-        """End the thread."""
         with self._changed:
             self._pass.stopping = True
             self._changed.notify_all()
@@ -376,6 +370,15 @@ class QueueInput(_FlowInput):
             with self._changed:
                 self._ready.extend(entries)
                 self._changed.notify_all()
+
+
+def dequeued(queue: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+    """Take one batch from a queue, in the graph. The tensors have the shapes of the specs."""
+    taken = queue.dequeue()
+    tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
+    for tensor, spec in zip(tensors, specs, strict=True):
+        tensor.set_shape(spec.shape)
+    return tensors
 
 
 def _handed_over(array: np.ndarray) -> Any:

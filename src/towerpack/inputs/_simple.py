@@ -49,7 +49,6 @@ class TensorInput(InputSource):
         return fitting(tensors, self._specs, "TensorInput")
 
     def __len__(self) -> int:
-        """The given size."""
         return super().__len__() if self._size is None else self._size
 
 
@@ -98,7 +97,6 @@ class DummyConstantInput(InputSource):
             self._batch.append(tf.Variable(value, trainable=False, name=f"dummy_{spec.name}"))
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """The batch."""
         return [tf.identity(v) for v in self._batch]
 
 

@@ -1,35 +1,91 @@
 """From an image file to a picture as operations of a graph: what `decode_image` does on the host.
 
 TensorFlow decodes JPEGs by a faster, less exact transform unless it is told otherwise (up to 18 of
-255 apart on photographs), and knows nothing of EXIF, by which cameras say what is up.
+255 apart on photographs), and knows nothing of EXIF, by which cameras say what is up. It reads
+indices of a BMP as gray levels and transparent pixels of a GIF as black, and ends the process at an
+animated WebP file (2.21). The graph refuses the files that TensorFlow does not decode alike.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-_SEARCHED = 1 << 12  # bytes: the EXIF block comes first, and what it says of the picture, too
-_EXIF = list(b"Exif\0\0")
-_LITTLE, _BIG = list(b"II*\0"), list(b"MM\0*")
+_SEARCHED = 1 << 12  # bytes of an EXIF block
+# Behind its mark stand a WebP's size, and what some programs repeat.
+_EXIF_BLOCK = r"^(?:\C{4})?(?:Exif\x00\x00)?(II\*\x00|MM\x00\*)"
+_LITTLE = list(b"II*\0")
 _ORIENTATION, _SHORT = 0x0112, 3
 
 
 def picture_of(file: tf.Tensor) -> tf.Tensor:
-    """The picture, uint8 [h, w, 3], of a JPEG, PNG, WebP, GIF or BMP; JPEGs upright.
+    """Decode a JPEG, PNG, WebP, GIF or BMP file to the pixels of `decode_image`.
+
+    If TensorFlow does not decode a file so, the graph fails with the reason.
 
     Args:
-        file: What is in the file, a scalar.
+        file: Contents of the file, a scalar.
+
+    Returns:
+        uint8 [h, w, 3], upright.
     """
+    start = _bytes_of(file, 32)
+
+    def has(text: bytes, at: int = 0) -> tf.Tensor:
+        return tf.reduce_all(start[at : at + len(text)] == list(text))
 
     def jpeg() -> tf.Tensor:
-        # As libjpeg-turbo does by default, and with it the library's own decoder.
-        stored = tf.io.decode_jpeg(file, channels=3, dct_method="INTEGER_ACCURATE")
-        return _turned(stored, _orientation(file))
+        # Inks are stored inverted. TensorFlow believes that only of files with this marker.
+        marked = tf.size(tf.strings.split(file, b"\xff\xee\0\x0eAdobe", maxsplit=1)) > 1
+        known = marked | (tf.io.extract_jpeg_shape(file)[2] < 4)
+        with _only_if(known, "it is a JPEG file of four inks without Adobe's marker"):
+            # As libjpeg-turbo does by default, and with it the library's own decoder.
+            return tf.io.decode_jpeg(file, 3, dct_method="INTEGER_ACCURATE")
 
-    def other() -> tf.Tensor:
-        return tf.io.decode_image(file, channels=3, expand_animations=False)
+    def webp() -> tf.Tensor:
+        animated = has(b"VP8X", 12) & (start[20] & 2 > 0)
+        with _only_if(tf.logical_not(animated), "it is an animated WebP file"):
+            # TensorFlow decodes a WebP file to as many channels as it has, or fails.
+            return tf.io.decode_image(file, 0, expand_animations=False)[:, :, :3]
 
-    return tf.ensure_shape(tf.cond(tf.io.is_jpeg(file), jpeg, other), [None, None, 3])
+    def gif() -> tf.Tensor:
+        frame = tf.strings.join([b",\0\0\0\0", tf.strings.substr(file, 6, 4)])  # of full size
+        before = tf.strings.split(file, frame, maxsplit=1)
+        control = tf.strings.split(before[0], b"!\xf9\x04")
+        opaque = tf.math.floormod(_bytes_of(control[-1], 1)[0], 2) == 0
+        whole = (tf.size(before) > 1) & (opaque | (tf.size(control) < 2))
+        with _only_if(whole, "its first frame is transparent, or smaller than the GIF"):
+            return tf.io.decode_image(file, 3, expand_animations=False)
+
+    def bmp() -> tf.Tensor:
+        # Size of the header, bits of a pixel, and how they are packed.
+        plain = (start[14] >= 40) & (has(b"\x18", 28) | has(b"\x20", 28)) & has(b"\0", 30)
+        with _only_if(plain, "it is a BMP file, but not of 24 or 32 plain bits a pixel"):
+            return tf.io.decode_bmp(file, 0)[:, :, :3]
+
+    def png() -> tf.Tensor:
+        with _only_if(is_png, "it is no JPEG, PNG, WebP, GIF or BMP file"):
+            return tf.io.decode_png(file, 3)
+
+    is_jpeg, is_png = has(b"\xff\xd8\xff"), has(b"\x89PNG\r\n\x1a\n")
+    is_webp = has(b"RIFF") & has(b"WEBP", 8)
+    kinds = [(is_jpeg, jpeg), (is_webp, webp), (has(b"GIF8"), gif), (has(b"BM"), bmp)]
+    mark = tf.where(is_jpeg, b"Exif\0\0", tf.where(is_png, b"eXIf", b"EXIF"))
+    picture = _turned(tf.case(kinds, png), _orientation(file, mark))
+    return tf.ensure_shape(picture, [None, None, 3])
+
+
+def _only_if(readable: tf.Tensor, reason: str) -> Any:
+    """Let what is computed in this context fail, unless a file is readable."""
+    what = f"This model cannot read the picture: {reason}. Save it as PNG or JPEG."
+    return tf.control_dependencies([tf.debugging.Assert(readable, [what])])
+
+
+def _bytes_of(text: tf.Tensor, count: int) -> tf.Tensor:
+    """Return the first bytes of a scalar as integers, with zeros behind a shorter text."""
+    data = tf.cast(tf.io.decode_raw(tf.strings.substr(text, 0, count), tf.uint8), tf.int32)
+    return tf.pad(data, [[0, count - tf.size(data)]])
 
 
 def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
@@ -47,26 +103,25 @@ def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     return tf.reverse(upright, tf.boolean_mask([0, 1], tf.stack([down, along])))
 
 
-def _orientation(file: tf.Tensor) -> tf.Tensor:
-    """EXIF's orientation of a JPEG; 1 where there is none, or a damaged one."""
-    start = tf.strings.substr(file, 0, _SEARCHED)
-    data = tf.cast(tf.io.decode_raw(start, tf.uint8), tf.int32)
-    data = tf.pad(data, [[0, _SEARCHED - tf.size(data)]])
-    found = tf.reduce_all(tf.signal.frame(data[:-16], len(_EXIF), 1) == _EXIF, axis=1)
-    block = data[tf.argmax(found, output_type=tf.int32) + len(_EXIF) :]
-    little = tf.reduce_all(block[:4] == _LITTLE)
-    last = tf.size(block) - 2
+def _orientation(file: tf.Tensor, mark: tf.Tensor) -> tf.Tensor:
+    """EXIF's orientation of a file, in a block behind `mark`; 1 without one, or a damaged one."""
+    # Pixels may contain the mark by chance, but no block behind it.
+    blocks = tf.strings.substr(tf.strings.split(file, mark)[1:], 0, _SEARCHED)
+    blocks = tf.boolean_mask(blocks, tf.strings.regex_full_match(blocks, _EXIF_BLOCK + r"\C*"))
+    block = tf.strings.regex_replace(tf.concat([blocks, [""]], 0)[0], _EXIF_BLOCK, r"\1")
+    data = _bytes_of(block, _SEARCHED)
+    little = tf.reduce_all(data[:4] == _LITTLE)
 
     def number(at: tf.Tensor) -> tf.Tensor:
-        at = tf.minimum(at, last)  # damaged blocks point anywhere
-        low, high = tf.gather(block, at), tf.gather(block, at + 1)
+        at = tf.minimum(at, _SEARCHED - 2)  # damaged blocks point anywhere
+        low, high = tf.gather(data, at), tf.gather(data, at + 1)
         return tf.where(little, low + 256 * high, 256 * low + high)
 
     # Of the four bytes of an offset in 64 KiB two are zero.
     directory = number(tf.where(little, 4, 6))
     entries = directory + 2 + 12 * tf.range(tf.minimum(number(directory), _SEARCHED // 12))
     right = (number(entries) == _ORIENTATION) & (number(entries + 2) == _SHORT)
-    value = number(tf.concat([tf.boolean_mask(entries, right), [last]], 0)[0] + 8)
-    whole = tf.reduce_any(found) & (little | tf.reduce_all(block[:4] == _BIG))
-    known = whole & tf.reduce_any(right) & (value >= 1) & (value <= 8)
+    # Behind the last one stands the end of the data, which is zero but in a damaged block.
+    value = number(tf.concat([tf.boolean_mask(entries, right), [_SEARCHED]], 0)[0] + 8)
+    known = tf.reduce_any(right) & (value >= 1) & (value <= 8)
     return tf.where(known, value, 1)

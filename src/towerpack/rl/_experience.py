@@ -138,7 +138,6 @@ class Experience(InputSource):
         return min(steps, self.batches - self._position)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """The next batch of this phase."""
         return self.batch(self._cursor.assign_add(1) - 1)
 
     def consumed(self, steps: int) -> None:
@@ -158,7 +157,6 @@ class Experience(InputSource):
         return {"envs": self.envs.state(), "phase": self.phase, "kept": self.keep()}
 
     def stop(self) -> None:
-        """Close the environments."""
         if hasattr(self, "envs"):
             self.envs.close()
 

@@ -32,6 +32,7 @@ class Call(NamedTuple):
     inputs: dict[str, np.ndarray]
     rows: int
     by_row: bool  # asked by row (`instances`), and answered so (`predictions`)
+    errors: list[str | None]  # of each row that was asked; rows with one are not in `inputs`
 
 
 def call_of(
@@ -65,16 +66,28 @@ def call_of(
     except SpecError as error:
         text = " ".join(str(error).split())
         raise RequestError(f"The model refused the values: {text}") from error
-    for key, array in inputs.items():
-        for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
-            _check_picture(data, max_pixels)
     free = all(i.shape and i.shape[0] is None for i in [*infos.values(), *outputs.values()])
     rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
     if len(rows) > 1:
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
     if max(rows) > len(body):  # Rows of no size may be any number.
         raise RequestError(f"{max(rows)} rows in {len(body)} bytes.")
-    return Call(model, name, inputs, rows.pop(), query is not None or "instances" in request)
+    count, by_row = rows.pop(), query is not None or "instances" in request
+    errors: list[str | None] = [None] * count
+    for key, array in inputs.items():
+        pictures = array.dtype.kind == "O" and key.startswith("image")
+        for place, data in np.ndenumerate(array) if pictures else ():
+            error = _fault_of(data, max_pixels)
+            if error and not (by_row and count):
+                raise RequestError(f"Row {place[0]}: {error}" if place else error)
+            if error:
+                errors[place[0]] = error
+    good = [row for row, error in enumerate(errors) if error is None]
+    if errors and not good:
+        raise RequestError(str(errors[0]))
+    if len(good) < count:
+        inputs = {key: array[good] for key, array in inputs.items()}
+    return Call(model, name, inputs, len(good), by_row, errors)
 
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
@@ -83,6 +96,9 @@ def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
         found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
+        for place, error in enumerate(call.errors):
+            if error:
+                found.insert(place, {"error": error})
         return orjson.dumps({"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
     named = {name: jsonable(array, name) for name, array in outputs.items()}
     found = next(iter(named.values())) if len(named) == 1 else named
@@ -169,17 +185,17 @@ def _leaf_types(value: Any) -> set[type]:
     return set(map(type, value))
 
 
-def _check_picture(data: bytes, max_pixels: int) -> None:
-    """Refuse a picture that is none, cut off, or too large to be decoded."""
+def _fault_of(data: bytes, max_pixels: int) -> str | None:
+    """Return why a picture is refused: it is none, cut off, or too large to be decoded."""
     try:
         header = image_header(data, name="the picture")
     except FormatError as error:
-        raise RequestError(f"{error.what} Got {error.got}.") from error
+        return f"{error.what} Got {error.got}."
     size = f"{header.height} x {header.width} pixels in {len(data)} bytes"
     if header.height * header.width > max_pixels:
-        raise RequestError(f"The picture is too large: {size}; at most {max_pixels} pixels.")
-    if data.rfind(_ENDS.get(header.format, b""), header.frame) < 0:
-        raise RequestError(f"The picture is cut off: {size}.")
+        return f"The picture is too large: {size}; at most {max_pixels} pixels."
+    cut = data.rfind(_ENDS.get(header.format, b""), header.frame) < 0
+    return f"The picture is cut off: {size}." if cut else None
 
 
 def strings_of(value: Any) -> np.ndarray:

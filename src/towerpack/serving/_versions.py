@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +11,14 @@ import numpy as np
 from towerpack._core.errors import ConfigError, text_of
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
+from towerpack._core.pictures import png
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel
 
 _log = get_logger(__name__)
 # A PNG of one black pixel, to warm models that take picture files.
-_PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
-)
+_PIXEL = png(np.zeros((1, 1, 3), np.uint8))
 
 
 class Versions:

@@ -229,7 +229,7 @@ class Assembly:
             monitors=at.monitors,
             poll=at.check_interrupt,
             explain=self._explain,
-            agree=of.agreement.steps,
+            agreement=of.agreement,
         )
 
     def _variables(self) -> dict[str, dict[str, tf.Variable]]:

@@ -14,10 +14,10 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training._init import as_init
+from towerpack.training._run_dir import OnExisting
 
 T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16"]
-OnExisting = Literal["resume", "new", "error", "delete"]
 
 POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 

@@ -48,7 +48,7 @@ class VariableParam:
         self.held = None
         if value is not None:
             self.set(value)
-            self.held = value
+            self.held = float(value)
 
 
 class ObjAttrParam:

@@ -18,6 +18,7 @@ from towerpack.training._numbers import Numbers
 from towerpack.training._pace import Pace
 from towerpack.training._run_state import Phase, RunState
 from towerpack.training._saves import Saves
+from towerpack.training._team import Agreement
 
 
 class Loop:
@@ -33,7 +34,7 @@ class Loop:
         monitors: Receive values.
         poll: Leaves the loop if the run is to end early.
         explain: Makes an error of one of TensorFlow's that ended a call.
-        agree: Makes of the steps that can be run here those that all processes run.
+        agreement: With the other processes of the run, on how many steps a call has.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Loop:
         monitors: Monitors,
         poll: Callable[[], None],
         explain: Callable[[tf.errors.OpError], Exception],
-        agree: Callable[[int], int],
+        agreement: Agreement,
     ) -> None:
         self._executor = executor
         self._source = source
@@ -60,7 +61,7 @@ class Loop:
         self._monitors = monitors
         self._poll = poll
         self._explain = explain
-        self._agree = agree
+        self._agreement = agreement
         self._pace = Pace(executor.budget_s)
         # Hooks that nobody overrides cost nothing.
         self._before_step = self._acting("before_step")
@@ -134,7 +135,7 @@ class Loop:
             if self._reason is not None:
                 self._settle()
         with clock.during(DATA_WAIT):
-            steps = self._agree(ready)
+            steps = self._agreement.steps(ready)
         if steps == 0:
             return False
         # Until counters, hooks and data position have caught up with the weights, there is nothing
@@ -142,7 +143,7 @@ class Loop:
         state.settled = False
         started = time.perf_counter()
         try:
-            with clock.during(PRODUCTIVE):
+            with clock.during(PRODUCTIVE), self._agreement.team.collective():
                 if heavy:
                     result = self._executor.run_heavy(after=state.step)
                 else:

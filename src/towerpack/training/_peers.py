@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import NoReturn
 
 import tensorflow as tf
 
 from towerpack._core.errors import PeerError
 from towerpack.cluster import Cluster
+from towerpack.training._team import peer_error
 
 _TRY_S = 0.5
-_GREETING = b"towerpack\n"
+_SERVICE, _METHOD = "tensorflow.WorkerService", "GetStatus"
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -34,7 +34,7 @@ def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResol
 def wait_for_peers(
     addresses: Mapping[str, str], own: str | None = None, seconds: float = 60.0
 ) -> None:
-    """Wait until each peer can be reached, where TensorFlow would wait for ever.
+    """Wait until each peer can be reached, where TensorFlow would wait with the GIL.
 
     Args:
         addresses: The others, `'worker 1'` for example, with where they listen: `'host:port'`.
@@ -44,15 +44,12 @@ def wait_for_peers(
 
     Raises:
         PeerError: Some have not come; it names them.
-        OSError: This process cannot listen at its own address.
+        RuntimeError: This process cannot listen at its own address.
     """
     missing = dict(addresses)
     deadline = time.monotonic() + seconds
-    with _listening(own):
-        while True:
-            missing = {n: a for n, a in missing.items() if not _is_there(a)}
-            if not missing:
-                return
+    with _answering(own):
+        while missing := silent_peers(missing, _TRY_S):
             if time.monotonic() > deadline:
                 raise missing_peers(missing, f"have not come within {seconds:g} s")
             time.sleep(_TRY_S / 5)
@@ -60,12 +57,14 @@ def wait_for_peers(
 
 def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]:
     """Those whose TensorFlow server does not answer in time; also a stopped process connects."""
-    import grpc  # Comes with TensorFlow; needed only where something has gone wrong already.
+    import grpc  # Comes with TensorFlow; needed only by processes of a cluster.
 
     calls = {}
     for name, address in addresses.items():
-        channel = grpc.insecure_channel(address)
-        status = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
+        # Channels of one pool would wait longer and longer between two attempts to connect.
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        channel = grpc.insecure_channel(address, options)
+        status = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
         calls[name] = channel, status.future(b"", timeout=seconds)
     silent = {n: addresses[n] for n, (_, call) in calls.items() if call.exception() is not None}
     for channel, _ in calls.values():
@@ -75,12 +74,8 @@ def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]
 
 def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
     """The error that names peers."""
-    named = " and ".join(f"{name} ({address})" for name, address in peers.items())
-    return PeerError(
-        f"{named} {what}.",
-        expected="every process of the cluster, reachable from this one",
-        fix="look at the log of that process; start all of them anew, the run is continued",
-    )
+    names = " and ".join(f"{name} ({address})" for name, address in peers.items())
+    return peer_error(names, what)
 
 
 def leave_at_once_at_exit(code: int) -> None:
@@ -99,42 +94,23 @@ def end_process(code: int) -> NoReturn:
 
 
 @contextmanager
-def _listening(address: str | None) -> Iterator[None]:
+def _answering(address: str | None) -> Iterator[None]:
+    """Answer `silent_peers` of others, as TensorFlow's server will."""
     if address is None:
         yield
         return
-    port, over = int(address.rpartition(":")[2]), threading.Event()
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    server = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
-    server.settimeout(_TRY_S / 5)
+    import grpc
 
-    def greet() -> None:
-        while not over.is_set():
-            with suppress(OSError):
-                peer, _ = server.accept()
-                with peer:
-                    peer.sendall(_GREETING)
-
-    thread = threading.Thread(target=greet, name="towerpack-rendezvous", daemon=True)
-    thread.start()
-    with server:
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-
-def _is_there(address: str) -> bool:
-    """Whether a process of ours listens: one that waits, too, or a server of TensorFlow's."""
-    host, _, port = address.rpartition(":")
+    answer = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    server = grpc.server(
+        ThreadPoolExecutor(1),
+        handlers=[grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: answer})],
+        options=[("grpc.so_reuseport", 0)],
+    )
+    server.add_insecure_port(f"[::]:{address.rpartition(':')[2]}")
+    server.start()
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_TRY_S) as peer:
-            if peer.recv(len(_GREETING)) == _GREETING:
-                return True
-    except TimeoutError:
-        pass  # TensorFlow's server may wait for the client to begin
-    except OSError:
-        return False
-    return not silent_peers({"": address}, _TRY_S)
+        yield
+        time.sleep(_TRY_S)  # until the others have asked once more
+    finally:
+        server.stop(_TRY_S).wait()

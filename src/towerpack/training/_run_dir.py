@@ -23,8 +23,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, cast, get_args
 
 from towerpack._core.errors import ConfigError
@@ -42,7 +42,7 @@ _SECRET: Final = re.compile(r"(?i)token|api.?key|passw|secret|credential")
 _logger = get_logger(__name__)
 
 
-class RunDir:
+class RunDir(AbstractContextManager["RunDir"]):
     """A run's directory: made, locked, its log open. Use as a context manager, or `close` it.
 
     The lock is the kernel's: it ends with the process, however that ends.
@@ -109,11 +109,6 @@ class RunDir:
         """The directory of checkpoints."""
         return self.path / "checkpoints"
 
-    @property
-    def hyper_yaml(self) -> Path:
-        """The file that changes hyper-parameters of the run while it goes on."""
-        return self.path / "hyper.yaml"
-
     def recorded(self) -> dict[str, Any]:
         """What `run.json` holds: `seed`, `config` and `starts`; empty before the first start.
 
@@ -167,15 +162,7 @@ class RunDir:
         self._log.__exit__()
         self._lock.release()
 
-    def __enter__(self) -> RunDir:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __fspath__(self) -> str:

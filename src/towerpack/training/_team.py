@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -39,16 +38,17 @@ class Proposal(NamedTuple):
 
     Attributes:
         steps: How many steps the next call can have here: of all, the smallest.
+        numbers: Value of each hyper-parameter and the value that it is held at, or None. Those of
+            the chief hold.
         ending: Why there is no next call.
         process: Which process's ending it is.
-        numbers: Hyper-parameters; those of the chief hold.
-        reason: Error message of the process that has failed, if it was able to send one.
+        reason: Error message of the process that has failed.
     """
 
     steps: int
+    numbers: Mapping[str, tuple[float, float | None]]
     ending: Ending = Ending.NOT_YET
     process: int = 0
-    numbers: tuple[float, ...] = ()
     reason: str = ""
 
 
@@ -105,7 +105,7 @@ class Team:
         """Mark a block in which this process may wait for the others."""
         return nullcontext()
 
-    def abort(self, reason: str, ending: Ending = Ending.FAILED) -> None:
+    def abort(self, reason: str) -> None:
         """End the collectives of all processes with an error that tells them the reason."""
 
     def ended_by_sigterm(self) -> AbstractContextManager[None]:
@@ -125,7 +125,7 @@ class Agreement:
     """
 
     def __init__(self, team: Team, hyper_params: HyperParams, interrupt: InterruptFlag) -> None:
-        self._team = team
+        self.team = team
         self._hyper_params = hyper_params
         self._interrupt = interrupt
         self._left = team.size == 1
@@ -138,26 +138,25 @@ class Agreement:
             Interrupted: Another process is to end.
             PeerError: Another process has failed.
         """
-        if self._team.size == 1:
+        if self.team.size == 1:
             return steps
-        agreed = self._team.agree(Proposal(steps, numbers=self._numbers()))
+        agreed = self.team.agree(Proposal(steps, self._numbers()))
         self._follow(agreed)
-        names = self._hyper_params.names()
-        values, held = agreed.numbers[: len(names)], agreed.numbers[len(names) :]
-        for name, value, by_hand in zip(names, values, held, strict=True):
+        for name, (value, held) in agreed.numbers.items():
             param = self._hyper_params.get(name)
-            if param.held is not None or not math.isnan(by_hand):
-                param.hold(None if math.isnan(by_hand) else by_hand)
+            if held is not None or param.held is not None:
+                param.hold(held)
             if value != param.get():
                 param.set(value)
         self._left = agreed.steps == 0
         return agreed.steps
 
-    def leave(self, ending: Ending | None = None) -> None:
+    def leave(self, ending: Ending | None = None, reason: str = "") -> None:
         """Tell the others that this process takes no more steps, unless that is known.
 
         Args:
             ending: Why; None where a signal has interrupted it.
+            reason: Error message, if this process has failed.
 
         Raises:
             Interrupted: Another process is to end.
@@ -168,22 +167,19 @@ class Agreement:
         self._left = True
         if ending is None:
             ending = ENDINGS_BY_SIGNAL.get(self._interrupt.signal, Ending.FAILED)
-        agreed = self._team.agree(Proposal(0, ending, numbers=self._numbers()))
+        agreed = self.team.agree(Proposal(0, self._numbers(), ending, reason=reason))
         if agreed.ending > max(ending, Ending.STOPPED):
             self._follow(agreed)
 
-    def _numbers(self) -> tuple[float, ...]:
-        """Values of the hyper-parameters, then what each is held at, NaN for not held."""
-        held = self._hyper_params.held().values()
-        values = self._hyper_params.values().values()
-        return (*values, *(math.nan if value is None else value for value in held))
+    def _numbers(self) -> dict[str, tuple[float, float | None]]:
+        held = self._hyper_params.held()
+        return {name: (value, held[name]) for name, value in self._hyper_params.values().items()}
 
     def fail(self, error: Exception) -> None:
-        """Tell the others about an error that ends this process, unless they know it."""
-        if not self._team.broken:
+        """Tell the others between two calls about an error that ends this process."""
+        if not self.team.broken:
             with suppress(Exception, Interrupted):
-                self.leave(Ending.FAILED)
-        self._abort(error)
+                self.leave(Ending.FAILED, _reason(error))
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
@@ -191,24 +187,21 @@ class Agreement:
         try:
             yield
         except Exception as error:
-            lost = None if self._left else self._team.lost(error)
-            self._abort(lost or error)
+            if self._left or isinstance(error, PeerError):
+                raise
+            lost = self.team.lost(error)
             if lost is not None:
                 raise lost from None
+            self.team.abort(_reason(error))
             raise
-
-    def _abort(self, error: Exception) -> None:
-        if not (self._left or isinstance(error, PeerError)):
-            self._left = True
-            self._team.abort(_reason(error))
 
     def _follow(self, agreed: Proposal) -> None:
         if agreed.ending is Ending.NOT_YET:
             return
         self._left = True
-        name = self._team.name(agreed.process)
+        name = self.team.name(agreed.process)
         if agreed.ending is Ending.FAILED:
-            raise has_failed(name, agreed.reason)
+            raise peer_error(name, "has failed", agreed.reason)
         if agreed.ending in ENDINGS_BY_SIGNAL.values():
             number = next(n for n, ending in ENDINGS_BY_SIGNAL.items() if ending is agreed.ending)
             self._interrupt.receive(number, name)
@@ -216,18 +209,18 @@ class Agreement:
         raise StopTraining(f"{name} has stopped it")
 
 
-def has_failed(name: str, reason: str) -> PeerError:
-    """Error for the failure of another process that was able to tell the reason."""
+def peer_error(names: str, what: str, got: str | None = None) -> PeerError:
+    """Error about other processes: 'worker 1 (10.0.0.2:2222)' 'has failed'."""
     return PeerError(
-        f"{name} has failed.",
-        got=reason or None,
-        expected="all processes of the run to go on",
-        fix="look at what that process has printed; start all of them anew, the run is continued",
+        f"{names} {what}.",
+        got=got,
+        expected="every process of the run, reachable from this one, until the run ends",
+        fix="look at the log of that process; start all of them anew, the run is continued",
     )
 
 
 def _reason(error: Exception) -> str:
-    """An error in a few lines: what remote procedure calls pass on is cut at about 1 KiB."""
+    """An error in a few lines: `Team.abort` passes on about 1 KiB."""
     if isinstance(error, TowerpackError):
         fix = f" To fix: {error.fix}." if error.fix else ""
         return f"{error.what}{fix} {(error.got or '')[:250]}".rstrip()

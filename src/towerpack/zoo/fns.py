@@ -6,14 +6,12 @@ Unlike there, each convolution has variables of its own, and normalisation is pe
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
 from towerpack.nn import Conv2D, Conv2DTranspose, InstanceNorm, argscope, scope
 from towerpack.zoo.fcn import enlarged
-
-_LEAST: Final = 4
 
 
 def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:

@@ -60,7 +60,14 @@ def test_each_step_has_the_rate_of_the_formula(
     for step in range(1001):
         due = setter.due(step)
         values.append(values[-1] if due is None else due)
-    np.testing.assert_allclose(values, expected, atol=2e-4)
+    np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_a_checkpoint_holds_the_schedule_by_name_and_arguments() -> None:
+    setter = cosine_schedule(0.5, 1000, warmup=100)
+    expected = ["cosine_schedule", "peak: 0.5", "steps: 1000", "end: 0.0", "warmup: 100"]
+    assert setter.settings() == expected
+    assert repr(setter) == "ScheduledHyperParamSetter('learning_rate')"  # as in older checkpoints
 
 
 def test_they_move_any_hyper_parameter(tmp_path: Path) -> None:

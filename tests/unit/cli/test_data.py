@@ -202,7 +202,7 @@ def test_speed(folder: Path) -> None:
         ("recipe_for_test.py:fails", "raised ZeroDivisionError: division by zero"),
         ("recipe_for_test:fails", "raised ZeroDivisionError: division by zero"),
         ("recipe_for_test.py:forgets", "returned a NoneType"),
-        ("recipe_for_test.py:trian", "near it: train"),
+        ("recipe_for_test.py:trian", "Did you mean 'train'?"),
         ("recipe_for_test.py:number", "'number' in recipe_for_test.py is no function"),
         ("absent.py:train", "There is no file absent.py"),
         ("absent:train", "There is no module 'absent'"),

@@ -6,12 +6,12 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from scaling import only_in_full
+from towerpack._core.extras import requirements
 from towerpack.cli import _doctor, _machine, app
 from warm_python import warm_python
 
@@ -19,23 +19,15 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in requirements}
-
-
 def test_it_knows_every_requirement() -> None:
-    assert set(_doctor.BASE) == names(PROJECT["dependencies"])
-
-
-def test_it_knows_every_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    wanted = {
-        extra: names(extras[extra]) - {"towerpack"}
-        for extra in extras
-        if extra not in ("all", "dev")
-    }
-    known = {extra: set(packages) for extra, packages in _doctor.EXTRAS.items()}
-    assert known == wanted, "keep EXTRAS in cli/_doctor.py as in pyproject.toml"
+    wanted = {"": PROJECT["dependencies"], **{e: extras[e] for e in extras if e != "dev"}}
+    known = requirements()
+    for extra, listed in wanted.items():
+        names = {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in listed}
+        assert names - {"towerpack"} <= set(known), extra
+    assert {known[name] for name in ("numpy", "typer")} == {""}
+    assert (known["keras"], known["pillow"], known["optuna"]) == ("tf", "image", "apps")
 
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +47,11 @@ def test_a_missing_requirement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     result = CliRunner().invoke(app, ["doctor", "--no-tensorflow"])
     assert result.exit_code == 1
     assert "1 error" in result.stdout
+
+
+def test_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "requirements", dict)
+    assert [finding.level for finding in _doctor.packages()] == ["warning"]
 
 
 def test_for_programs() -> None:
@@ -123,54 +120,13 @@ def test_a_broken_tensorflow_is_reported(probe: str, text: str) -> None:
     assert errors[0].fix
 
 
-def test_what_tensorflow_says_is_passed_on() -> None:
-    said = """
-2026-01-01 10:00:00.000000: E external/local_xla/cuda.cc:266] failed call to cuInit
-2026-01-01 10:00:00.000000: I tensorflow/core/platform.cc:210] This binary is optimized
-E0000 00:00:1.0 123 cuda.cc:9] failed call to cuInit
-W0000 00:00:1.0 123 cuda.cc:9] something else
-W0000 00:00:1.0 123 local.cc:9] UNIMPLEMENTED: Conv2D only supports the NHWC tensor format
-WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-"""
-    probe = f"import sys; sys.stderr.write({said!r}); {told()}"
-    found = [f.text for f in _doctor.probe_tensorflow(60, probe) if f.subject == "Said"]
-    assert found == ["failed call to cuInit", "something else"]
-
-
-CPU_ONLY = {"channels_first": False, "devices": [["/physical_device:CPU:0", ""]]}
-
-
-def channels_first(told: dict[str, object], *where: Any) -> list[_doctor.Finding]:
-    return _doctor._channels_first({"channels_first": True, "devices": [], **told}, *where)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "oneDNN is off"), ("0", "oneDNN is off (TF_ENABLE_ONEDNN_OPTS=0)")]
-)
-def test_onednn_that_is_off(value: str | None, text: str) -> None:
-    environment = {} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value}
-    (found,) = channels_first(CPU_ONLY, environment, "x86_64", "Linux")
+def test_channels_first_is_noted_where_it_fails() -> None:
+    (found,) = _doctor._channels_first({"channels_first": False, "devices": [["CPU:0", ""]]})
     assert found.level == "note"
-    assert found.text.endswith(text)
-    assert "TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported" in found.fix
-
-
-@pytest.mark.parametrize(
-    ("value", "machine", "system"),
-    [("1", "x86_64", "Linux"), ("true", "AMD64", "Windows"), (None, "arm64", "Darwin"),
-     (None, "x86_64", "Darwin"), (None, "aarch64", "Linux")],
-)  # fmt: skip
-def test_onednn_that_would_not_help(value: str | None, machine: str, system: str) -> None:
-    environment = {} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value}
-    (found,) = channels_first(CPU_ONLY, environment, machine, system)
-    assert "ONEDNN" not in found.text + found.fix
     assert "channels_last" in found.fix
-
-
-def test_nothing_is_said_of_onednn_where_channels_first_works() -> None:
     gpu = [["/physical_device:CPU:0", ""], ["/physical_device:GPU:0", "H100"]]
-    assert channels_first({**CPU_ONLY, "channels_first": True}, {}, "x86_64", "Linux") == []
-    assert channels_first({**CPU_ONLY, "devices": gpu}, {}, "x86_64", "Linux") == []
+    assert _doctor._channels_first({"channels_first": True, "devices": []}) == []
+    assert _doctor._channels_first({"channels_first": False, "devices": gpu}) == []
 
 
 @pytest.mark.slow
@@ -184,7 +140,6 @@ def test_the_real_tensorflow(value: str, monkeypatch: pytest.MonkeyPatch) -> Non
     found = {finding.subject: finding for finding in _doctor.probe_tensorflow(120)}
     assert [finding for finding in found.values() if finding.level == "error"] == []
     assert "CPU:0" in found
-    assert not any("NHWC" in finding.text for finding in found.values())
     if value == "0" and not any(subject.startswith("GPU:") for subject in found):
         assert "channels_first" in found
     if value == "1" and (platform.system(), platform.machine()) == ("Linux", "x86_64"):

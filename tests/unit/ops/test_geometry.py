@@ -17,7 +17,9 @@ from towerpack.dataflow.images import AugmentorList, decode_image
 from towerpack.ops.geometry import Geometry
 from towerpack.ops.picture_files import picture_of
 
-NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
+NAMES = (
+    "none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite", "unmirrored"
+)  # fmt: skip
 ALL = [getattr(augmenters, name) for name in NAMES]
 
 
@@ -166,6 +168,7 @@ def test_numbers_of_a_network() -> None:
         "randaugment": as_floats / 127.5 - 1,
         "digits": as_floats / 127.5 - 1,
         "efficientnet_lite": (as_floats - 127) / 128,
+        "unmirrored": (as_floats - 127) / 128,
     }
     for augmenter in ALL:
         numbers = augmenter.normalize(tf.constant(images))

@@ -19,13 +19,17 @@ import pytest
 import tensorflow as tf
 
 import served_model
+from encoded_pictures import ENCODINGS
 from served_model import png
 from towerpack import ConfigError, FormatError, ModelDesc, RequestError, inference
 from towerpack.checkpoint import CheckpointStore
+from towerpack.dataflow.images import decode_image
 from towerpack.nn import expose
+from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, create_app
 from towerpack.tower import TowerFunction
 
+ENCODED = "This model cannot read the picture: "
 BRIGHT, DARK = png(20, 30, 250), png(5, 9, 10)
 PREDICT = "/v1/models/light:predict"
 
@@ -208,6 +212,10 @@ def test_a_classifier_of_every_format_answers(form: str, tmp_path: Path) -> None
     assert [row["class_ids"] for row in rows] == np.argmax(columns["probabilities"], 1).tolist()
     for body in ({"instances": []}, {"inputs": []}, {"instances": [[0, 0, 0, 99]]}):
         assert server.post(PREDICT, json={**asked, **body}).status_code == 400
+    mixed = server.post(PREDICT, json={**asked, "instances": [[0, 0, 0, 99], *words.tolist()]})
+    bad, *others = mixed.json()["predictions"]
+    assert list(bad) == ["error"] and "refused the values" in bad["error"]
+    assert [row["class_ids"] for row in others] == [row["class_ids"] for row in rows]
     kind = {"content-type": "application/octet-stream"}
     nothing = server.post(f"{PREDICT}?signature_name=tensors", content=b"", headers=kind)
     assert nothing.json() == {"predictions": []}
@@ -263,6 +271,60 @@ def test_a_request_of_many_rows_lets_others_pass(folder: Path) -> None:
     few = post(f"{PREDICT}?signature_name=tensors", content=images[:1].tobytes(), headers=kind)
     seconds = [answer.elapsed.total_seconds() for answer in server.send(many, *[few] * 8)]
     assert max(seconds[1:]) < seconds[0] / 4
+
+
+@tf.function(input_signature=[tf.TensorSpec([None], tf.string, "image_bytes")], autograph=False)
+def as_png(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    """What a graph that reads pictures' files makes of them."""
+    text = tf.TensorSpec([], tf.string)
+    read = lambda file: tf.io.encode_png(picture_of(file))  # noqa: E731
+    return {"picture_bytes": tf.map_fn(read, image_bytes, fn_output_signature=text)}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server of a model that gives the pixels of files."""
+    module = tf.Module()
+    folder = tmp_path_factory.mktemp("reader")
+    tf.saved_model.save(module, str(folder / "1"), {"serving_default": as_png})
+    return Server(folder, limits=Limits(batch=8, pixels=10_000))
+
+
+def test_bad_pictures_are_refused_row_by_row(reader: Server) -> None:
+    """By the server or by the graph; the others are answered."""
+    broken = bytearray(BRIGHT)
+    broken[45] ^= 0xFF
+    bad = {CUT: "cut off", HUGE: "too large", b"text": "no image file", bytes(broken): "refused"}
+    files = [encoding.data for encoding in ENCODINGS.values()]
+    asked = [*bad, *files, *bad]
+    answer = reader.post(PREDICT, json={"instances": [b64(data) for data in asked]})
+    assert answer.status_code == 200
+    rows = answer.json()["predictions"]
+    told = [*bad.values(), *(None if e.in_graphs else ENCODED for e in ENCODINGS.values())]
+    for data, reason, row in zip(asked, [*told, *bad.values()], rows, strict=True):
+        if reason is not None:
+            assert list(row) == ["error"] and reason in row["error"]
+            assert "node" not in row["error"] and "most recent call" not in row["error"]
+            continue
+        found = tf.io.decode_png(base64.b64decode(row["b64"])).numpy()
+        assert np.abs(found - decode_image(data).astype(int)).max() <= 2
+
+
+def test_a_request_of_bad_pictures_alone_is_refused(reader: Server) -> None:
+    tiff, good = ENCODINGS["TIFF, rgb"].data, ENCODINGS["PNG, rgb"].data
+    for body, words in (
+        ({"instances": [b64(tiff)]}, ENCODED),
+        ({"instances": [b64(tiff), b64(tiff)]}, ENCODED),
+        ({"instances": [b64(CUT), b64(CUT)]}, "cut off"),
+        ({"instances": [b64(CUT), b64(tiff)]}, ENCODED),
+        ({"inputs": [b64(good), b64(CUT)]}, "Row 1: The picture is cut off"),
+        ({"inputs": [b64(good), b64(tiff)]}, ENCODED),
+    ):
+        answer = reader.post(PREDICT, json=body)
+        assert answer.status_code == 400 and words in answer.json()["error"]
+    kind = {"content-type": "image/tiff"}
+    answer = reader.post(PREDICT, content=tiff, headers=kind)
+    assert answer.status_code == 400 and ENCODED in answer.json()["error"]
 
 
 def test_what_is_refused_by_its_size_or_path(server: Server) -> None:

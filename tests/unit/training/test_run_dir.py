@@ -29,8 +29,8 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
     with RunDir(tmp_path / "a" / "run") as run:
         assert run.path == tmp_path / "a" / "run"
         assert run.path.is_dir()
-        names = [p.name for p in (run.log, run.stats, run.events, run.checkpoints, run.hyper_yaml)]
-        assert names == ["log.txt", "stats.jsonl", "events", "checkpoints", "hyper.yaml"]
+        names = [p.name for p in (run.log, run.stats, run.events, run.checkpoints)]
+        assert names == ["log.txt", "stats.jsonl", "events", "checkpoints"]
         assert os.fspath(run) == str(run.path)
         assert run.recorded() == {}
 

@@ -33,7 +33,8 @@ class DataConfig(PictureData):
     batch_size: int = Field(default=64, ge=1)
     "Pictures in a batch."
     augmenter: Name = "none"
-    "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, or module:name."
+    "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, unmirrored, or "
+    "module:name."
     samples: int | None = Field(default=None, ge=1)
     "Take so many of the training pictures only."
     synthetic: bool = False

@@ -44,7 +44,9 @@ _INPUTTERS = {
     **dict.fromkeys(("cifar10", "cifar100"), "data_sets:CifarInputter"),
     **dict.fromkeys(("mnist", "fashion_mnist"), "data_sets:MnistInputter"),
 }
-_AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
+_AUGMENTERS = (
+    "none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite", "unmirrored"
+)  # fmt: skip
 _SOME_APPLY = (
     *("path", "train", "val", "test", "validation"),
     *("num_classes", "class_names", "encoding"),

@@ -168,6 +168,11 @@ def _train_digits(size: Size) -> list[ImageAugmentor]:
     return [_stretched(size).scaling(), warp, Contrast((0.8, 1.2))]
 
 
+def _train_unmirrored(size: Size) -> list[ImageAugmentor]:
+    warp = Affine((0.8, 1.25), (0.1, 0.1), 15, shear=8)
+    return [_stretched(size).scaling(), warp, Brightness(32), Contrast((0.6, 1.4))]
+
+
 def _train_randaugment(size: Size) -> list[ImageAugmentor]:
     return [
         GoogleNetRandomCropAndResize((0.25, 1.0), (0.75, 1.33), size),
@@ -212,4 +217,11 @@ efficientnet_lite = Augmenter("efficientnet_lite", _train_randaugment, _margin, 
 """Trained as with `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
 
 Tan & Le 2019, with the numbers of EfficientNet-Lite: (pixels - 127) / 128.
+"""
+
+unmirrored = Augmenter("unmirrored", _train_unmirrored, _stretched, to_lite_unit)
+"""Small rotations, scales, shears, and shifts, brightness, and contrast; never mirrored.
+
+For pictures of unknown content, which may be letters, digits, or arrows. The numbers are those of
+EfficientNet-Lite, so its weights fit.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from towerpack._core.errors import FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row
+from towerpack.apps._pictures import check_exist
 from towerpack.apps._splits import places
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
 from towerpack.dataflow.sources._labelled import labelled_rows, numbered
@@ -54,6 +56,11 @@ class CsvInputter(ImageInputter):
             parts[split] = Pictures([row.fields[0] for row in some], labels[: len(some)])
             labels = labels[len(some) :]
         return names, parts
+
+    def _checked(self, classes: Sequence[str], parts: dict[str, Pictures]) -> dict[str, Pictures]:
+        checked = super()._checked(classes, parts)
+        check_exist([str(file) for part in checked.values() for file in part.pictures])
+        return checked
 
     def _of_integers(self, rows: list[Row], labels: Labels) -> list[str]:
         """Return names of the classes. Without `num_classes`, check that no label is missing."""

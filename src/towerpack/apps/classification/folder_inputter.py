@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._splits import FOLDERS, places, root_of
+from towerpack._core.logs import get_logger
+from towerpack.apps._splits import has_splits, matching, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -16,27 +17,30 @@ from towerpack.apps.classification._image_inputter import (
 )
 from towerpack.dataflow import ImageFolder
 
+_LOG = get_logger(__name__)
+
 
 class FolderInputter(ImageInputter):
     """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
 
-    Of the latter, `validation` is the share of the validation data and that of the test data, too.
+    Folders are splits if all of them have names of splits, in any case.
 
-    Attributes:
-        folders: What `find` read for each split.
+    Of the latter, `validation` is the share of the validation data and that of the test data, too.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
     def find(self) -> Found:
         """As the folders are named."""
-        paths = places(self.config, FOLDERS)
-        self.folders = given = {
+        root = root_of(self.config)
+        if self.config.train is None and not has_splits(root):
+            if matching(root, "train"):
+                _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
+            return self._alone(ImageFolder(root, decode=False))
+        given = {
             split: [ImageFolder(folder, decode=False) for folder in folders]
-            for split, folders in paths.items()
+            for split, folders in places(self.config, "{}").items()
         }
-        if self.config.train is None and paths == {"train": [str(root_of(self.config))]}:
-            return self._alone(given["train"][0])
         named = given.get("train") or [folder for several in given.values() for folder in several]
         names = sorted({name for folder in named for name in folder.classes})
         parts = {

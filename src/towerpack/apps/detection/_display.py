@@ -15,6 +15,7 @@ from towerpack.apps._pictures import typeface
 from towerpack.apps.detection._config import DetectionConfig
 
 _LEAST_WIDTH: Final = 384
+_MOST_HEIGHT: Final = 4096  # of a picture that is made wider
 _GOLDEN: Final = 0.618  # of the circle of colours: neighbours in number are far apart
 
 
@@ -45,7 +46,7 @@ class DetectionDisplay(Display):
         from PIL import Image, ImageDraw
 
         height, width = sample.shape[:2]
-        scale = max(1.0, _LEAST_WIDTH / width)
+        scale = max(1.0, min(_LEAST_WIDTH / width, _MOST_HEIGHT / height))
         size = round(width * scale), round(height * scale)
         page = Image.fromarray(cv2.resize(sample, size, interpolation=cv2.INTER_LINEAR))
         drawing = ImageDraw.Draw(page)

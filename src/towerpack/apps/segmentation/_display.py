@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.apps._files import png_of
+from towerpack._core.pictures import png
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._pictures import typeface
@@ -68,7 +68,7 @@ class SegmentationDisplay(Display):
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
         """The label picture: 8 bits, of the picture's size."""
-        return {".labels.png": png_of(self.mask(outputs, sample.shape[:2]).astype(np.uint8))}
+        return {".labels.png": png(self.mask(outputs, sample.shape[:2]).astype(np.uint8))}
 
     def mask(self, outputs: Mapping[str, np.ndarray], size: tuple[int, int]) -> NDArray[np.int64]:
         """The class of each pixel of a picture of (height, width), as exported models find it."""

@@ -9,15 +9,8 @@ from typing import Final
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row, is_header, lines_of, read_rows, read_text
-from towerpack.apps._splits import FOLDERS
 from towerpack.apps.text_classification._config import DataConfig
-from towerpack.dataflow.sources._discovery import (
-    LeftOut,
-    discover,
-    folders_in,
-    log_left_out,
-    not_a_text,
-)
+from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
 
 _LOG = get_logger(__name__)
 
@@ -93,43 +86,29 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Read text files below `CLASS/`. IMDB's `unsup`, which has no labels, is left out.
+    """Read the texts below the folder of each class.
+
+    Names of texts end in `.txt`, `.text`, `.md`, `.markdown` or `.rst`, in any case, or have no
+    extension. IMDB's `unsup`, which has no labels, is left out.
 
     Raises:
         ConfigError: There is no such folder, or none with texts in it.
     """
-    left_out: list[LeftOut] = []
-    by_class = texts_by_class(path, left_out)
-    log_left_out(path, left_out)
-    empty = [name for name, files in by_class.items() if not files]
-    if len(empty) == len(by_class):
+    discovery = Discovery(is_text, NO_TEXT)
+    names = discovery.folders(path)
+    files = list(discovery.by_class(path, names))
+    discovery.report(path)
+    if not files:
         raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
-    if empty:
-        _LOG.warning("%s: there are no texts of %s", path, ", ".join(empty))
-    for name, files in by_class.items():
-        for file in files:
-            yield read_text(Path(file), config.encoding), name, file
-
-
-def texts_by_class(path: Path, left_out: list[LeftOut]) -> dict[str, list[str]]:
-    """Return the text files below the folder of each class.
-
-    Raises:
-        ConfigError: There is no such folder.
-    """
-    if not path.is_dir():
-        raise ConfigError(f"There is no folder {path}.", expected="CLASS/*.txt")
-    names = folders_in(path, left_out, "not in the folder of a class")
-    if "unsup" in names:
-        names.remove("unsup")
-        left_out.append(LeftOut(str(path / "unsup"), "a folder of texts without labels"))
-    return {name: list(discover(path / name, not_a_text, left_out)) for name in names}
+    for number, file in files:
+        if names[number] != "unsup":
+            yield read_text(Path(file), config.encoding), names[number], file
 
 
 READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]]]] = {
     "table": (("{}.csv", "{}.tsv"), read_table),
     "lines": (("{}.txt",), read_lines),
-    "folder": ((FOLDERS,), read_folder),
+    "folder": (("{}",), read_folder),
 }
 """Usual names, and what reads one file or folder."""
 

@@ -5,13 +5,13 @@ Nothing here loads TensorFlow.
 """
 
 from towerpack.callbacks.monitors._base import Monitor as Monitor
-from towerpack.callbacks.monitors._base import Monitors as Monitors
 from towerpack.callbacks.monitors._base import Scalar as Scalar
 from towerpack.callbacks.monitors._console import ConsoleMonitor as ConsoleMonitor
 from towerpack.callbacks.monitors._files import CSVMonitor as CSVMonitor
 from towerpack.callbacks.monitors._files import JSONLMonitor as JSONLMonitor
 from towerpack.callbacks.monitors._files import Record as Record
 from towerpack.callbacks.monitors._files import read_stats as read_stats
+from towerpack.callbacks.monitors._monitors import Monitors as Monitors
 from towerpack.callbacks.monitors._send import SendMonitorData as SendMonitorData
 from towerpack.callbacks.monitors._tensorboard import TensorBoardMonitor as TensorBoardMonitor
 from towerpack.callbacks.monitors._tracking_services import MLflowMonitor as MLflowMonitor

@@ -50,11 +50,9 @@ class ConsoleMonitor(Monitor):
         self._remarks: list[str] = []
 
     def at(self, step: int, epoch: int) -> None:
-        """Note where we are."""
         self._step, self._epoch = step, epoch
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """Keep the newest value."""
         if self._wanted(name):
             self._now[name] = value
 

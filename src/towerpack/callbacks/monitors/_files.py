@@ -176,11 +176,9 @@ class CSVMonitor(Monitor):
         self._columns: list[str] = []
 
     def at(self, step: int, epoch: int) -> None:
-        """Note where we are."""
         self._now |= {"step": str(step), "epoch": str(epoch)}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """Keep the newest value."""
         self._now[name] = repr(value)
 
     def end_epoch(self) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError
 from towerpack._core.logs import get_logger
-
-if TYPE_CHECKING:
-    from towerpack.callbacks.monitors._base import Monitor
+from towerpack.callbacks.monitors._base import Monitor
 
 _MOST_CALLS: Final = 20_000
 _MOST_BYTES: Final = 1 << 26

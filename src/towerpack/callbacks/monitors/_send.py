@@ -56,11 +56,9 @@ class SendMonitorData(Monitor):
                     )
 
     def at(self, step: int, epoch: int) -> None:
-        """Note where we are."""
         self._values |= {"step": step, "epoch": epoch}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """Keep the newest value."""
         self._seen.add(name)
         if name in self._names:
             self._values[name] = value

@@ -57,7 +57,6 @@ class TensorBoardMonitor(Monitor):
             _logger.warning("TensorBoard gets nothing: %s", error)
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
         if self.active:
             self._put(name, step, "scalar", np.asarray(value, np.float32))
 

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,6 @@ class MLflowMonitor(Monitor):
         experiment: Name of the experiment, made if absent.
         name: Of the run; None for the directory's name.
         tracking_uri: Of the server or store; None for MLflow's own settings.
-        clock: Seconds since 1970.
 
     Raises:
         ConfigError: MLflow refuses the store.
@@ -58,7 +57,6 @@ class MLflowMonitor(Monitor):
         experiment: str = "towerpack",
         name: str | None = None,
         tracking_uri: str | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         require("PIL", extra="mlflow", needed_for="MLflowMonitor")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -68,7 +66,6 @@ class MLflowMonitor(Monitor):
         self._error: type[Exception] = mlflow.exceptions.MlflowException
         self._file = Path(run_dir) / "mlflow.json"
         self._experiment, self._name = experiment, name or Path(run_dir).resolve().name
-        self._clock = clock
         self._id: str | None = None
         self._known: dict[str, int] = {}
         self._sent: dict[str, int] = {}  # last steps, by name
@@ -79,13 +76,12 @@ class MLflowMonitor(Monitor):
             raise ConfigError(f"MLflow refuses the store: {error}") from error
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
         name = _allowed(name)
         if step <= self._known.get(name, -1):
             return
         if len(self._metrics) >= _MOST_METRICS:
             self.flush()  # First: where it fails, this value is put again.
-        milliseconds = int(self._clock() * 1000)
+        milliseconds = int(time.time() * 1000)
         self._metrics.append(self._entities.Metric(name, value, milliseconds, step))
 
     def resume(self, step: int) -> Iterable[Scalar]:
@@ -206,11 +202,9 @@ class WandbMonitor(Monitor):
         self._row: dict[str, Any] = {}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
         self._add(name, value, step)
 
     def put_image(self, name: str, image: np.ndarray, step: int) -> None:
-        """A picture."""
         self._add(name, self._wandb.Image(_squeezed(image)), step)
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
@@ -219,7 +213,6 @@ class WandbMonitor(Monitor):
         self._add(name, self._wandb.Histogram(np_histogram=counts), step)
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """The run's configuration."""
         with self._reached() as run:
             run.config.update(dict(settings), allow_val_change=True)
 

@@ -44,11 +44,12 @@ class DiskCacheData(Wrapper):
     are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
     stopped loses nothing, and what it was just writing is computed again.
 
-    The directory records what it was made of, and is refused for anything else: the stages, the
-    names of functions, if something below is random the seed; paths, sizes and times of files;
-    every value of arrays, and of lists of numbers, strings, bytes and arrays. It does not see what
-    a function does, what a generator or a flow of your own gives, and other objects in lists: when
-    these change, delete the directory, or change `version`.
+    The directory records what it was made of, and is refused for anything else. Recorded are the
+    stages with all their arguments and those of augmentors, the names of functions, and the seed if
+    something below is random; paths, sizes and times of files; every value of arrays, and of lists
+    of numbers, strings, bytes and arrays. Not recorded is what a function does, what a generator
+    or a flow of your own gives, and other objects in lists. Delete the directory or change
+    `version` when these change.
 
     Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
     resumable as `ds` is.
@@ -63,6 +64,8 @@ class DiskCacheData(Wrapper):
         ConfigError: `ds` is infinite; or, when it is read, the directory belongs to another
             pipeline, or a datapoint cannot be packed.
     """
+
+    without_effect = ("path",)
 
     def __init__(
         self, ds: DataFlow, path: PathLike, *, seed: int | None = None, version: str = ""

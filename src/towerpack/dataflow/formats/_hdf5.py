@@ -24,7 +24,7 @@ from towerpack.dataflow._datapoints import (
     describe_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Length, length_of
+from towerpack.dataflow._flow import DataFlow, Length, kept_pass, length_of
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._writing import (
@@ -133,7 +133,9 @@ class _DataSet:
         self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
         self._data = data
-        self._reader = data if h5py.check_string_dtype(data.dtype) is None else data.asstr()
+        strings = h5py.check_string_dtype(data.dtype) is not None
+        self._reader = data.asstr() if strings else data
+        self._dtype = np.dtype(object) if strings else data.dtype
 
     def read(self, positions: Positions) -> NDArray[Any]:
         """Rows, each read once, in the order of the file."""
@@ -141,7 +143,7 @@ class _DataSet:
         if isinstance(positions, range):
             return reader[positions.start : positions.stop]
         wanted, back = np.unique(positions, return_inverse=True)
-        out = np.empty((len(wanted), *self._data.shape[1:]), self._data.dtype)
+        out = np.empty((len(wanted), *self._data.shape[1:]), self._dtype)
         # h5py's own reading of lists of indices takes twice the time of this loop.
         for place, row in enumerate(wanted.tolist()):
             out[place] = reader[row]
@@ -208,7 +210,7 @@ class HDF5Serializer:
         names = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-            written, datapoints = 0, iter(df)
+            written, datapoints = 0, kept_pass(df)
             while rows := list(islice(datapoints, _CHUNK)):
                 components = values_of(stack_for_file(rows))
                 if len(components) != len(names):

@@ -159,8 +159,9 @@ def _pyarrow() -> Any:
 def _column_of(chunked: Any) -> ColumnLike:
     """A column of a table, which gives an array where it is indexed with an array of rows.
 
-    Numbers are an array of their dtype, fixed-size lists of numbers one of more axes; everything
-    else, and columns with nulls, an array of Python objects. But dates and durations, and times of
+    Numbers are an array of their dtype, fixed-size lists of numbers one of more axes. Columns with
+    nulls are an array of objects: `None`, and what the rows of a column without nulls are. All else
+    is an array of Python objects. But dates and durations, and times of
     day in nanoseconds, which Python has no type for, are NumPy's, and their nulls NaT.
     """
     pa: Any = require("pyarrow", extra="formats", needed_for="ParquetData")
@@ -174,11 +175,18 @@ def _column_of(chunked: Any) -> ColumnLike:
         return column.to_numpy(zero_copy_only=False)
     fixed = pa.types.is_fixed_size_list(kind)
     lists = fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not lists or column.null_count or not _is_plain(pa, column.flatten()):
-        return _ObjectColumn(column, lambda scalar: scalar.as_py())
-    if fixed:
+    if fixed and not column.null_count and _is_plain(pa, column.flatten()):
         return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), kind.list_size)
-    return _ObjectColumn(column, lambda row: row.values.to_numpy(zero_copy_only=False).copy())
+    number = np.dtype(kind.to_pandas_dtype()).type if _is_number(pa, kind) else None
+
+    # One row at a time, so that a null changes nothing in the other rows of its group.
+    def convert(scalar: Any) -> Any:
+        if lists and scalar.is_valid and _is_plain(pa, scalar.values):
+            return scalar.values.to_numpy(zero_copy_only=False).copy()
+        value = scalar.as_py()
+        return value if number is None or value is None else number(value)
+
+    return _ObjectColumn(column, convert)
 
 
 class _ObjectColumn:
@@ -203,5 +211,9 @@ def _is_plain(pa: Any, column: Any) -> bool:
     types, kind = pa.types, column.type
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
         return True
-    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return numbers and column.null_count == 0
+    return _is_number(pa, kind) and column.null_count == 0
+
+
+def _is_number(pa: Any, kind: Any) -> bool:
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow._datapoints import array_of, describe
 
 # Message: its fields in the order of their numbers. A star repeats, a capital names a message.
 _MESSAGES: Final = {
@@ -237,6 +237,7 @@ def _values(feature: Any) -> Values | None:
 def _fill(feature: Any, value: Any) -> None:
     """Write values to a feature; of none, no list."""
     several = isinstance(value, (list, tuple, np.ndarray))
+    value = array_of(value, "It") if isinstance(value, np.ndarray) else value
     items: list[Any] = np.asarray(value, object).ravel().tolist() if several else [value]
     if not items:
         return

@@ -18,7 +18,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, array_of
 from towerpack.dataflow._opening import (
     PathLike,
     PerProcess,
@@ -71,7 +71,7 @@ class TarData(IndexedFiles):
 
     Raises:
         ConfigError: There is no such file.
-        FormatError: An archive is damaged; raised where it is read.
+        FormatError: An archive is damaged, or files of one stem lie apart; raised where it is read.
     """
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
@@ -160,15 +160,26 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
 def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
     """The files of one key together, with the key."""
     last, files, left_out = "", _Files(), 0
+    before: dict[str, set[str]] = {}  # of each key, the extensions of its files so far
     for info, data in _members(path, load=load):
         match = NAME.fullmatch(info.name)
         if match is None:
             left_out += 1
             continue
         key, extension = match.groups()
-        if key != last and files:
-            yield last, files
-            files = _Files()
+        if key != last:
+            if files:
+                yield last, files
+                files = _Files()
+            # A key with the same files again is another datapoint, with other files a torn one.
+            if extension not in before.setdefault(key, {extension}):
+                raise FormatError(
+                    f"{path} holds the files of {key!r} in several places.",
+                    got=f"{info.name!r} at byte {info.offset:,}, apart from the others",
+                    expected="the files of each stem one after another",
+                    fix="pack the archive anew with: tar --sort=name -cf FILE FOLDER",
+                )
+        before[key].add(extension)
         if extension in files or extension == KEY:
             raise FormatError(
                 f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
@@ -231,7 +242,7 @@ def encode_file(extension: str, value: Any) -> bytes:
             return bytes(cast("bytes", value))
         if kind == "npy":
             buffer = io.BytesIO()
-            np.save(buffer, np.asarray(value), allow_pickle=False)
+            np.save(buffer, array_of(value, f"The .{extension} file"), allow_pickle=False)
             return buffer.getvalue()
         if kind == "json":
             return json.dumps(value, default=np.generic.item).encode()

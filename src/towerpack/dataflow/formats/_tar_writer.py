@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import tarfile
 from collections.abc import Mapping
@@ -106,6 +107,9 @@ class TarSerializer:
     def save(ds: DataFlow, path: PathLike, *, datapoints_per_file: int | None = None) -> list[Path]:
         """Write one pass of a flow.
 
+        The archives appear when all of them are whole, or none does. They replace those of an
+        older pass, also when these were more.
+
         Args:
             ds: Its datapoints are dicts from extensions to contents, as `TarWriter.write` takes.
             path: The archive; with `datapoints_per_file` a pattern such as `train-%05d.tar`.
@@ -128,13 +132,13 @@ class TarSerializer:
                     expected="one with a number, such as train-%05d.tar",
                 )
         archives: list[Path] = []
-        with contextlib.ExitStack() as current:
+        with contextlib.ExitStack() as whole, contextlib.ExitStack() as current:
 
             def begin() -> TarWriter:
                 current.close()
                 name = pattern if datapoints_per_file is None else pattern % len(archives)
                 archives.append(Path(name))
-                return current.enter_context(TarWriter(archives[-1]))
+                return current.enter_context(TarWriter(whole.enter_context(whole_file(name))))
 
             writer = begin()
             for index, datapoint in enumerate(ds):
@@ -145,6 +149,12 @@ class TarSerializer:
                 except ConfigError as error:
                     error.pipeline = f"{ds}, datapoint {index}"
                     raise
+        if datapoints_per_file is not None:
+            for number in itertools.count(len(archives)):
+                older = Path(pattern % number)
+                if not older.exists():
+                    break
+                older.unlink()
         return archives
 
     @staticmethod

@@ -82,6 +82,9 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
     encode, _ = codec_of(format)
     for index, datapoint in enumerate(ds):
         try:
+            if datapoint is None:
+                fix = "leave it out with FilterData, or yield (None,)"
+                raise ConfigError("None is no datapoint that could be read again.", fix=fix)
             record = encode(datapoint)
         except ConfigError as error:
             error.pipeline = error.pipeline or f"{ds}, datapoint {index}"

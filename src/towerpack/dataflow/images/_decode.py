@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ MAX_PIXELS = 100_000_000
 Out = NDArray[np.uint8] | None
 
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
+_SIGNED = 2  # numbers of a TIFF
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
 
 
@@ -50,7 +51,8 @@ def decode_image(
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF file.
 
     JPEGs are decoded by libjpeg-turbo, straight into `out` if that is given. OpenCV decodes
-    everything else, with depths above 8 bits scaled down; transparency is dropped, not blended.
+    everything else, with depths above 8 bits scaled down. Transparency is dropped, not blended:
+    colors are those stored in the file. Of an animation the first frame is decoded.
 
     Args:
         data: The file.
@@ -157,14 +159,23 @@ class Decoder:
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
         """Decode by OpenCV, which refuses what is truncated."""
+        if self.channels == 4 and header.format in ("bmp", "gif", "tiff"):
+            # OpenCV reads the colors of some of these files only without their alpha.
+            color = replace(self, channels=3)._opencv(data, header._replace(orientation=1))
+            exact = replace(self, channels=None)._opencv(data, header)
+            alpha = exact[:, :, 3:] if exact.shape[2] == 4 else np.full_like(color[:, :, :1], 255)
+            alpha = np.right_shift(alpha, 8) if alpha.dtype == np.uint16 else alpha
+            return np.dstack([color, alpha.astype(np.uint8)])
         cv2 = opencv()
         flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(self.channels or 0)
         # Turned below, so that there is one opinion of how: the header's.
         flags = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
-        raw = np.frombuffer(data, np.uint8)
+        shown = headers.with_stored_colors(data, header, alpha=self.channels is None)
+        raw = np.frombuffer(shown, np.uint8)
+        tags = headers.tiff_tags(data) if header.format == "tiff" else {}
         try:
             img = exact = cv2.imdecode(raw, flags)
-            if img is None and header.format == "tiff":
+            if tags and (img is None or tags.get(headers.SAMPLE_FORMAT) == _SIGNED):
                 exact = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED)
         except cv2.error as error:
             raise headers.damaged(self.name, header.format, str(error)) from error
@@ -174,6 +185,10 @@ class Decoder:
             raise FormatError(f"{what}, which have no known range.", fix=fix)
         if img is None:
             raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
+        deep = self.channels is None and img.ndim == 3 and img.itemsize > 1
+        if deep and tags.get(headers.PLANES) == 2:
+            what = f"{self.name or 'The image'} has planes of {img.dtype}, which OpenCV mixes up"
+            raise FormatError(f"{what}.", fix="decode_image(channels=3), or a TIFF without planes")
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
             raise headers.damaged(self.name, "jpeg", "its header tells another size")
         turn = header.format == "jpeg" or self.channels in (1, 3)

@@ -18,6 +18,7 @@ _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
 _EXIF = b"Exif\0\0"  # what an EXIF block begins with in a JPEG; elsewhere some programs write it
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # their sizes in bytes
 _HAS_EXIF = 8  # a flag of an extended WebP file
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
@@ -27,7 +28,10 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
 # pixels; deflate makes 1032 bytes of one, each of 8 pixels.
 _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
-MAGIC_BYTES = 18  # at the start of a file, enough for `begins_like_image`
+# In a GIF file: how its next frame is shown, with flags of which the last is transparency.
+_GIF_CONTROL = re.compile(rb"(!\xf9\x04)(.)(?=...\0,)", re.DOTALL)
+_EXTRA_SAMPLES, SAMPLE_FORMAT, PLANES = 0x0152, 0x0153, 0x011C  # tags of a TIFF
+_BMP_MASKS = bytes.fromhex("0000ff0000ff0000ff000000")  # red, green, blue
 _AGAIN = "take the file from its source again"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -84,14 +88,11 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
 
 
 def begins_like_image(start: bytes) -> bool:
-    """Whether the first `MAGIC_BYTES` of a file are those of a format known here.
-
-    Two formats begin with letters that texts and other files may begin with, too.
-    """
+    """Return whether a file with these first 18 bytes or more is an image of a known format."""
+    if start.startswith(b"BM"):  # Texts may start so too.
+        return int.from_bytes(start[14:18], "little") in _BMP_HEADERS
     if start.startswith(b"RIFF"):
         return start[8:12] == b"WEBP"
-    if start.startswith(b"BM"):  # Sizes of the known headers.
-        return int.from_bytes(start[14:18], "little") in (12, 16, 40, 52, 56, 64, 108, 124)
     return start.startswith(tuple(_PARSERS))
 
 
@@ -148,6 +149,20 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
         raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 
 
+def with_stored_colors(data: bytes, header: ImageHeader, alpha: bool) -> bytes:
+    """Return a file whose colors OpenCV decodes as they are stored.
+
+    OpenCV gives transparent pixels of a GIF the background's color, and multiplies colors of a TIFF
+    by an alpha channel unless its meaning is unspecified (0). `alpha` keeps that of a GIF.
+    """
+    if header.format == "gif" and not alpha:
+        return _GIF_CONTROL.sub(lambda m: m[1] + bytes([m[2][0] & 0xFE]), data, count=1)
+    for endian in "<>" if header.format == "tiff" else "":
+        unassociated = struct.pack(f"{endian}HHIH", _EXTRA_SAMPLES, 3, 1, 2)
+        data = data.replace(unassociated, unassociated[:8] + b"\0\0")
+    return data
+
+
 def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes, ImageHeader]:
     """An ordinary JPEG, not progressive, that announces its first `rows` only, and a few more.
 
@@ -166,7 +181,7 @@ def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes,
 
 def _jpeg(data: bytes) -> ImageHeader:
     """Walk over the segments up to the frame's, as libjpeg does: rubbish in between is skipped."""
-    at, orientation = 2, 1
+    at, orientation = 2, 0
     while found := _MARKER.search(data, at):
         marker, at = data[found.end() - 1], found.end()
         size = (data[at] << 8) | data[at + 1]
@@ -175,8 +190,8 @@ def _jpeg(data: bytes) -> ImageHeader:
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
             kind = marker <= 0xC2 and bits == 8, marker in _PROGRESSIVE
-            return ImageHeader("jpeg", height, width, channels, orientation, *kind, at)
-        if marker == 0xE1 and data.startswith(_EXIF, at + 2):
+            return ImageHeader("jpeg", height, width, channels, orientation or 1, *kind, at)
+        if marker == 0xE1 and not orientation and data.startswith(_EXIF, at + 2):
             orientation = _exif_orientation(data[at + 2 : at + size])
         at += size
     raise ValueError("it ends before the frame header")
@@ -185,13 +200,13 @@ def _jpeg(data: bytes) -> ImageHeader:
 def _exif_orientation(exif: bytes) -> int:
     """Upright if the block is damaged: a picture is not the worse for it."""
     try:
-        orientation = _tiff_tags(exif.removeprefix(_EXIF)).get(0x0112, 1)
+        orientation = tiff_tags(exif.removeprefix(_EXIF)).get(0x0112, 1)
     except (ValueError, struct.error):
         return 1
     return orientation if 1 <= orientation <= 8 else 1
 
 
-def _tiff_tags(data: bytes) -> dict[int, int]:
+def tiff_tags(data: bytes) -> dict[int, int]:
     """The first value of each whole-numbered tag in the first directory of a TIFF structure."""
     if data[:4] not in (b"II*\0", b"MM\0*"):
         raise ValueError("it is no TIFF structure")
@@ -200,15 +215,18 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
     (count,) = struct.unpack_from(f"{endian}H", data, start)
     tags: dict[int, int] = {}
     for entry in range(start + 2, start + 2 + 12 * count, 12):
-        tag, kind = struct.unpack_from(f"{endian}HH", data, entry)
+        tag, kind, values = struct.unpack_from(f"{endian}HHI", data, entry)
         if kind in _TIFF_NUMBERS:
-            value = struct.unpack_from(endian + _TIFF_NUMBERS[kind], data, entry + 8)[0]
+            at = entry + 8
+            if tag == SAMPLE_FORMAT and values > 2:  # they stand elsewhere
+                (at,) = struct.unpack_from(f"{endian}I", data, at)
+            value = struct.unpack_from(endian + _TIFF_NUMBERS[kind], data, at)[0]
             tags.setdefault(tag, value)  # libtiff, too, goes by the first of several
     return tags
 
 
 def _tiff(data: bytes) -> ImageHeader:
-    tags = _tiff_tags(data)
+    tags = tiff_tags(data)
     return ImageHeader("tiff", tags.get(0x0101, 0), tags.get(0x0100, 0), 0, _exif_orientation(data))
 
 
@@ -264,6 +282,9 @@ def _gif(data: bytes) -> ImageHeader:
 def _bmp(data: bytes) -> ImageHeader:
     (size,) = struct.unpack_from("<I", data, 14)
     width, height = struct.unpack_from("<hh" if size == 12 else "<ii", data, 18)
+    masked = data[28:31:2] == b"\x20\x03"  # 32 bits, with a mask for each color
+    if masked and not _BMP_MASKS.startswith(data[54:66]):
+        raise ValueError("its colors are in an order that OpenCV would mix up")
     return ImageHeader("bmp", abs(height), width)  # a negative height: from the top down
 
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint, describe, replaced
+from towerpack.dataflow._datapoints import Datapoint, array_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, pipeline_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._stacking import empty_alike
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
@@ -190,6 +191,10 @@ class MosaicLayout:
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
             what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
             raise ConfigError(what, got=got, expected="one dtype and number of channels")
+        for index in self._per_box():
+            column = [array_of(self._part(dp, index), name_of(index)) for dp in datapoints]
+            changes = zip(datapoints, empty_alike(column), strict=True)
+            datapoints = [replaced(dp, {index: array}) for dp, array in changes]
         height, width = args.height_and_width(self.shape)
         canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
@@ -200,6 +205,9 @@ class MosaicLayout:
         ]
         changed: dict[Any, Any] = {self.image: canvas}
         for index, parts in zip(self._per_box(), zip(*rows, strict=True), strict=True):
+            if len({part.dtype for part in parts}) > 1:
+                what = f"{name_of(index)} of the parts of a mosaic differs in type."
+                raise ConfigError(what, got=", ".join(map(describe, parts)), expected="one dtype")
             changed[index] = np.concatenate(parts)
         return replaced(datapoints[0], changed)
 
@@ -225,7 +233,7 @@ class MosaicLayout:
         canvas[y0:y1, x0:x1] = transform.apply_image(image)
         if self.boxes is None:
             return []
-        boxes, *others = (np.asarray(self._part(datapoint, index)) for index in self._per_box())
+        boxes, *others = (datapoint[index] for index in self._per_box())
         moved = transform.apply_boxes(boxes)
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
         shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)

@@ -18,13 +18,14 @@ from towerpack.dataflow._flow import (
     Place,
     compile_flow,
     is_exact,
+    may_write_over,
     open_flow,
     prepared,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._reader import Reader, may_write_over
+from towerpack.dataflow.parallel._reader import Reader
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
@@ -192,7 +193,7 @@ class ReadStream(Stream):
     ) -> None:
         start, below = levels.begin(state)
         tally = Tally()
-        alone = replace(place, serial=True, workers=None, tally=tally)
+        alone = replace(place, serial=True, workers=None, tally=tally, kept=False)
         source = open_flow(levels.source, alone, epoch, below)
         self._state = source.state()
         self._total = place.tally or Tally()

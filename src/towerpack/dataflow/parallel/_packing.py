@@ -103,7 +103,7 @@ def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     kind = cast("type[Any]", type(first))
     if any(type(one) is not kind for one in values):
         return list(values)
-    if issubclass(kind, np.number):
+    if issubclass(kind, np.number) and first.dtype.kind != "m":  # units of durations may differ
         return np.array(values)
     if kind is not np.ndarray:
         return list(values)

@@ -194,9 +194,10 @@ class ProcessPool(Pool):
         large = sum(size for _, size in extents[:-1]) >= WORTH_LENDING
         if large and not self.must_copy():
             return to_rows(unpack(extents, self.slots.lend(slot), copy=False))
-        value = to_rows(unpack(extents, slot.bytes(), copy=True))
-        self.slots.give_back(slot)
-        return value
+        try:
+            return to_rows(unpack(extents, slot.bytes(), copy=True))
+        finally:
+            self.slots.give_back(slot)
 
     def cancel(self) -> None:
         for member in self.members:

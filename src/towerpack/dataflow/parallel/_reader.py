@@ -6,29 +6,18 @@ A generator may fill one array again and again, so whoever reads it ahead has to
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple, cast
+from typing import NamedTuple
 
-import numpy as np
-
-from towerpack.dataflow._datapoints import Datapoint, rebuild
-from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
+from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._stream import State, Stream, Tally
-from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
-from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
 
-_UNCHANGING: Final = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
-    - {np.void, np.object_}
-)
 _AHEAD = 256
-_CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 class Entry(NamedTuple):
@@ -93,7 +82,7 @@ class Reader(threading.Thread, WorkSource):
                 with self.at_source:
                     if not read:
                         read.append(next(self._stream))
-                    datapoint = own_copy(read[0], self._deep) if self._reused else read[0]
+                    datapoint = duplicate(read[0], deep=self._deep) if self._reused else read[0]
                     skipped = self._tally.skipped
                     entry = Entry(datapoint, self._stream.state(), skipped - counted)
             except StopIteration:
@@ -189,41 +178,3 @@ def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
                 kept_out.callback(thread.at_source.release)
                 resting.add(thread)
         yield resting
-
-
-def may_write_over(flow: DataFlow) -> bool:
-    """Whether datapoints come from iterating code of the user's, which may use memory again."""
-    if not is_exact(flow) or not is_ours(type(flow)):
-        return compile_flow(flow, Place(0, serial=True)) is None
-    iterates = isinstance(flow, (DataFromGenerator, DataFromIterable))
-    return iterates or any(map(may_write_over, inputs_of(flow)))
-
-
-def own_copy(value: Any, deep: bool, done: dict[int, Any] | None = None) -> Any:
-    """A datapoint in memory of its own: arrays, and what holds them, are copied.
-
-    Other objects if `deep`; for threads one might be what the program goes on with.
-    """
-    kind = cast("type[Any]", type(value))
-    if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
-        return value
-    done = {} if done is None else done
-    if id(value) in done:  # what is one object stays one
-        return done[id(value)]
-    if kind is np.ndarray and not value.dtype.hasobject:
-        made = value.copy(order="K")
-    elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
-        made = rebuild(value, [own_copy(one, deep, done) for one in value])
-    elif kind in _CONTAINERS:
-        made = done[id(value)] = value.copy()  # which it may hold itself
-        for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
-            made[key] = own_copy(one, deep, done)
-    elif issubclass(kind, memoryview):
-        made = np.array(value).data
-    else:
-        made = value
-        if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
-            with contextlib.suppress(Exception):  # it holds what cannot be copied
-                made = copy.deepcopy(value, done)
-    done[id(value)] = made
-    return made

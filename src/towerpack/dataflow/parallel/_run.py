@@ -13,6 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
+from towerpack.dataflow.parallel._messages import error_from
 from towerpack.dataflow.parallel._pool import QUEUED, IdlePools, Options
 from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
@@ -122,12 +123,19 @@ class Run:
                 self._deliver(unit)
 
     def _deliver(self, unit: Unit) -> list[Datapoint]:
+        rows: list[Datapoint] = []
+        if unit.finished:
+            try:
+                rows = self._pool.take(unit)
+            except Exception as error:  # noqa: BLE001  classes of the user's may not unpickle
+                what = f"What a worker made at {place_of(unit.work)} cannot be received"
+                fix = "return arrays, numbers, strings, and tuples, lists and dicts of them"
+                unit.finish(None, 0, error_from(error, what, fix=fix))
         if unit.error is not None and unit.finished == 0:
             error = unit.error
             unit.reset()  # should anybody ask again, it is done again
             self._pool.again.append(unit)
             raise error
-        rows = self._pool.take(unit)
         self.taken = unit.work
         if unit.error is None:
             self._order.remove(unit)

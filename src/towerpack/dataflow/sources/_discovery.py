@@ -1,186 +1,184 @@
-"""Which files of a folder are used, and why others are left out: one rule for all readers."""
+"""Find the files of a data set, and say why others are left out."""
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from towerpack._core.logs import get_logger
-from towerpack.dataflow.images._headers import MAGIC_BYTES, begins_like_image
+from towerpack.dataflow.images._headers import begins_like_image
 
-_LOG = get_logger(__name__)
+log = get_logger(__name__)
 
 IMAGE_EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-ANNOTATION_EXTENSIONS: Final = (".xml", ".txt", ".json")
 TEXT_EXTENSIONS: Final = (".txt", ".text", ".md", ".markdown", ".rst")
-
-# Files of cameras begin like a TIFF file, but OpenCV only finds a thumbnail in them.
-_RAW_EXTENSIONS: Final = (".dng", ".cr2", ".nef", ".arw", ".pef", ".srw")
-_HIDDEN_NAMES: Final = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
-_HIDDEN: Final = "hidden"
-_LOOP: Final = "a link to a folder that was read before or contains the link"
-_BESIDE: Final = "read by another reader"
-_TEXT_BYTES: Final = 1024
+HIDDEN: Final = "hidden"
+NO_IMAGE: Final = "not an image"
+NO_TEXT: Final = "not a text"
+_HEADER_BYTES = 32
+_LETTER = re.compile(r"\[[^]]*\]|[^\W\d_]")
 
 
 class LeftOut(NamedTuple):
     """A file or folder that is not used, and the reason."""
 
     file: str
-    why: str
+    reason: str
 
 
-Refusal = Callable[[str], str | None]
-"""Return the reason why a file cannot be used, or `None` if it can. It may raise `OSError`."""
+def is_image(file: str) -> bool:
+    """Return whether a file is an image by its extension, or by its first bytes.
+
+    A file with an image's extension is not opened: opening 100,000 files would take longer than
+    listing them. Decoding finds those that are damaged.
+    """
+    if file.lower().endswith(IMAGE_EXTENSIONS):
+        return True
+    try:
+        with open(file, "rb") as opened:
+            return begins_like_image(opened.read(_HEADER_BYTES))
+    except OSError:
+        return False  # The caller reports the file as left out.
 
 
-def not_an_image(file: str) -> str | None:
-    """Accept image files by a known extension, and others by their first bytes."""
-    name = file.lower()
-    if name.endswith(IMAGE_EXTENSIONS):
-        return None
-    if not name.endswith(_RAW_EXTENSIONS) and begins_like_image(_start(file, MAGIC_BYTES)):
-        return None
-    return "not a JPEG, PNG, WebP, GIF, BMP or TIFF file"
-
-
-def not_a_text(file: str) -> str | None:
-    """Accept text files by extension, and files without extension that contain no null bytes."""
-    extension = os.path.splitext(file)[1].lower()
-    if extension in TEXT_EXTENSIONS:
-        return None
-    if extension in ("", ".") and b"\0" not in _start(file, _TEXT_BYTES):
-        return None
-    return f"not a text file ({', '.join(TEXT_EXTENSIONS)}, or no extension)"
-
-
-def named(*extensions: str) -> Refusal:
-    """Accept files with one of these extensions, in lower case."""
-    why = f"not a file named *{', *'.join(extensions)}"
-    return lambda file: None if file.lower().endswith(extensions) else why
+def is_text(file: str) -> bool:
+    """Return whether a file's name has the extension of a text, or no extension."""
+    return os.path.splitext(file)[1].lower() in ("", *TEXT_EXTENSIONS)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether programs or operating systems leave such files without the user's knowledge."""
-    return name.startswith(".") or name.lower() in _HIDDEN_NAMES
+    """Return whether a file or folder belongs to a program, not to the data."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
-def discover(
-    folder: str | os.PathLike[str], refusal: Refusal, left_out: list[LeftOut]
-) -> Iterator[str]:
-    """Iterate over the files below a folder that are used, in the order of their names.
+class Discovery:
+    """Finds files of one kind in folders, and remembers which others are left out.
 
-    Links to folders are followed, but each folder is read only once. Links to a folder that
-    contains them are left out, like hidden files, broken links, pipes and devices.
+    Hidden files and folders are left out: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`. Links are
+    followed. A folder that was read before, or that contains the link to it, is left out.
 
     Args:
-        folder: Where to start.
-        refusal: Which files can be used.
-        left_out: Receives the other files and the reasons.
+        accepts: Returns whether the file of a path is of that kind.
+        otherwise: The reason if it is not.
+
+    Attributes:
+        left_out: Files and folders that are not used, in the order in which they were found.
     """
-    path = os.fspath(folder)
-    real = os.path.realpath(path)
-    return _walk(path, real, refusal, left_out, {real})
 
+    def __init__(self, accepts: Callable[[str], bool] = is_image, otherwise: str = NO_IMAGE):
+        self._accepts, self._otherwise = accepts, otherwise
+        self._above: set[tuple[int, int]] = set()
+        self._read: set[tuple[int, int]] = set()
+        self.left_out: list[LeftOut] = []
 
-def folders_in(root: str | os.PathLike[str], left_out: list[LeftOut], why: str) -> list[str]:
-    """Return the names of the folders in a folder, sorted. Files in it are left out for `why`."""
-    names: list[str] = []
-    real = os.path.realpath(root)
-    for entry in _entries(os.fspath(root)):
-        if is_hidden(entry.name):
-            left_out.append(LeftOut(entry.path, _HIDDEN))
-        elif entry.is_file(follow_symlinks=False) or not os.path.isdir(entry.path):
-            left_out.append(LeftOut(entry.path, why_not_read(entry.path) or why))
-        elif _contains(os.path.realpath(entry.path), real):
-            left_out.append(LeftOut(entry.path, _LOOP))
-        else:
-            names.append(entry.name)
-    return names
+    def files(self, folder: str | Path) -> Iterator[str]:
+        """Iterate over the files in a folder and in the folders below it, in order of names."""
+        self._above = {_identity(path) for path in Path(folder).resolve().parents}
+        self._read = set()
+        yield from self._walk(str(folder))
 
-
-def summary(left_out: Sequence[LeftOut]) -> str:
-    """Return how many files were left out for each reason, for messages."""
-    counts = Counter(one.why for one in left_out)
-    reasons = ", ".join(f"{count} {why}" for why, count in counts.most_common())
-    return f"{len(left_out)} files" + (f": {reasons}" if reasons else "")
-
-
-def log_left_out(folder: object, left_out: Sequence[LeftOut]) -> None:
-    """Log how many files were left out."""
-    if left_out:
-        _LOG.info("%s: left out %s", folder, summary(left_out))
-
-
-def files_in(
-    folder: str | os.PathLike[str], refusal: Refusal, beside: tuple[str, ...] = ()
-) -> list[str]:
-    """Return the files below a folder that are used, sorted. Log how many were left out.
-
-    Args:
-        folder: Where to start.
-        refusal: Which files can be used.
-        beside: Extensions of files that other readers use, which are not logged.
-    """
-    left_out: list[LeftOut] = []
-
-    def refusal_here(file: str) -> str | None:
-        why = refusal(file)
-        return _BESIDE if why and file.lower().endswith(beside) else why
-
-    files = sorted(discover(folder, refusal_here, left_out))
-    log_left_out(folder, [one for one in left_out if one.why != _BESIDE])
-    return files
-
-
-def _walk(
-    folder: str, real: str, refusal: Refusal, left_out: list[LeftOut], visited: set[str]
-) -> Iterator[str]:
-    try:
-        entries = _entries(folder)
-    except OSError as error:
-        left_out.append(LeftOut(folder, f"cannot be read: {error.strerror}"))
-        return
-    for entry in entries:
-        why = _HIDDEN if is_hidden(entry.name) else None
-        if why is None and not entry.is_file(follow_symlinks=False):
-            if os.path.isdir(entry.path):
-                target = os.path.realpath(entry.path)
-                if target not in visited and not _contains(target, real):
-                    visited.add(target)
-                    yield from _walk(entry.path, target, refusal, left_out, visited)
-                    continue
-                why = _LOOP
+    def folders(self, folder: str | Path) -> list[str]:
+        """Return the names of the folders in a folder, in order. Files in it are left out."""
+        path = Path(folder).resolve()
+        self._above = {_identity(each) for each in (path, *path.parents)}
+        names: list[str] = []
+        for entry in self._entries(str(folder)):
+            if not entry.is_dir():
+                reason = "not in a folder" if self._accepts(entry.path) else self._otherwise
+                self.left_out.append(LeftOut(entry.path, reason))
+            elif entry.is_symlink() and _identity(entry.path) in self._above:
+                self.left_out.append(LeftOut(entry.path, "a loop of links"))
             else:
-                why = why_not_read(entry.path)
+                names.append(entry.name)
+        return names
+
+    def by_class(self, folder: str | Path, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Iterate over the files of several folders in a folder, each with its folder's number."""
+        for number, name in enumerate(names):
+            path, is_empty = os.path.join(folder, name), True
+            for file in self.files(path):
+                is_empty = False
+                yield number, file
+            if is_empty:
+                self.left_out.append(LeftOut(path, "a class without files"))
+
+    def matching(self, folder: str | Path, pattern: str) -> list[str]:
+        """Return the files that a pattern such as `*.txt` matches, whatever their case."""
+        if os.path.isfile(os.path.join(folder, pattern)):
+            return [os.path.join(folder, pattern)]
+        letters = _LETTER.sub(
+            lambda m: m[0] if m[0][0] == "[" else f"[{m[0].lower()}{m[0].upper()}]", pattern
+        )
+        names = glob.glob(letters, root_dir=folder, recursive=True, include_hidden=True)
+        found: list[str] = []
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            if any(map(is_hidden, Path(name).parts)):
+                self.left_out.append(LeftOut(file, HIDDEN))
+            elif os.path.isfile(file):
+                found.append(file)
+            elif not os.path.exists(file):
+                self.left_out.append(LeftOut(file, "a link without target"))
+        return found
+
+    def report(self, source: object) -> None:
+        """Log how many files are left out, by reason. `source` names the data."""
+        counts = Counter(reason for _, reason in self.left_out)
+        if counts:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+            usual = HIDDEN, self._otherwise  # They need no warning.
+            first = next((one for one in self.left_out if one.reason not in usual), None)
+            text = f"{source}: left out {len(self.left_out)} files: {reasons}"
+            (log.info if first is None else log.warning)(
+                "%s%s", text, "" if first is None else f"; see {first.file}"
+            )
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        identity = _identity(folder)
+        if identity in self._above or identity in self._read:
+            loop = identity in self._above
+            reason = "a loop of links" if loop else "the same folder as an earlier one"
+            self.left_out.append(LeftOut(folder, reason))
+            return
+        self._read.add(identity)
+        self._above.add(identity)
+        for entry in self._entries(folder):
+            if entry.is_dir():
+                yield from self._walk(entry.path)
+            elif self._accepts(entry.path):
+                yield entry.path
+            else:
+                self.left_out.append(LeftOut(entry.path, self._otherwise))
+        self._above.remove(identity)
+
+    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        """Iterate over the visible files and folders in a folder, in order of names."""
         try:
-            why = why or refusal(entry.path)
+            with os.scandir(folder) as entries:
+                ordered = sorted(entries, key=attrgetter("name"))
         except OSError as error:
-            why = f"cannot be read: {error.strerror}"
-        if why is None:
-            yield entry.path
-        else:
-            left_out.append(LeftOut(entry.path, why))
+            self.left_out.append(LeftOut(folder, f"unreadable: {error.strerror}"))
+            return
+        for entry in ordered:
+            if is_hidden(entry.name):
+                self.left_out.append(LeftOut(entry.path, HIDDEN))
+            elif entry.is_symlink() and not os.path.exists(entry.path):
+                self.left_out.append(LeftOut(entry.path, "a link without target"))
+            elif entry.is_file() or entry.is_dir():
+                yield entry
+            else:
+                self.left_out.append(LeftOut(entry.path, "a pipe or a device"))
 
 
-def _contains(folder: str, other: str) -> bool:
-    return f"{other}{os.sep}".startswith(f"{folder.rstrip(os.sep)}{os.sep}")
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
-
-
-def why_not_read(path: str) -> str | None:
-    """Return why something that is no folder cannot be opened as a file."""
-    if os.path.isfile(path):
-        return None
-    return "a pipe or a device" if os.path.exists(path) else "a broken link"
-
-
-def _start(file: str, size: int) -> bytes:
-    with open(file, "rb") as opened:
-        return opened.read(size)
+def _identity(path: str | Path) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:  # No permission; `_entries` reports the folder.
+        return -1, hash(path)
+    return status.st_dev, status.st_ino

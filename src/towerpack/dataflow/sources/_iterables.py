@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._arguments import given
+from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._randomness import position_rng
@@ -30,6 +31,8 @@ class DataFromIterable(Stage):
         iterable: Not copied. An iterator or generator object is good for a single pass.
     """
 
+    runs_code = True
+
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
             raise ConfigError("DataFromIterable takes what can be iterated.", got=given(iterable))
@@ -43,10 +46,14 @@ class DataFromIterable(Stage):
         length = self.length()
         return "" if length is None else str(length)
 
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self._source, self.random)}"
+
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = place.key(self)
         begin = partial(self._start, key, epoch)
-        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
+        kept = place.kept and not isinstance(self._source, (list, tuple))
+        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state, kept)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
         if self._used:

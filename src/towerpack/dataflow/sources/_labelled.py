@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,23 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
-from towerpack.dataflow.sources._discovery import (
-    LeftOut,
-    discover,
-    folders_in,
-    log_left_out,
-    named,
-    not_an_image,
-    summary,
-)
+from towerpack.dataflow.sources._discovery import Discovery, LeftOut, is_image
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
-
-log = get_logger(__name__)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -36,9 +26,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
-    Classes are the folders in `root`, and images the files below them, in the order of their names.
-    Images are recognized by a usual extension in any case, or by their first bytes. Links to
-    folders are followed. Other files, hidden ones and broken links are left out and logged.
+    Classes are the folders in `root`. Images are the files in them and below that have an image's
+    extension (`.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.gif`, `.tif`, `.tiff`, in any case), or
+    that begin like an image. Hidden files, `__MACOSX` and other files are left out, counted and
+    logged. Links are followed; a folder that is reached twice within a class is read once.
 
     Contract: as `DataFromList`; as long as there are images.
 
@@ -47,15 +38,15 @@ class ImageFolder(FilesStage):
         channels: 3 for colour, 1 for grey.
         shuffle: Give every pass another order, as `ShuffleData` does.
         classes: These folders, labelled in this order; by default all, sorted.
-        extensions: Use only files with one of these extensions, in lower case.
+        extensions: Take the files with these extensions only, in lower case.
         max_pixels: Larger images are an error, before anything is allocated for them.
         seed: For the shuffle alone; by default the run's.
 
     Attributes:
         classes: Names of the classes; labels index them.
         labels: One for each image.
-        left_out: How many files were left out.
-        skipped: These files, as (file, why).
+        left_out: Number of files and folders that are left out.
+        left_out_files: Their names, with the reason for each.
 
     Raises:
         ConfigError: There is no such folder, no image in it, or a class is named twice.
@@ -77,39 +68,35 @@ class ImageFolder(FilesStage):
         self.root = Path(os.path.expanduser(path_of(root)))
         if not self.root.is_dir():
             raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
-        self.skipped: list[LeftOut] = []
-        found = folders_in(self.root, self.skipped, "not in the folder of a class")
+        endings = None if extensions is None else tuple(names_of(extensions))
+        discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
+        found = discovery.folders(self.root)
         self.classes = found if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
             raise ConfigError(what, got=", ".join(found))
-        refusal = not_an_image if extensions is None else named(*names_of(extensions))
         labels: list[int] = []
 
         def images() -> Iterator[str]:
-            for label, name in enumerate(self.classes):
-                for file in discover(os.path.join(self.root, name), refusal, self.skipped):
-                    labels.append(label)
-                    yield file
+            for label, file in discovery.by_class(self.root, self.classes):
+                labels.append(label)
+                yield file
 
         files = Strings(images())
         self.labels = np.array(labels, np.int64)
-        self.left_out = len(self.skipped)
+        self.left_out_files: list[LeftOut] = discovery.left_out
+        self.left_out = len(discovery.left_out)
         if not files:
             raise ConfigError(
                 f"There are no images in {self.root}.",
-                got=f"{len(self.classes)} folders, left out {summary(self.skipped)}",
+                got=f"{len(self.classes)} folders and {self.left_out} other files in them",
                 expected=f"{self.root}/<class>/<image>.jpg",
                 fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
-        log_left_out(self, self.skipped)
-        counts = np.bincount(self.labels, minlength=len(self.classes)).tolist()
-        empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]
-        if empty:
-            log.warning("%s: there are no images of %s", self, ", ".join(empty))
+        discovery.report(self)
 
     def arguments(self) -> str:
         return self.root.name
@@ -249,3 +236,7 @@ def _class_names(classes: Sequence[str]) -> list[str]:
             "A class is named twice, or is no name.", got=f"{names!r:.200}", expected="strings"
         )
     return names
+
+
+def _ends_with(file: str, endings: tuple[str, ...]) -> bool:
+    return file.lower().endswith(endings)

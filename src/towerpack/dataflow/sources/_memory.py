@@ -18,6 +18,7 @@ from towerpack.dataflow._datapoints import (
     Columns,
     Datapoint,
     Positions,
+    array_of,
     as_ints,
     duplicate,
     keys_of,
@@ -139,7 +140,7 @@ class DataFromArrays(Stage):
             data = dict(cast("Mapping[Hashable, Any]", arrays[0]))
         elif len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
             data = cast("Datapoint", arrays[0])
-        self._held = HeldArrays(rebuild(data, [np.asarray(array) for array in values_of(data)]))
+        self._held = HeldArrays(rebuild(data, [array_of(a, "An array") for a in values_of(data)]))
         shapes = {name_of(k): a.shape for k, a in zip(keys_of(data), self.arrays, strict=True)}
         if () in shapes.values() or len({shape[:1] for shape in shapes.values()}) != 1:
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Wrapper, compile_flow, length_of, open_flow
@@ -54,7 +55,7 @@ class WindowStage(PlannedStage):
         """What is done to each window of a pass."""
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        below = place.kept_in_order() if self.reads_again else place
+        below = place.kept_in_order() if self.reads_again else replace(place, kept=True)
         inner = open_flow(self.ds, below, epoch, inner_state(state))
         transform = self.transform(place, epoch)
         return WindowStream(inner, self.window_size, transform, state, place.tally)

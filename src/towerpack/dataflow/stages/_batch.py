@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
@@ -111,12 +112,17 @@ class Collate:
     def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
         if isinstance(block, Columns):
             values = values_of(block.data)
-            if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
+            if self.stack == "array" and all(map(_stacks_alike, values)):
                 return block.data
             block = to_rows(block)
         if self.stack == "list":
             return list_rows(block)
         return stack_rows(block, self.pad, self.allocate, lender)
+
+
+def _stacks_alike(column: NDArray[Any]) -> bool:
+    """Whether a column is what a stack of its rows would be: scalars have native byte order."""
+    return column.dtype.kind not in "OSU" and (column.ndim > 1 or column.dtype.isnative)
 
 
 @dataclass(eq=False)

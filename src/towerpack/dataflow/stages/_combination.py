@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import (
@@ -43,7 +45,7 @@ Locate = Callable[[int, Array], tuple[Array, Array]]
 _BLOCK = 256  # positions that are located at once
 
 
-class Combination(Stage):
+class Combination(KeepsArguments, Stage):
     """Base of stages that read several flows, one or more."""
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
@@ -205,7 +207,8 @@ class JoinData(Combination):
         return JoinNode(nodes)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return JoinStream(self.open_inputs(place, epoch, state), strict=self.strict)
+        inputs = self.open_inputs(replace(place, kept=True), epoch, state)
+        return JoinStream(inputs, strict=self.strict)
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
-
 from towerpack._core.errors import ConfigError, MapError
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
     Datapoint,
     Positions,
+    array_of,
     as_ints,
     copied,
     describe_datapoint,
@@ -263,7 +262,7 @@ class BlockMapper:
                 f"{name} returned a {type(result).__name__} for {_where(epoch, positions)}.",
                 expected="a tuple, list or dict of stacked components",
             )
-        columns = [np.asarray(column) for column in values_of(result)]
+        columns = [array_of(column, f"A component from {name}") for column in values_of(result)]
         for column in columns:  # `any` takes twice as long
             if column.ndim == 0 or len(column) != size:
                 raise MapError(

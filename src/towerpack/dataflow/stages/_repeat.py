@@ -92,7 +92,7 @@ class FixedSizeData(PlannedStage):
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
         # What is left of the last pass of each seed and place: the next need not read up to there.
-        self._waiting: dict[tuple[int, str], Waiting] = {}
+        self._waiting: dict[tuple[int, str, bool], Waiting] = {}
 
     def length(self) -> Length:
         return self.size
@@ -228,7 +228,7 @@ class FixedStream(Stream):
     def __init__(
         self,
         flow: FixedSizeData,
-        waiting: dict[tuple[int, str], Waiting],
+        waiting: dict[tuple[int, str, bool], Waiting],
         place: Place,
         epoch: int,
         state: State,
@@ -241,7 +241,7 @@ class FixedStream(Stream):
         # The stream may go over to the next pass, whose tally is another one.
         self._total = place.tally or Tally()
         self._counted = self._done = self._skip = 0
-        left = waiting.pop((place.seed, place.branch), None) if state is None else None
+        left = waiting.pop((place.seed, place.branch, place.kept), None) if state is None else None
         if left is not None and left.epoch == epoch:
             _, self._passes, self._tally = left
             self._counted = self._tally.skipped
@@ -275,7 +275,8 @@ class FixedStream(Stream):
         self._end = self.state()
         if self._flow.keep_state:
             left = Waiting(self._epoch + 1, self._passes, self._tally)
-            self._waiting[self._place.seed, self._place.branch] = left
+            place = self._place
+            self._waiting[place.seed, place.branch, place.kept] = left
         else:
             self._passes.close()
         raise StopIteration

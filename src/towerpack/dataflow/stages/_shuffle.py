@@ -74,6 +74,7 @@ class LocallyShuffleData(WindowStage):
     """
 
     structural = True
+    without_effect = ("shuffle_interval",)
 
     def __init__(
         self,

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 
-from towerpack import BatchError, ConfigError
+from towerpack import BatchError, ConfigError, FormatError
 from towerpack.dataflow import DataFromGenerator, DataFromList, RepeatedData
 from towerpack.dataflow.formats import (
     HDF5Data,
     HDF5Serializer,
+    LMDBData,
     LMDBSerializer,
     NumpySerializer,
     TarSerializer,
@@ -127,3 +131,42 @@ def test_what_does_not_stack_can_be_stored_as_it_is_told(tmp_path: Path, save: A
         fix = caught.value.fix or ""
         assert "LMDBSerializer or TFRecordSerializer" in fix
         assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
+
+
+@pytest.mark.parametrize("format", ["wire", "example", "pickle"])
+@pytest.mark.parametrize("serializer", [LMDBSerializer, TFRecordSerializer])
+def test_none_is_refused_before_it_is_written(tmp_path: Path, serializer: Any, format: Any) -> None:
+    for rows in ([None], [{"a": 1}, None]):
+        with pytest.raises(ConfigError, match="None is no datapoint"):
+            serializer.save(DataFromList(rows), tmp_path / "a", format=format)
+    assert not list(tmp_path.iterdir())
+
+
+WRITER = """
+import sys, h5py
+with h5py.File(sys.argv[1], "r+"):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_that_is_open_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:
+    HDF5Serializer.save(DataFromList([(1,)]), tmp_path / "a.h5", ["x"])
+    LMDBSerializer.save(DataFromList([(1,)]), tmp_path / "a.lmdb")
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "a.h5")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == b"open\n"
+        with pytest.raises(FormatError, match="close the file where it is open") as told:
+            HDF5Data(tmp_path / "a.h5", ["x"])
+        assert "damaged" not in str(told.value)
+        writer.communicate()
+    with (
+        lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True),
+        pytest.raises(FormatError, match="close the file where it is open"),
+    ):
+        LMDBData(tmp_path / "a.lmdb")
+    assert len(HDF5Data(tmp_path / "a.h5", ["x"])) == len(LMDBData(tmp_path / "a.lmdb")) == 1
+    (tmp_path / "b").write_bytes(b"?" * 9999)
+    for read in (LMDBData, lambda path: HDF5Data(path, ["x"])):
+        with pytest.raises(FormatError, match="damaged"):
+            read(tmp_path / "b")

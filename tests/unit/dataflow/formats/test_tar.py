@@ -228,3 +228,63 @@ def test_a_member_no_compression_can_hold(tmp_path: Path, monkeypatch: pytest.Mo
     path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(5_000_000)}, "w:bz2")
     with pytest.raises(FormatError, match=r"claims 5,000,000 bytes"):
         list(TarData(path))
+
+
+def write_members(path: Path, names: list[str], mode: Any = "w") -> Path:
+    with tarfile.open(path, mode) as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.jpg", "b.jpg", "a.cls", "b.cls"],
+        ["a.jpg", "a.cls", "b.jpg", "b.cls", "a.json"],
+        ["a/1.jpg", "a/2.jpg", "a/1.seg.png"],
+    ],
+)
+def test_files_of_a_stem_that_lie_apart_are_refused(
+    tmp_path: Path, names: list[str], mode: str
+) -> None:
+    path = write_members(tmp_path / "a.tar", names, mode)
+    with pytest.raises(FormatError, match="in several places"):
+        list(TarData(path))
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_stem_that_comes_again_with_all_of_its_files(tmp_path: Path, mode: str) -> None:
+    path = write_members(tmp_path / "a.tar", ["a.jpg", "a.cls", "b.cls", "a.jpg", "a.cls"], mode)
+    assert [dp["__key__"] for dp in TarData(path)] == ["a", "b", "a"]
+
+
+def shards(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_fewer_shards_replace_all_of_the_older_ones(tmp_path: Path) -> None:
+    pattern = tmp_path / "train-%03d.tar"
+    rows = [{"cls": i} for i in range(9)]
+    TarSerializer.save(DataFromList(rows), pattern, datapoints_per_file=2)
+    (tmp_path / "train-other.tar").write_bytes(b"mine")
+    saved = TarSerializer.save(DataFromList(rows), pattern, datapoints_per_file=4)
+    assert shards(tmp_path) == [*(path.name for path in saved), "train-other.tar"]
+    found = TarSerializer.load(tmp_path / "train-0*.tar")
+    assert [dp["cls"] for dp in found] == list(range(9))
+
+
+def test_a_writer_that_fails_leaves_older_shards_as_they_were(tmp_path: Path) -> None:
+    pattern = tmp_path / "train-%d.tar"
+    bad = DataFromList([{"cls": i} for i in range(5)] + [{"cls": "no number"}])
+    with pytest.raises(ConfigError, match="cannot be written"):
+        TarSerializer.save(bad, pattern, datapoints_per_file=2)
+    assert shards(tmp_path) == []
+    TarSerializer.save(DataFromList([{"cls": 7}] * 9), pattern, datapoints_per_file=2)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match="cannot be written"):
+        TarSerializer.save(bad, pattern, datapoints_per_file=2)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -6,6 +6,7 @@ import collections
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,22 +15,38 @@ import pytest
 from shared_workers import shared_workers
 from towerpack import DataFlowError
 from towerpack.dataflow import (
+    BatchByLength,
     BatchData,
+    BatchDataByShape,
+    CacheData,
     ConcatData,
     DataFlow,
     DataFromGenerator,
     DataFromIterable,
     DataFromList,
+    DiskCacheData,
     FilterData,
     FixedSizeData,
+    HDF5Serializer,
+    JoinData,
+    LMDBSerializer,
+    LocallyShuffleData,
     MapData,
+    MixData,
     MultiThreadMapData,
+    NumpySerializer,
     PrefetchData,
     ProxyDataFlow,
     RepeatedData,
+    RepeatedDataPoint,
     SelectComponent,
+    ShardData,
+    ShardRows,
+    TarSerializer,
+    TFRecordSerializer,
 )
-from towerpack.dataflow.parallel._reader import may_write_over, own_copy
+from towerpack.dataflow._datapoints import duplicate
+from towerpack.dataflow._flow import may_write_over
 
 COUNT = 40
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
@@ -131,6 +148,78 @@ def objects(frame: Any) -> Any:
     return array
 
 
+KEEPING: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "batches": lambda ds: BatchData(ds, 5),
+    "batches, prefetched": lambda ds: PrefetchData(BatchData(ds, 5), num_proc=1),
+    "batches of lists": lambda ds: BatchData(ds, 5, stack="list"),
+    "batches by shape": lambda ds: BatchDataByShape(ds, 5, 0),
+    "batches by length": lambda ds: BatchByLength(ds, 5, [3], pad=0),
+    "batches of maps": lambda ds: BatchData(MapData(ds, same), 5),
+    "batches of a shard": lambda ds: ShardData(BatchData(ds, 5), 1, 0),
+    "rows of batches": lambda ds: ShardRows(BatchData(ds, 5), 1, 0),
+    "vectorized map": lambda ds: MapData(ds, same, batched=True),
+    "shuffle": lambda ds: LocallyShuffleData(ds, 8),
+    "shuffle, reused": lambda ds: LocallyShuffleData(ds, 8, 2),
+    "cache": CacheData,
+    "cache, shuffled": lambda ds: CacheData(ds, shuffle=True),
+    "second pass of a cache": lambda ds: RepeatedData(CacheData(ds), 2),
+    "repeated datapoints": lambda ds: RepeatedDataPoint(ds, 2),
+    "shard": lambda ds: ConcatData([ShardData(ds, 4, i) for i in range(4)]),
+    "fixed size": lambda ds: BatchData(FixedSizeData(ds, COUNT), 5),
+    "mixed": lambda ds: BatchData(MixData([ds, ds], [1, 1]), 5),
+    "joined with itself": lambda ds: JoinData(
+        [ds, MapData(FilterData(RepeatedData(ds, 2), lambda dp: dp[1] > 0), lambda dp: dp[:0])]
+    ),
+    "below a flow of the user's": lambda ds: BatchData(ProxyDataFlow(ds), 5),
+}
+
+
+class OneBuffer(DataFlow):
+    """Shares one array among all of its passes."""
+
+    def __init__(self) -> None:
+        self.frame = np.zeros((2, 2), np.uint8)
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(COUNT):
+            self.frame[:] = i
+            yield (self.frame, i)
+
+
+@pytest.mark.parametrize("make", [Camera, OneBuffer, lambda: DataFromGenerator(shots)])
+@pytest.mark.parametrize("name", KEEPING)
+def test_every_stage_that_keeps_datapoints(
+    name: str, make: Callable[[], DataFlow], tmp_path: Path
+) -> None:
+    found: list[tuple[int, int]] = []
+    for dp in KEEPING[name](make()).iterate(seed=3):
+        frames, labels = np.reshape(dp[0], (-1, 4))[:, -1], np.reshape(dp[1], -1)
+        found += zip(frames.tolist(), labels.tolist(), strict=True)
+    assert len(found) in (COUNT, 2 * COUNT)
+    assert {label for _, label in found} == set(range(COUNT))
+    assert all(frame == label for frame, label in found)
+
+
+@pytest.mark.parametrize("make", [Camera, lambda: DataFromGenerator(shots)])
+def test_every_writer(make: Callable[[], DataFlow], tmp_path: Path) -> None:
+    NumpySerializer.save(make(), tmp_path / "a.npz")
+    HDF5Serializer.save(make(), tmp_path / "a.h5", ["frame", "label"])
+    LMDBSerializer.save(make(), tmp_path / "a.lmdb")
+    TFRecordSerializer.save(make(), tmp_path / "a.tfrecord")
+    TarSerializer.save(MapData(make(), lambda dp: {"npy": dp[0], "cls": dp[1]}), tmp_path / "a.tar")
+    read = [
+        NumpySerializer.load(tmp_path / "a.npz", shuffle=False),
+        HDF5Serializer.load(tmp_path / "a.h5", ["frame", "label"], shuffle=False),
+        LMDBSerializer.load(tmp_path / "a.lmdb", shuffle=False),
+        TFRecordSerializer.load(tmp_path / "a.tfrecord"),
+        MapData(TarSerializer.load(tmp_path / "a.tar"), lambda dp: (dp["npy"], dp["cls"])),
+        DiskCacheData(make(), tmp_path / "cache"),
+    ]
+    for flow in read:
+        for _ in range(2):
+            assert [int(dp[0].max()) for dp in flow] == list(range(COUNT)), flow
+
+
 KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "array": (lambda a: a, lambda dp: dp),
     "tuple": (lambda a: (a, 1), lambda dp: dp[0]),
@@ -188,20 +277,20 @@ class Lines(list[str]):
 @pytest.mark.parametrize("one", [Lines("ab"), Mine([3])])
 def test_objects_of_the_users_stay_for_threads(one: Any) -> None:
     for deep in (False, True):
-        ((made, number),) = own_copy({"a": (one, 1)}, deep).values()
+        ((made, number),) = duplicate({"a": (one, 1)}, deep=deep).values()
         assert (type(made), made, number) == (type(one), one, 1)
         assert (made is one) is not deep
 
 
 def test_what_is_one_object_stays_one() -> None:
     frame, names = np.zeros(3), ["a"]
-    made = own_copy({"a": frame, "b": [frame, names, names]}, deep=False)
+    made = duplicate({"a": frame, "b": [frame, names, names]}, deep=False)
     assert made["a"] is made["b"][0]
     assert made["a"] is not frame
     assert made["b"][1] is made["b"][2]
     assert made["b"][1] is not names
     ring: list[Any] = [frame]
     ring.append(ring)
-    made = own_copy(ring, deep=False)
+    made = duplicate(ring, deep=False)
     assert made is not ring
     assert made[1] is made

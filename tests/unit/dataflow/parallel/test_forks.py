@@ -85,14 +85,18 @@ def inner():
     yield from PrefetchData(DataFromList([(1,), (2,)]), num_proc=1, start="fork")
 _launch._REST_S = 1000
 refused(PrefetchData(MapData(DataFromGenerator(inner), lambda dp: dp), num_proc=1))
+inside = threading.Event()
 def hangs():
     yield (0,)
+    inside.set()
     threading.Event().wait()
 _launch._REST_S = 0.2
-flow = MapData(DataFromGenerator(hangs), lambda dp: dp)
-first = PrefetchData(flow, num_proc=1, start="fork").iterate(seed=0)
+first = PrefetchData(
+    MapData(DataFromGenerator(hangs), lambda dp: dp), num_proc=1, start="fork"
+).iterate(seed=0)
 print(next(first))
-refused(PrefetchData(flow, num_proc=1, start="fork"))
+inside.wait()  # Until then the thread is outside of its source, and a fork is safe.
+refused(PrefetchData(DataFromList([(1,)]), num_proc=1, start="fork"))
 first.close()
 """)
     assert said.count("2 threads run") == 2

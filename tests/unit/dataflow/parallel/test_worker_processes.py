@@ -21,7 +21,7 @@ import pytest
 from processes import children_of, memory_files, wait_until
 from small_flows import numbers
 from towerpack import DataFlowError, WorkerError
-from towerpack.dataflow import BatchData, MapData, PrefetchData
+from towerpack.dataflow import BatchData, DataFromGenerator, DataFromList, MapData, PrefetchData
 from towerpack.dataflow.testing import same_datapoints
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
@@ -209,3 +209,28 @@ def test_stalls_are_reported(
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
     assert any("position 3" in text and "hangs" in text for text in reports), reports
+
+
+class Unreadable:
+    """Pickles, and does not unpickle."""
+
+    def __reduce__(self) -> Any:
+        return float, ("not a number",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [lambda n: DataFromList([*range(n)]), lambda n: DataFromGenerator(lambda: iter(range(n)))],
+)
+def test_what_does_not_unpickle_is_an_error_each_time(source: Any) -> None:
+    bad = MapData(source(9), lambda i: Unreadable() if i == 4 else (i, np.zeros(1000)))
+    with PrefetchData(bad, num_proc=1, backend="process").iterate(seed=0) as iterator:
+        found: list[int] = []
+        for _ in range(3):
+            with pytest.raises(DataFlowError, match="cannot be received: ValueError"):
+                found.extend(dp[0] for dp in iterator)
+        assert found == list(range(len(found))) and len(found) <= 4
+        state = iterator.state()
+    good = MapData(source(9), lambda i: (i, np.zeros(1000)))
+    rest = PrefetchData(good, num_proc=1, backend="process").iterate(state=state)
+    assert [dp[0] for dp in rest] == list(range(len(found), 9))

@@ -1,129 +1,142 @@
-"""Which files of a folder are used, and that every other file is told with its reason."""
+"""Which files of a folder are used: one rule for every reader of folders."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from towerpack import ConfigError
+from towerpack.apps._inputter import _files
+from towerpack.apps._pictures import pictures_in
+from towerpack.apps.style_transfer import DataConfig as StyleData
+from towerpack.apps.style_transfer import make_inputter as style
+from towerpack.apps.text_classification import DataConfig as TextData
+from towerpack.apps.text_classification._files import read_folder
 from towerpack.dataflow import ImageFolder
-from towerpack.dataflow.sources._discovery import (
-    LeftOut,
-    Refusal,
-    discover,
-    is_hidden,
-    not_a_text,
-    not_an_image,
-    summary,
-)
+from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+ODD_NAMES = ("1.jfif", "2.JPG", "3.jpe", "4", "5.Png", "6.dat", "sub/7.jpeg", "sub/deep/8.TIFF")
+FORMATS = {".jfif": "jpeg", ".jpe": "jpeg", "": "png", ".dat": "webp"}
 
 
-def found(root: Path, refusal: Refusal) -> tuple[list[str], dict[str, str]]:
-    """Names of the files used, and the reasons for the others, below a folder."""
-    left_out: list[LeftOut] = []
-    used = [os.path.relpath(file, root) for file in discover(root, refusal, left_out)]
-    return used, {os.path.relpath(file, root): why for file, why in left_out}
+def fill(folder: Path, names: tuple[str, ...] = ODD_NAMES) -> None:
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(np.full((6, 7, 3), 9, np.uint8))
+        image.save(file, format=FORMATS.get(file.suffix))
 
 
-@pytest.mark.parametrize("name", ["a.jfif", "a", "a.JPG_large", "a.txt", "a.b"])
-@pytest.mark.parametrize("kind", FORMATS)
-def test_images_are_recognized_by_their_first_bytes(tmp_path: Path, kind: str, name: str) -> None:
-    Image.new("RGB", (5, 4)).save(tmp_path / name, kind)
-    assert found(tmp_path, not_an_image) == ([name], {})
+def litter(folder: Path, picture: Path, ending: str) -> None:
+    """Add what must not be used: hidden files, links without target, loops, other files."""
+    for name in (
+        f"._1{ending}",
+        f".x{ending}",
+        f".ipynb_checkpoints/1{ending}",
+        f"__MACOSX/1{ending}",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(picture.read_bytes())
+    (folder / f"gone{ending}").symlink_to(folder / "nowhere")
+    (folder / f"itself{ending}").symlink_to(folder / f"itself{ending}")
+    (folder / "loop").symlink_to(folder)
+    os.mkfifo(folder / f"pipe{ending}")
+    (folder / "table.csv").write_text("BM, GIF and RIFF are no pictures")
+    (folder / "bmp.cfg").write_text("BM" + "a text that begins like a bitmap" * 3)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"BMW makes cars, and they are long", b"RIFF\0\0\0\0WAVEfmt ", b"%PDF-1.4"]
-)
-def test_other_files_are_left_out_with_the_reason(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a").write_bytes(content)
-    used, left_out = found(tmp_path, not_an_image)
-    assert not used and left_out["a"].startswith("not a JPEG")
-    Image.new("RGB", (5, 4)).save(tmp_path / "raw.CR2", "TIFF")
-    assert "raw.CR2" in found(tmp_path, not_an_image)[1]
+def of_image_folder(root: Path) -> list[str]:
+    return list(ImageFolder(root, decode=False).files)
 
 
-def test_texts_are_recognized_by_their_names(tmp_path: Path) -> None:
-    texts = ["1.TXT", "2.md", "3.Text", "4", "5.", "6.RST"]
-    for name in (*texts, "a.html", "b.py"):
-        (tmp_path / name).write_text("a text")
-    (tmp_path / "binary").write_bytes(b"\0\1")
-    used, left_out = found(tmp_path, not_a_text)
-    assert used == texts and set(left_out) == {"a.html", "b.py", "binary"}
+def of_style(root: Path) -> list[str]:
+    return style(StyleData(path=str(root), validation=0)).parts["train"]
 
 
-@pytest.mark.parametrize(
-    "name", [".a.jpg", "._a.jpg", ".ipynb_checkpoints/a.jpg", "__MACOSX/a.jpg", "Thumbs.db",
-             "desktop.ini", "x/.hidden/a.jpg", "DESKTOP.INI"]
-)  # fmt: skip
-@pytest.mark.parametrize("refusal", [not_an_image, not_a_text, lambda _: None])
-def test_hidden_files_are_counted_but_not_used(tmp_path: Path, name: str, refusal: Refusal) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(b"\xff\xd8\xff")
-    used, left_out = found(tmp_path, refusal)
-    assert not used and list(left_out.values()) == ["hidden"]
-    assert any(is_hidden(part) for part in Path(name).parts)
+READERS: list[Callable[[Path], list[str]]] = [
+    of_image_folder,
+    of_style,
+    pictures_in,
+    lambda root: list(_files([str(root)], IMAGE_EXTENSIONS)),
+]
 
 
-def test_links_are_followed_once(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere/deep").mkdir(parents=True)
-    (tmp_path / "root/a").mkdir(parents=True)
-    for name in ("elsewhere/1.png", "elsewhere/deep/2.png", "root/a/3.png"):
-        (tmp_path / name).write_bytes(b"")
-    links: dict[str, str | Path] = {
-        "file.png": tmp_path / "elsewhere/1.png",
-        "folder": tmp_path / "elsewhere",
-        "folder-again": tmp_path / "elsewhere/deep",
-        "gone": tmp_path / "no such file",
-        "gone.png": "no such file.png",
-        "itself": "itself",
-        "up": "..",
-        "far-up": tmp_path,
-        "device.png": os.devnull,
-    }
-    for name, target in links.items():
-        (tmp_path / "root/a" / name).symlink_to(target)
-    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "root/a")
-    os.mkfifo(tmp_path / "root/a/pipe.png")
-    used, left_out = found(tmp_path / "root/a", not_an_image)
-    assert used == ["3.png", "file.png", "folder/1.png", "folder/deep/2.png"]
-    broken, loop, other = "a broken link", "a link to a folder", "a pipe or a device"
-    expected = {
-        "device.png": other, "far-up": loop, "folder-again": loop, "folder/back": loop,
-        "gone": broken, "gone.png": broken, "itself": broken, "pipe.png": other, "up": loop,
-    }  # fmt: skip
-    assert set(left_out) == set(expected)
-    assert all(why.startswith(expected[name]) for name, why in left_out.items())
-
-
-def test_every_file_is_used_or_left_out(tmp_path: Path) -> None:
-    for i, name in enumerate(("x/1.jpg", "x/y/2.PNG", "x/y/n.csv", "x/._1.jpg", "z.txt", "w")):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(bytes(i))
-    refusals: tuple[Callable[[str], str | None], ...] = (not_an_image, not_a_text)
-    for refusal in refusals:
-        used, left_out = found(tmp_path, refusal)
-        files = {os.path.relpath(path, tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-        assert {*used, *left_out} == files and len(used) + len(left_out) == len(files)
-
-
-def test_a_class_does_not_disappear(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Pictures with unusual names are used; a class without pictures is named in a warning."""
-    for name in ("cat/1.jpg", "emu/1.jfif", "emu/2", "fox/page.html", "loose.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (5, 4)).save(tmp_path / name, "JPEG" if "page" not in name else "PPM")
-    (tmp_path / "gnu").symlink_to(tmp_path / "no such folder")
-    (tmp_path / "all").symlink_to(tmp_path)
+@pytest.mark.parametrize("read", READERS)
+def test_pictures_by_content_in_every_reader(
+    read: Callable[[Path], list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "root"
+    for name in ("cat", "emu"):
+        fill(root / name)
+        litter(root / name, root / name / "2.JPG", ".jpg")
+    fill(tmp_path / "elsewhere", ("9.png",))
+    (root / "emu/linked").symlink_to(tmp_path / "elsewhere")
+    (root / "emu/again").symlink_to(tmp_path / "elsewhere")
     with caplog.at_level("INFO"):
-        folder = ImageFolder(tmp_path)
-    assert folder.classes == ["cat", "emu", "fox"] and folder.labels.tolist() == [0, 1, 1]
-    assert "there are no images of fox" in caplog.text
-    skipped = {Path(file).name: why for file, why in folder.skipped}
-    assert skipped["gnu"] == "a broken link" and skipped["all"].startswith("a link")
-    assert skipped["loose.png"] == "not in the folder of a class" and folder.left_out == 4
-    assert summary(folder.skipped) in caplog.text
+        files = [Path(file).relative_to(root) for file in read(root)]
+    assert Counter(file.parts[0] for file in files) == {"cat": 8, "emu": 9}
+    assert {str(Path(*file.parts[1:])) for file in files} == {*ODD_NAMES, "again/9.png"}
+    for reason in ("8 hidden", "4 a link without target", "2 a loop of links", "2 a pipe"):
+        assert reason in caplog.text
+
+
+def test_left_out_files_of_an_image_folder(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(root / "cat")
+    fill(root, ("loose.png",))
+    (root / "self").symlink_to(root)
+    litter(root / "cat", root / "cat/2.JPG", ".jpg")
+    ds = ImageFolder(root)
+    assert ds.classes == ["cat"] and len(ds.left_out_files) == ds.left_out == 12
+    reasons = {Path(file).name: reason for file, reason in ds.left_out_files}
+    assert reasons["loose.png"] == "not in a folder" and reasons["self"] == "a loop of links"
+    with pytest.raises(ConfigError, match="no images"):
+        ImageFolder(root, extensions=(".gif",))
+
+
+def test_texts_by_name(tmp_path: Path) -> None:
+    """Texts are found whatever their case and depth, with their classes."""
+    for name in ("a/1.TXT", "b/x/2.Md", "c/3", "d/4.text", "unsup/5.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("words")
+    litter(tmp_path / "a", tmp_path / "a/1.TXT", ".txt")
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints/1.txt").write_text("words")
+    examples = list(read_folder(tmp_path, TextData(inputter="folder")))
+    assert [label for _, label, _ in examples] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("names", [("Train", "TEST"), ("train", "Valid", "tESt")])
+def test_splits_in_any_case(names: tuple[str, ...], tmp_path: Path) -> None:
+    from towerpack.apps.classification import DataConfig, make_inputter
+
+    for split in names:
+        for label in "ab":
+            fill(tmp_path / split / label, ("1.png", "2.png"))
+    inputter = make_inputter(DataConfig(inputter="folder", path=str(tmp_path), validation=0))
+    assert inputter.class_names == ["a", "b"] and set(inputter.parts) >= {"train", "test"}
+    assert inputter.row_names("train")[0] == f"{names[0]}/a/1.png"
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
+    from towerpack.apps.classification import DataConfig, make_inputter
+
+    for label in ("train", "bus", "car"):
+        fill(tmp_path / label, ("1.png", "2.png", "3.png"))
+    inputter = make_inputter(DataConfig(inputter="folder", path=str(tmp_path)))
+    assert inputter.class_names == ["bus", "car", "train"]
+
+
+def test_inference_reads_the_texts_of_a_folder(tmp_path: Path) -> None:
+    from towerpack.apps._text import text_sources
+
+    for name in ("a.TXT", "in/b.md", "c.csv", ".hidden.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"of {name}\nmore\n")
+    assert text_sources([str(tmp_path)]) == ["of a.TXT", "more", "of in/b.md", "more"]

@@ -1,0 +1,493 @@
+"""Import a folder of data: check the files, list them and write a recipe to train on."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import itertools
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.progress import track
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
+from towerpack._core.files import replace_file
+from towerpack._core.tables import lines_of, read_text
+from towerpack.apps._application import find_recipe
+from towerpack.apps._layouts import Layout, recognized
+from towerpack.apps._splits import has_splits, held_out, matching, parted, relative_name
+from towerpack.dataflow.sources._discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
+
+_SPLITS = ("train", "val", "test")
+_LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for
+_BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
+_FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
+_DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
+_FEW = 2000  # pictures to train on
+_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
+# Both data sets are in files of the same names; the first labels tell them apart.
+_FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
+
+_CIFAR = (
+    ("cifar10", "cifar-10-batches-bin", "data_batch_1.bin"),
+    ("cifar100", "cifar-100-binary", "train.bin"),
+)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    file: str
+    height: int
+    width: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A file that is broken, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass
+class Imported:
+    """Result of an import.
+
+    Attributes:
+        recipe: Path of the recipe.
+        task: Name of the application that the recipe is of.
+        data: Section `data` of the recipe.
+        used: Number of files of each class in each split. A file may have several classes.
+        counts: Number of files, or texts of a table, in each split.
+        bad: Name of each file that is broken, and why.
+        left_out: Name of each file that is not used, and why.
+        small_classes: Classes with no or one file.
+        identical: Names of files with the same content that lie in different splits.
+        advice: Sentences for the user.
+    """
+
+    recipe: Path
+    task: str = "classification"
+    data: dict[str, Any] = field(default_factory=dict)
+    used: dict[str, dict[str, int]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    bad: list[Bad] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    small_classes: dict[str, int] = field(default_factory=dict)
+    identical: list[list[str]] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the inventory as plain values."""
+        by_reason: dict[str, list[str]] = {}
+        for file, reason in self.left_out:
+            by_reason.setdefault(reason, []).append(file)
+        return {
+            "recipe": str(self.recipe),
+            "task": self.task,
+            "pictures": self.counts,
+            "used": self.used,
+            "left_out": by_reason,
+            "bad": [{"file": one.file, "why": one.why} for one in self.bad],
+            "small_classes": self.small_classes,
+            "identical": self.identical,
+        }
+
+
+def import_data(
+    folder: Path, out: Path | None = None, *, split: float = 0.8, overwrite: bool = False
+) -> Imported:
+    """Check the files of a folder, list them and write a recipe. Copies no data.
+
+    Args:
+        folder: Folder of the data.
+        out: Folder for the lists and the recipe; `folder` by default.
+        split: Share of the data to train on. Half of the rest validates, and half tests.
+        overwrite: Replace the lists and the recipe of an earlier import.
+
+    Raises:
+        ConfigError: The folder has no such data, or an earlier import would be lost.
+        FormatError: A file of annotations or texts is damaged.
+    """
+    folder, target = folder.expanduser(), (out or folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"There is no folder {folder}.")
+    known = _data_set(folder)
+    layout = None if known else recognized(folder)
+    written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
+    if layout is not None and not layout.pairs:
+        del written[:-1]  # Only the recipe is written; tables of texts may have these names.
+    existing = [str(path) for path in written if path.exists()]
+    if existing and not overwrite:
+        raise ConfigError(
+            f"{', '.join(existing)} would be lost.",
+            fix="pass --overwrite, or choose another folder with --out",
+        )
+    _make_folder(target)
+    result = Imported(written[-1])
+    classes: Sequence[str] = ()
+    if layout is None:
+        if known:
+            result.data = known
+        else:
+            classes, result.data = _pictures(folder, target, split, result.bad)
+        sections = _training(target / "train.csv", result.data, result.advice)
+    else:
+        result.task, result.data, sections = layout.task, layout.data, {}
+        if layout.pairs:
+            result.data |= _label_pictures(folder, target, split, layout, result.bad)
+        else:
+            result.data["path"] = str(folder.resolve())
+        result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
+    _write_recipe(folder, result, sections)
+    if layout is not None:
+        inputter: Any = find_recipe(result.recipe).inputter()
+        train = len(inputter.row_names("train") or ())
+        result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
+        _write_recipe(folder, result, sections)
+    _take_inventory(result, folder, classes, {str(path) for path in written})
+    return result
+
+
+def _write_recipe(folder: Path, result: Imported, sections: dict[str, Any]) -> None:
+    recipe = {"task": result.task, "title": folder.resolve().name, "data": result.data, **sections}
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    replace_file(result.recipe, text.encode())
+
+
+def _take_inventory(
+    result: Imported, folder: Path, classes: Sequence[str], written: set[str]
+) -> None:
+    """Count what training finds by the recipe, and list all other files."""
+    inputter: Any = find_recipe(result.recipe).inputter()
+    names = list(classes or inputter.class_names)
+    digests: dict[bytes, dict[str, str]] = {}
+    files: set[str] = set()
+    for split in _SPLITS:
+        rows = list(_rows_of(inputter, result, split, files))
+        if not rows:
+            continue
+        counts = Counter(itertools.chain.from_iterable(labels for _, labels, _ in rows))
+        result.used[split] = {name: counts[name] for name in names}
+        result.counts[split] = len(rows)
+        for file, _, content in rows:
+            files.add(file)
+            digests.setdefault(hashlib.blake2b(content).digest(), {})[split] = file
+    totals = {name: sum(counts[name] for counts in result.used.values()) for name in names}
+    result.small_classes = {name: total for name, total in totals.items() if total < 2}
+    result.identical = [list(splits.values()) for splits in digests.values() if len(splits) > 1]
+    result.left_out = [one for one in _left_out(result, folder, files) if one.file not in written]
+
+
+def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
+    """Return the files below a folder that training does not use."""
+    inputter, is_text_task = result.data["inputter"], result.task == "text_classification"
+    if inputter in _DATA_SETS or (is_text_task and inputter != "folder"):
+        return []
+    discovery = Discovery(is_text, NO_TEXT) if is_text_task else Discovery()
+    if is_text_task or result.task == "classification":
+        roots = [folder]
+        if has_splits(folder):
+            roots = [folder / name for name in discovery.folders(folder)]
+        for root in roots:
+            list(discovery.by_class(root, discovery.folders(root)))
+        return discovery.left_out
+    used = {os.path.realpath(file) for file in files | {one.file for one in result.bad}}
+    unused = [file for file in discovery.files(folder) if os.path.realpath(file) not in used]
+    others = [one for one in discovery.left_out if one.reason != NO_IMAGE]  # Not annotations.
+    return others + [LeftOut(file, "a picture without annotations") for file in unused]
+
+
+def _rows_of(
+    inputter: Any, result: Imported, split: str, files: set[str]
+) -> Iterator[tuple[str, Iterable[str], bytes]]:
+    """Iterate over the items of a split: name, classes, content. Note files and broken files."""
+    names = list(inputter.class_names)
+    if result.task == "text_classification":
+        if split != "test" or split in inputter.find():
+            for text, label in inputter.part(split):
+                yield text[:80], [names[label]], text.encode()
+        return
+    part = inputter.parts.get(split, ())
+    if result.task == "classification":
+        for picture, label in zip(part.pictures, part.labels, strict=True) if part else ():
+            in_memory = isinstance(picture, np.ndarray)
+            content = picture.tobytes() if in_memory else Path(picture).read_bytes()
+            yield "" if in_memory else os.path.normpath(picture), [names[label]], content
+        return
+    for one in part:
+        checked = _check(one.picture)
+        if isinstance(checked, Bad) and checked not in result.bad:
+            result.bad.append(checked)
+        if result.task == "detection":
+            numbers = set(one.class_ids.tolist())
+        else:
+            files.add(one.labels)
+            numbers = set(np.unique(inputter.classes.read(one.labels, one.where)).tolist()) - {255}
+        yield one.picture, [names[number] for number in numbers], Path(one.picture).read_bytes()
+
+
+def _label_pictures(
+    folder: Path, target: Path, split: float, layout: Layout, bad: list[Bad]
+) -> dict[str, Any]:
+    """Check and list pictures with their label pictures; the section `data` of a recipe."""
+    values: set[Any] = set()
+    lists: dict[str, list[tuple[str, str]]] = {}
+    for name, pairs in layout.pairs.items():
+        lists[name] = []
+        pictures = _checked([picture for picture, _ in pairs], f"checking {name}")
+        for (picture, mask), checked in zip(pairs, pictures, strict=True):
+            found = _values(mask)
+            for one in (checked, found):
+                bad += [one] if isinstance(one, Bad) else []
+            if isinstance(checked, _Picture) and isinstance(found, set):
+                values |= found
+                lists[name].append((picture, mask))
+    classes = _classes_of(folder, values)
+    if list(lists) == ["train"]:
+        pairs, by_picture = lists["train"], dict(lists["train"])
+        divided = _divided([p for p, _ in pairs], [0] * len(pairs), split, folder)
+        lists = {name: [(p, by_picture[p]) for p in files] for name, (files, _) in divided.items()}
+    for name in _SPLITS:
+        (target / f"{name}.csv").unlink(missing_ok=True)
+    for name, pairs in lists.items():
+        _write_list(target / f"{name}.csv", *zip(*pairs, strict=True), header=("image", "label"))
+    return {"path": str(target.resolve()), **classes}
+
+
+def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
+    """Return the settings that name classes: of a file, or one for each value in label pictures."""
+    for name in ("classes.txt", "label_colors.txt"):
+        for file in matching(folder, name):
+            return {"classes": str((folder / file).resolve()), "void": [255]}
+    for file in matching(folder, "labelmap.txt"):  # CVAT's: `name:red,green,blue:parts:actions`.
+        lines = [line.split(":") for line in lines_of(read_text(folder / file)) if ":" in line]
+        rows = [line for line in lines if not line[0].startswith("#")]
+        colors = [list(map(int, line[1].split(","))) for line in rows]
+        return {"class_names": [line[0] for line in rows], "colours": colors}
+    if len(values) > _MOST_CLASSES or len(values) < 2:
+        raise ConfigError(
+            f"The label pictures in {folder} have {len(values)} different values.",
+            expected=f"2 to {_MOST_CLASSES}: a number or a color for each class",
+            fix="save label pictures without loss, as PNG",
+        )
+    labels = {value for value in values if isinstance(value, int) and value != 255}
+    if len(labels) > 1 and labels | {255} >= values and max(labels) < _MOST_LABEL:
+        void = {"void": [255]} if 255 in values else {}
+        return {"class_names": [f"class {i}" for i in range(max(labels) + 1)], **void}
+    colors = sorted([v, v, v] if isinstance(v, int) else list(v) for v in values)
+    return {"class_names": [f"class {i}" for i in range(len(colors))], "colours": colors}
+
+
+def _values(mask: str) -> set[Any] | Bad:
+    """Return the labels or colors in a label picture."""
+    require("matplotlib", extra="apps", needed_for="Label pictures")
+    from PIL import Image
+
+    try:
+        with Image.open(mask) as opened:
+            indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
+            pixels = np.asarray(opened if indexed else opened.convert("RGB"))
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        return Bad(mask, f"The label picture is damaged: {error}.")
+    if pixels.ndim == 2:
+        return set(np.unique(pixels).astype(int).tolist())
+    return set(map(tuple, np.unique(pixels.reshape(-1, 3), axis=0).tolist()))
+
+
+def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str, Any]:
+    """Sections of a recipe that suit the number of pictures; `data` may be changed."""
+    from towerpack.zoo import has_pretrained
+
+    own, colour = listed.is_file(), data["channels"] == 3  # A known data set has no list.
+    count = len(listed.read_bytes().splitlines()) - 1 if own else 0
+    few = own and count < _FEW
+    if not (own and colour and has_pretrained()):
+        if own and colour:
+            advice.append(
+                f"With {count} training pictures, a pretrained network is better: install "
+                "'towerpack[pretrained]', and import again with --overwrite."
+            )
+        recipe: dict[str, Any] = {"model": {"network": "resnet20"}}
+        if few:
+            recipe["optimizer"] = {"name": "adam", "learning_rate": 0.003}
+        steps = {"steps_per_epoch": _STEPS} if few else {}
+        return recipe | {"train": {"epochs": _EPOCHS, **steps, "best": "val/cost"}}
+    data["size"] = [_PRETRAINED_PX] * 2
+    trained, rate, length = "(?!stem|block[0-2]/).*", 0.001, {"epochs": _TUNE_EPOCHS}
+    if few:
+        trained, rate = "fc/.*", 0.01
+        length = {"epochs": _EPOCHS, "steps_per_epoch": _HEAD_STEPS}
+    return {
+        "model": {"network": "efficientnet_lite0"},
+        "optimizer": {"name": "adam", "learning_rate": rate},
+        "train": {**length, "best": "val/cost"},
+        "transfer": {"pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": trained},
+    }
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise ConfigError(
+            f"Nothing can be written to {folder}.", fix="choose another folder with --out"
+        )
+
+
+def _data_set(folder: Path) -> dict[str, Any] | None:
+    """The section `data` of a recipe, for a folder with files of a known data set."""
+    where = {"path": str(folder.resolve())}
+    if any(folder.glob("train-images-idx3-ubyte*")):
+        from towerpack.dataflow.datasets import Mnist
+
+        first = Mnist("train", shuffle=False, dir=folder).labels[:8].tolist()
+        kind = next((name for name, labels in _FIRST_LABELS.items() if labels == first), None)
+        known = {"inputter": kind or "mnist", **where}
+        named: dict[str, Any] = {} if kind else {"class_names": list("0123456789")}
+        if kind == "fashion_mnist":
+            named["augmenter"] = "cifar"
+        return {**known, "size": [28, 28], "channels": 1, "batch_size": 128, **named}
+    for kind, inner, file in _CIFAR:
+        if (folder / file).is_file() or (folder / inner / file).is_file():
+            more = {"size": [32, 32], "channels": 3, "batch_size": 128, "augmenter": "cifar"}
+            return {"inputter": kind, **where, **more}
+    return None
+
+
+def _pictures(
+    folder: Path, target: Path, split: float, bad: list[Bad]
+) -> tuple[Sequence[str], dict[str, Any]]:
+    """Check and list the pictures; return all classes, and the section `data` of a recipe."""
+    found, classes = _found(folder)
+    checked: dict[str, list[_Picture]] = {}
+    kept: dict[str, list[int]] = {}
+    for name, (files, labels) in found.items():
+        results = _checked(files, f"checking {name}")
+        bad += [one for one in results if isinstance(one, Bad)]
+        checked[name] = [one for one in results if isinstance(one, _Picture)]
+        pairs = zip(labels, results, strict=True)
+        kept[name] = [label for label, one in pairs if isinstance(one, _Picture)]
+    lists = {name: ([p.file for p in checked[name]], kept[name]) for name in checked}
+    if list(lists) == ["train"]:
+        lists = _divided(*lists["train"], split, folder)
+    present = sorted(set(lists["train"][1]))
+    if len(present) < 2:
+        raise ConfigError(
+            f"{folder} has fewer than two classes with pictures that can be read.",
+            got=f"{len(bad)} bad pictures" + (f", as {bad[0].file}: {bad[0].why}" if bad else ""),
+            expected=f"{folder}/CLASS/*.jpg",
+        )
+    for name in _SPLITS:
+        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
+    for name, (files, labels) in lists.items():
+        _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
+    every = [picture for pictures in checked.values() for picture in pictures]
+    count = len(lists["train"][0])
+    grey = all(picture.channels == 1 for picture in every)
+    return classes, {
+        "inputter": "csv",
+        "path": str(target.resolve()),
+        "class_names": [classes[k] for k in present],
+        "size": _size(every),
+        "channels": 1 if grey else 3,
+        "batch_size": min(_BATCH, count, max(_LEAST_BATCH, count // 16)),
+        "augmenter": "unmirrored",  # The pictures may be letters or arrows.
+    }
+
+
+def _found(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
+    """Files and labels of each split, or of 'train' alone, and names of the classes."""
+    from towerpack.apps.classification._data_config import DataConfig
+    from towerpack.apps.classification.augmenters import none
+    from towerpack.apps.classification.folder_inputter import FolderInputter
+
+    config = DataConfig(inputter="folder", path=str(folder), validation=0)
+    inputter = FolderInputter(config, none)
+    found = {name: _rows(inputter.part(name)) for name in inputter.splits}
+    return found, list(inputter.class_names)
+
+
+def _rows(part: Any) -> tuple[list[str], list[int]]:
+    return [str(file) for file in part.pictures], part.labels.tolist()
+
+
+def _checked(files: Sequence[str], doing: str) -> list[_Picture | Bad]:
+    """Decode each whole file."""
+    bar = Console(stderr=True)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        results = threads.map(_check, files)
+        watched = track(
+            results,
+            doing,
+            total=len(files),
+            console=bar,
+            transient=True,
+            disable=not bar.is_terminal,
+        )
+        return list(watched)
+
+
+def _check(file: str) -> _Picture | Bad:
+    from towerpack.dataflow.images import decode_image, image_header
+
+    try:
+        data = Path(file).read_bytes()
+        height, width, _ = decode_image(data, name="it").shape
+        return _Picture(file, height, width, image_header(data).channels)
+    except FormatError as error:
+        return Bad(file, error.what)
+    except OSError as error:
+        return Bad(file, str(error.strerror))
+
+
+def _divided(
+    files: list[str], labels: list[int], split: float, folder: Path
+) -> dict[str, tuple[list[str], list[int]]]:
+    """Return training, validation and test pictures, chosen by a hash of each picture's name."""
+    rows = list(zip(files, labels, strict=True))
+    lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
+    half = (1 - split) / 2
+    shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
+    for name, share in shares.items():
+        names = [relative_name(file, folder) for file, _ in lists["train"]]
+        chosen = held_out(names, share, name, [label for _, label in lists["train"]])
+        lists["train"], lists[name] = parted(lists["train"], chosen)
+    return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}
+
+
+def _size(pictures: Sequence[_Picture]) -> list[int]:
+    """Height and width for the network: that of small pictures of one size, or a square."""
+    sizes = {(picture.height, picture.width) for picture in pictures}
+    size = sizes.pop()
+    if not sizes and max(size) <= _LARGE_PX:
+        return [side * math.ceil(_LEAST_PX / min(size)) for side in size]
+    middle = statistics.median(min(picture.height, picture.width) for picture in pictures)
+    return [_LARGE_PX if middle >= _LARGE_PX else _SMALL_PX] * 2
+
+
+def _write_list(
+    path: Path,
+    files: Sequence[str],
+    names: Sequence[str],
+    header: tuple[str, str] = ("path", "label"),
+) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(header)
+        lines.writerows(zip((os.path.relpath(f, path.parent) for f in files), names, strict=True))
