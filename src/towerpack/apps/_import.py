@@ -206,7 +206,12 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
         return discovery.left_out
     used = {os.path.realpath(file) for file in files | {one.file for one in result.bad}}
     unused = [file for file in discovery.files(folder) if os.path.realpath(file) not in used]
-    others = [one for one in discovery.left_out if one.reason != NO_IMAGE]  # Not annotations.
+    annotated = result.task == "detection"  # Annotations are no images, but they are used.
+    others = [
+        one
+        for one in discovery.left_out
+        if not (one.reason == NO_IMAGE and (annotated or Path(one.file).name == "classes.txt"))
+    ]
     return others + [LeftOut(file, "a picture without annotations") for file in unused]
 
 
