@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,14 @@ def test_files_beside_label_pictures_are_listed(tmp_path: Path) -> None:
     result = import_data(tmp_path)
     assert result.task == "segmentation"
     assert [Path(file).name for file, _ in result.left_out] == ["notes.md"]
+
+
+def test_copies_stay_in_one_split(tmp_path: Path) -> None:
+    for name in "ab":
+        for i in range(30):
+            write(tmp_path / name / f"{i}.jpg")
+            for copy in range(2):
+                shutil.copy(tmp_path / name / f"{i}.jpg", tmp_path / name / f"{copy} of {i}.jpg")
+    result = import_data(tmp_path)
+    assert not result.identical and sum(result.counts.values()) == 180
+    assert all(result.counts[split] for split in ("train", "val", "test"))
