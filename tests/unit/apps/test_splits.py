@@ -81,6 +81,7 @@ def voc(root: Path, rows: list[int]) -> Any:
         size = "<size><width>9</width><height>9</height></size>"
         text = f"<annotation><filename>{i}.png</filename>{size}{found}</annotation>"
         touch(root / f"boxes/{i}.xml", text)
+        touch(root / f"boxes/{i}.png")
     data = detection.DataConfig(inputter="voc", path=str(root), train="boxes")
     return detection.make_inputter(data)
 
