@@ -106,7 +106,7 @@ def test_docstrings_through_all_commands(here: Path) -> None:
     assert [row["source"] for row in rows] == QUESTIONS
     assert [row["class"] for row in rows[:3]] == list(TOPICS)
     shown = (here / "run/infer/predictions.csv").read_text().splitlines()
-    assert shown[0] == "source,class,probability"
+    assert shown[0] == "source,class,probability,error"
     check_export(here / "run", rows)
     check_served(here / "run/export/saved_model", rows)
 

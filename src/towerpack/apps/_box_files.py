@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +21,12 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
-from towerpack.apps._splits import Places, matching, path_below, places, root_of
+from towerpack.apps._splits import Places, path_below, places, root_of
 from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
+_IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)
 _MOST_XML_BYTES: Final = 16 << 20
 
 Size = tuple[float, float]
@@ -250,19 +253,20 @@ def read_voc(config: BoxPlaces) -> Found:
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
-                files = [*_annotations_in(one).values()]
+                files = _annotations_in(one)
             else:
                 lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
                 missing = root / "Annotations"
                 known = _annotations_in(missing)
-                files = [known.get(n, missing / f"{n}.xml") for n, *_ in lines]
-            for file in files:
+                files = {n: known.get(n, missing / f"{n}.xml") for n, *_ in lines}
+            for name, file in files.items():
                 folder = usual if usual.is_dir() else file.parent
                 if folder not in pictures:
                     every = map(Path, Discovery().files(folder))
-                    pictures[folder] = {p.stem: p for p in every if p.parent == folder}
-                by_stem = pictures[folder]
-                objects[split].append(_of_voc(file, folder, by_stem, root, reader))
+                    pictures[folder] = {_name_in(folder, path): path for path in every}
+                by_name = pictures[folder]
+                picture = by_name.get(name, by_name.get(file.stem))
+                objects[split].append(_of_voc(file, picture, folder, root, reader))
     found = {row.name for *_, rows in objects.get("train", []) for row in rows}
     names = config.class_names or sorted(map(str, found))
     numbers = {name: i for i, name in enumerate(names)}
@@ -279,11 +283,15 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
     discovery = Discovery(lambda file: file.lower().endswith(".xml"), "not an annotation")
     files = sorted(map(Path, discovery.files(folder)))
     discovery.report(folder)
-    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+    return {_name_in(folder, file): file for file in files}
+
+
+def _name_in(folder: Path, file: Path) -> str:
+    return file.relative_to(folder).with_suffix("").as_posix()
 
 
 def _of_voc(
-    file: Path, folder: Path, pictures: Mapping[str, Path], root: Path, reader: _Reader
+    file: Path, picture: Path | None, folder: Path, root: Path, reader: _Reader
 ) -> tuple[Path, Size, list[_Row]]:
     """A picture, its stated size, and its boxes."""
     path: list[str] = []
@@ -316,7 +324,6 @@ def _of_voc(
             stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
             values.clear()
             values.update((k, v) for k, v in stripped.items() if v != "")
-        picture = pictures.get(file.stem)
         if picture is None:
             name = str(top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
             if Path(name).stem != file.stem and file.with_name(f"{Path(name).stem}.xml").is_file():
@@ -366,8 +373,8 @@ def read_yolo(config: BoxPlaces) -> Found:
 
 def _check_pictures(folder: Path, bad: BadAnnotations) -> None:
     """Refuse or count files of labels without a picture."""
-    labels = label_file(folder / "any.jpg").parent
-    if labels == folder:
+    labels = next(filter(Path.is_dir, map(Path, _in_labels(f"{folder}/"))), None)
+    if labels is None:
         return
     names = {Path(file).relative_to(folder).with_suffix("") for file in pictures_in(folder)}
     for file in sorted(labels.rglob("*.txt")):
@@ -415,21 +422,24 @@ def _names_of_yolo(root: Path) -> list[str]:
     )
 
 
-def label_file(picture: Path) -> Path:
+def label_file(picture: str | Path) -> Path | None:
     """Return the file of a picture's boxes: in `labels` instead of `images`, or beside it."""
-    parts = list(picture.with_suffix(".txt").parts)
-    for i in reversed(range(len(parts))):
-        if parts[i].lower() == "images":
-            parts[i] = next(iter(matching(Path(*parts[:i]), "labels")), "labels")
-            break
-    file = Path(*parts)
-    return file if file.is_file() else file.with_suffix(".TXT")
+    stem = os.path.splitext(picture)[0]
+    stems = [*_in_labels(stem), stem]
+    files = (f"{one}{suffix}" for one in stems for suffix in (".txt", ".TXT"))
+    return next((Path(file) for file in files if os.path.isfile(file)), None)
+
+
+def _in_labels(path: str) -> list[str]:
+    """Paths with `labels` in the place of the last folder `images`; none without such a folder."""
+    found = [match.span() for match in _IMAGES.finditer(path)][-1:]
+    return [path[:i] + word + path[j:] for i, j in found for word in ("labels", "Labels")]
 
 
 def _of_yolo(picture: Path, bad: BadAnnotations) -> list[_Row]:
     file = label_file(picture)
     rows: list[_Row] = []
-    for number, line in enumerate(lines_of(read_text(file)) if file.is_file() else [], 1):
+    for number, line in enumerate(lines_of(read_text(file)) if file else [], 1):
         where = f"{file}, line {number}"
         if not line.strip():
             continue

@@ -51,6 +51,7 @@ class _Picture:
     height: int
     width: int
     channels: int
+    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,12 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
         return discovery.left_out
     used = {os.path.realpath(file) for file in files | {one.file for one in result.bad}}
     unused = [file for file in discovery.files(folder) if os.path.realpath(file) not in used]
-    others = [one for one in discovery.left_out if one.reason != NO_IMAGE]  # Not annotations.
+    annotated = result.task == "detection"  # Annotations are no images, but they are used.
+    others = [
+        one
+        for one in discovery.left_out
+        if not (one.reason == NO_IMAGE and (annotated or Path(one.file).name == "classes.txt"))
+    ]
     return others + [LeftOut(file, "a picture without annotations") for file in unused]
 
 
@@ -260,6 +266,7 @@ def _label_pictures(
     """Check and list pictures with their label pictures; the section `data` of a recipe."""
     values: set[Any] = set()
     lists: dict[str, list[tuple[str, str]]] = {}
+    good: list[_Picture] = []
     for name, pairs in layout.pairs.items():
         lists[name] = []
         pictures = _checked([picture for picture, _ in pairs], f"checking {name}")
@@ -270,10 +277,11 @@ def _label_pictures(
             if isinstance(checked, _Picture) and isinstance(found, set):
                 values |= found
                 lists[name].append((picture, mask))
+                good.append(checked)
     classes = _classes_of(folder, values)
     if list(lists) == ["train"]:
         pairs, by_picture = lists["train"], dict(lists["train"])
-        divided = _divided([p for p, _ in pairs], [0] * len(pairs), split, folder)
+        divided = _divided(good, [0] * len(pairs), split, folder)
         lists = {name: [(p, by_picture[p]) for p in files] for name, (files, _) in divided.items()}
     for name in _SPLITS:
         (target / f"{name}.csv").unlink(missing_ok=True)
@@ -403,7 +411,7 @@ def _pictures(
         kept[name] = [label for label, one in pairs if isinstance(one, _Picture)]
     lists = {name: ([p.file for p in checked[name]], kept[name]) for name in checked}
     if list(lists) == ["train"]:
-        lists = _divided(*lists["train"], split, folder)
+        lists = _divided(checked["train"], kept["train"], split, folder)
     present = sorted(set(lists["train"][1]))
     if len(present) < 2:
         raise ConfigError(
@@ -467,7 +475,8 @@ def _check(file: str) -> _Picture | Bad:
     try:
         data = Path(file).read_bytes()
         height, width, _ = decode_image(data, name="it").shape
-        return _Picture(file, height, width, image_header(data).channels)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        return _Picture(file, height, width, image_header(data).channels, digest)
     except FormatError as error:
         return Bad(file, error.what)
     except OSError as error:
@@ -475,15 +484,20 @@ def _check(file: str) -> _Picture | Bad:
 
 
 def _divided(
-    files: list[str], labels: list[int], split: float, folder: Path
+    pictures: Sequence[_Picture], labels: list[int], split: float, folder: Path
 ) -> dict[str, tuple[list[str], list[int]]]:
-    """Return training, validation and test pictures, chosen by a hash of each picture's name."""
-    rows = list(zip(files, labels, strict=True))
+    """Return training, validation and test pictures, chosen by a hash of each picture's name.
+
+    Pictures of equal content share the name of the first one, so that they stay together.
+    """
+    first: dict[bytes, str] = {}
+    name_of = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
+    rows = [(p.file, label) for p, label in zip(pictures, labels, strict=True)]
     lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
     half = (1 - split) / 2
     shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
     for name, share in shares.items():
-        names = [relative_name(file, folder) for file, _ in lists["train"]]
+        names = [name_of[file] for file, _ in lists["train"]]
         chosen = held_out(names, share, name, [label for _, label in lists["train"]])
         lists["train"], lists[name] = parted(lists["train"], chosen)
     return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ def _yolo(folder: Path) -> Layout | None:
     elif not names:
         return None
     pictures = (Path(p) for ones in folders.values() for n in ones for p in _pictures(folder / n))
-    return Layout("detection", data) if any(label_file(p).is_file() for p in pictures) else None
+    return Layout("detection", data) if any(map(label_file, pictures)) else None
 
 
 def _pictures(folder: Path) -> list[str]:
@@ -117,6 +118,9 @@ def _voc(folder: Path) -> Layout | None:
         }
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
         pattern = f"{annotations[0]}/**/*.xml"
+        others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
+        if others and "JPEGImages" not in others:
+            data["images"] = others[0]
     else:
         data |= _by_split(sorted(p.name for p in folder.iterdir())) if has_splits(folder) else {
             "train": ["."]

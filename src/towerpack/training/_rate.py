@@ -127,16 +127,19 @@ def _refuse_python_numbers_of(
     Raises:
         ConfigError: It does.
     """
-    keras_made = [o for o in _innermost(given) if isinstance(o, keras.optimizers.Optimizer)]
+    optimizers = list(given.values()) if isinstance(given, Mapping) else [given]
+    for outer in optimizers:  # It grows: wrappers hold others.
+        inner = getattr(outer, "wrapped", getattr(outer, "inner_optimizer", None))
+        optimizers += [] if inner is None else [inner]
+    keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]
     own = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
     known = [None if id(variable) in own else variable for variable in variables]
-    for variable in known:
-        if variable is None or not variable.dtype.is_floating or variable.shape.rank:
-            continue
+    numbers = [v for v in known if v is not None and v.dtype.is_floating and not v.shape.rank]
+    for variable in numbers:
         value = variable.numpy()
         variable.assign(2.0 * value + 1.0)
         try:
-            moved = call(known)
+            moved = call(list(known))
         finally:
             variable.assign(value)
         if _python_numbers_in(moved) != _python_numbers_in(given):

@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import warn_of_similar
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import held_out, parted, places, subset
+from towerpack.apps._splits import has_splits, held_out, parted, places, root_of, subset
 from towerpack.apps._text import VOCABULARY, Vocabulary, text_of, text_sources
 from towerpack.apps.text_classification._config import DataConfig, TextClassificationConfig
 from towerpack.apps.text_classification._files import READERS, Example
@@ -48,8 +48,12 @@ class TextInputter(Inputter):
 
     def find(self) -> Mapping[str, Iterable[Example]]:
         """Examples of each split, 'train', 'val', 'test', as (text, class, place)."""
-        patterns, read = READERS[self.config.inputter]
-        given = places(self.config, *patterns)
+        config, (patterns, read) = self.config, READERS[self.config.inputter]
+        if patterns == ("{}",) and not (config.train or config.val or config.test):
+            root = root_of(config)
+            if root.is_dir() and not has_splits(root):  # `train` is a class, like its siblings.
+                return {"train": read(root, config)}
+        given = places(config, *patterns)
         return {
             split: (e for path in paths for e in read(Path(path), self.config))
             for split, paths in given.items()

@@ -21,6 +21,7 @@ TEXT_EXTENSIONS: Final = (".txt", ".text", ".md", ".markdown", ".rst")
 HIDDEN: Final = "hidden"
 NO_IMAGE: Final = "not an image"
 NO_TEXT: Final = "not a text"
+_HIDDEN_NAMES: Final = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
 _HEADER_BYTES = 32
 _LETTER = re.compile(r"\[[^]]*\]|[^\W\d_]")
 
@@ -54,13 +55,14 @@ def is_text(file: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder belongs to a program, not to the data."""
-    return name.startswith(".") or name == "__MACOSX"
+    return name.startswith(".") or name.lower() in _HIDDEN_NAMES
 
 
 class Discovery:
     """Finds files of one kind in folders, and remembers which others are left out.
 
-    Hidden files and folders are left out: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`. Links are
+    Hidden files and folders are left out: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`,
+    `Thumbs.db`, `desktop.ini`. Links are
     followed. A folder that was read before, or that contains the link to it, is left out.
 
     Args:
@@ -167,10 +169,10 @@ class Discovery:
             return []
         visible: list[os.DirEntry[str]] = []
         for entry in ordered:
-            if entry.is_file(follow_symlinks=False) and entry.name[0] != ".":
-                visible.append(entry)  # Nearly all are of this kind.
-            elif is_hidden(entry.name):
+            if is_hidden(entry.name):
                 self.left_out.append(LeftOut(entry.path, HIDDEN))
+            elif entry.is_file(follow_symlinks=False):
+                visible.append(entry)  # Nearly all are of this kind.
             elif entry.is_symlink() and not os.path.exists(entry.path):
                 self.left_out.append(LeftOut(entry.path, "a link without target"))
             elif entry.is_file() or entry.is_dir():
