@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -26,6 +27,14 @@ def touch(file: Path, text: str = "") -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file
+
+
+PICTURE = cv2.imencode(".png", np.zeros([9, 9], np.uint8))[1].tobytes()
+
+
+def picture(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(PICTURE)
 
 
 def folder(root: Path, rows: list[int]) -> Any:
@@ -70,7 +79,7 @@ def coco(root: Path, rows: list[int]) -> Any:
     content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "a"}]}
     touch(root / "train.json", json.dumps(content))
     for i in rows:
-        touch(root / f"images/{i}.png")
+        picture(root / f"images/{i}.png")
     return detection.make_inputter(detection.DataConfig(inputter="coco", path=str(root)))
 
 
@@ -81,14 +90,14 @@ def voc(root: Path, rows: list[int]) -> Any:
         size = "<size><width>9</width><height>9</height></size>"
         text = f"<annotation><filename>{i}.png</filename>{size}{found}</annotation>"
         touch(root / f"boxes/{i}.xml", text)
-        touch(root / f"boxes/{i}.png")
+        picture(root / f"boxes/{i}.png")
     data = detection.DataConfig(inputter="voc", path=str(root), train="boxes")
     return detection.make_inputter(data)
 
 
 def yolo(root: Path, rows: list[int]) -> Any:
     for i in rows:
-        touch(root / f"images/train/{i}.png")
+        picture(root / f"images/train/{i}.png")
         touch(root / f"labels/train/{i}.txt", "0 0.5 0.5 0.2 0.2\n")
     data = detection.DataConfig(inputter="yolo", path=str(root), class_names=["a"])
     return detection.make_inputter(data)
@@ -96,7 +105,7 @@ def yolo(root: Path, rows: list[int]) -> Any:
 
 def scenes(root: Path, rows: list[int]) -> Any:
     for i in rows:
-        touch(root / f"{i}.png")
+        picture(root / f"{i}.png")
     touch(root / "train.csv", "".join(f"{i}.png,{i}.png\n" for i in sorted(rows)))
     data = segmentation.DataConfig(path=str(root), class_names=["a", "b"])
     return segmentation.make_inputter(data)
