@@ -190,10 +190,10 @@ def test_closing_wakes_those_that_wait_for_a_place(
     closing.start()
     for thread in clients:
         thread.join(5)
+    assert len(refused) == 4
     watched.go.set()
     closing.join(20)
-    assert not any(thread.is_alive() for thread in (*clients, closing))
-    assert len(refused) == 4
+    assert not closing.is_alive()
     assert all(np.isfinite(future.result(0)) for future in futures)
 
 
