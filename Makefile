@@ -16,7 +16,7 @@ DEV_READY := .venv/.ready-to-develop
 SETTINGS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check format bench public-names constraints clean
+.PHONY: help demo test test-full check format bench mutants public-names constraints clean
 
 # Without it each pytest process rewrites all tests once more, and each program compiles all of src.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,7 @@ help:
 	@echo "make check         formatting, lint, types, layers and spelling: what CI runs"
 	@echo "make format        format and mend what can be mended by a machine"
 	@echo "make bench         the benchmarks"
+	@echo "make mutants       plant mistakes in changed files: which does no test notice? ARGS=FILE"
 	@echo "make public-names  write the list of public names after changing them"
 	@echo "make clean         remove caches and build results; .venv stays"
 
@@ -57,6 +58,9 @@ bench: $(DEV_READY)
 	@set -e; for file in $(wildcard benchmarks/[!_]*.py); do \
 		echo "== $$file"; $(BIN)/python $$file $(ARGS); \
 	done
+
+mutants: $(DEV_READY)
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 public-names: $(DEV_READY)
 	$(BIN)/python tests/unit/test_public_names.py

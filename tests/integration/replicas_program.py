@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,16 +113,19 @@ def gradients_are_averaged(where: Path) -> None:
 def replicas_drop_differently(where: Path) -> None:
     def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         kept = expose("kept", Dropout("drop", tf.ones_like(x), 0.5))
+        expose("plain", tf.random.uniform([8, 3]))
+        expose("dropped", tf.nn.dropout(tf.ones([8, 3]), 0.5))
         if get_current_tower_context().is_main_training_tower:
             summary.scalar("seven", tf.constant(7.0))
         return tf.reduce_mean(tf.squeeze(FullyConnected("fc", kept, 1), -1) - y)
 
-    recorded = Recorded("kept")
+    recorded = Recorded("kept", "plain", "dropped")
     trainer = two(where, [recorded], model=(SPECS, build, sgd), max_epoch=1)
     assert trainer.monitors.latest("seven") == 7
-    masks = np.stack([step["kept"] for step in recorded.outputs]) > 0
-    assert not np.array_equal(masks[:, :8], masks[:, 8:])
-    assert not np.array_equal(masks[0], masks[1])
+    for name in ("kept", "plain", "dropped"):
+        # Parts of each step and replica, of which no two may be equal.
+        parts = [part for step in recorded.outputs for part in np.split(step[name], 2)]
+        assert len({part.tobytes() for part in parts}) == len(parts) == 6, name
 
 
 class Backbone(Model):
@@ -176,6 +180,33 @@ def statistics_of_both_replicas(where: Path) -> None:
     each = two(where / "each", model=still, max_epoch=1, steps_per_epoch=1).get_weights()
     expected = (X[:16] @ each["fc/kernel"]).mean(0)
     np.testing.assert_allclose(each["bn/moving_mean"], 0.1 * expected, 1e-4)
+
+
+def clipping_by_keras(where: Path) -> None:
+    """Gradients are clipped once, when they have been averaged; the limits bind in every step."""
+    sgd = keras.optimizers.SGD
+    cases: list[tuple[Any, Callable[[list[np.ndarray]], float], float]] = [
+        (lambda: sgd(1.0, clipnorm=0.1), lambda moves: max(map(np.linalg.norm, moves)), 0.1),
+        (lambda: sgd(1.0, clipvalue=0.05), lambda moves: max(np.abs(m).max() for m in moves), 0.05),
+        (
+            lambda: sgd(1.0, global_clipnorm=0.2),
+            lambda moves: np.linalg.norm([np.linalg.norm(m) for m in moves]),
+            0.2,
+        ),
+    ]
+    places = [None, kind_of(where)(devices=TWO)._distribution]
+    for make, size, limit in cases:
+        runs = [build_step(Model(make, rate=0.0), seed=5, distribution=place) for place in places]
+        for start in (0, 16):
+            weights = [step.variables()["model"] for step in runs]
+            before, _ = ([v.numpy() for v in model.values()] for model in weights)
+            for step in runs:
+                step(X[start : start + 16], Y[start : start + 16])
+            one, both = ([v.numpy() for v in model.values()] for model in weights)
+            moves = [a - b for a, b in zip(both, before, strict=True)]
+            np.testing.assert_allclose(size(moves), limit, rtol=1e-4)
+            for a, b in zip(one, both, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def embeddings(where: Path) -> None:
@@ -414,6 +445,7 @@ CASES = [
     *sample([compiled_keras_models, networks_of_tf_slim, optimizers_of_old_programs]),
     gradients_are_averaged,
     replicas_drop_differently,
+    clipping_by_keras,
     keras_layers_of_the_model,
     embeddings,
     statistics_of_both_replicas,

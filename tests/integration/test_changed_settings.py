@@ -228,6 +228,31 @@ def test_the_order_of_operands_is_told(tmp_path: Path, caplog: pytest.LogCapture
         assert ("model.operands" in caplog.text) == swapped == ("in effect" in caplog.text)
 
 
+def test_constants_of_every_dtype_are_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = [tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64]
+    kinds += [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool]
+
+    def build(number: int) -> Any:
+        def tower(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            scalars = [tf.constant(number, kind, name=f"scalar_{kind.name}") for kind in kinds[:-1]]
+            scalars.append(tf.constant(number == 2, name="scalar_bool"))
+            vector = tf.constant([7, number, 7], tf.int32, name="vector")
+            total = tf.add_n([tf.cast(c, tf.float32) for c in scalars]) + tf.cast(
+                vector[1], y.dtype
+            )
+            return LINE[1](x, y) + 1e-6 * total
+
+        return SPECS, tower, LINE[2]
+
+    for epochs, number in enumerate((1, 1, 2), 1):
+        train(tmp_path, [ModelSaver()], model=build(number), max_epoch=epochs)
+        assert ("in effect" in caplog.text) == (number == 2)
+    names = {line.split()[0] for line in caplog.text.partition("in effect\n")[2].splitlines()}
+    assert names >= {f"model.scalar_{kind.name}" for kind in kinds} | {"model.vector"}
+
+
 def test_weights_of_classes_are_those_that_the_program_gives_now(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

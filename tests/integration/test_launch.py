@@ -214,6 +214,13 @@ def test_a_crash_loop_is_given_up(tmp_path: Path, options: list[str], lives: int
     assert ("3 times in a row within 60 s" in err) == (lives == 3)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_job_is_started_again_as_often_as_it_says(tmp_path: Path, most: int) -> None:
+    options = ["--workers", "1", "--max-restarts", str(most), "--backoff", "0.01"]
+    code, out, _ = finished(tmp_path, "print('life', life); sys.exit(7)", *options)
+    assert (code, re.findall(r"life (\d)", out)) == (7, [str(life) for life in range(most + 1)])
+
+
 def test_a_preempted_job_is_not_started_again(tmp_path: Path) -> None:
     script = "stay(status=143)"
     process = launch(tmp_path, script, "--workers", "2", "--max-restarts", "3")

@@ -871,6 +871,33 @@ def test_sigterm_in_every_hook_of_a_run(
     assert parts.monitors.names() == []
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_sigterm_between_two_callbacks_at_the_end_of_an_epoch(
+    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, place: int
+) -> None:
+    """Those that follow do not act; all of them act once the run is continued."""
+    paced(2)
+    acted: list[tuple[int, int]] = []
+
+    def triggers(interrupt: bool) -> list[Callback]:
+        def act(number: int) -> Callable[[Callback], None]:
+            def trigger(callback: Callback) -> None:
+                acted.append((number, callback.trainer.global_step))
+                if interrupt and number == place and callback.trainer.global_step == 12:
+                    terminate()  # and nobody asks: the loop does, before the next callback
+
+            return trigger
+
+        return [Do("trigger", act(number)) for number in range(4)]
+
+    assert ended(tmp_path, [*triggers(True), ModelSaver()]) == 12
+    assert acted == [(n, 6) for n in range(4)] + [(n, 12) for n in range(place + 1)]
+    acted.clear()
+    parts = train(tmp_path, [*triggers(False), ModelSaver()], max_epoch=3)
+    assert acted == [(n, step) for step in (12, 18) for n in range(4)]
+    assert_same(parts.get_weights(), undisturbed.get_weights())
+
+
 def test_a_parameter_that_is_changed_before_an_interrupted_trigger_is_changed_once(
     tmp_path: Path,
 ) -> None:

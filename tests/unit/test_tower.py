@@ -21,7 +21,7 @@ from towerpack.nn import (
     get_current_tower_context,
 )
 from towerpack.tower import TowerFunction
-from towers import MODES, numbers, runner, spec
+from towers import MODES, numbers, runner, spec, tower_of
 
 SPECS = [spec(None, 6, name="image"), spec(None, name="label", dtype=tf.int64)]
 
@@ -280,3 +280,22 @@ def test_a_tower_in_a_graph_of_tensorflow_1_is_refused() -> None:
     tower = TowerFunction(lambda x: tf.reduce_mean(layer(x)), [spec(None, 6)])
     with pytest.raises(LayerError, match=r"'layer/kernel' of the model was made in a tf\.Graph"):
         tower.trace(is_training=True)
+
+
+def test_replicas_draw_differently_by_plain_tensorflow() -> None:
+    """Each in a graph of its own, as compiled replicas and those of other machines are."""
+
+    def draw(x: tf.Tensor) -> tf.Tensor:
+        dropped = tf.nn.dropout(tf.ones([20]), 0.5)
+        return tf.concat([tf.random.uniform([20]), tf.random.normal([20]), dropped], 0)
+
+    def drawn(index: int, seed: int = 0) -> np.ndarray:
+        tower = tower_of(draw, seed=seed)
+        call = tf.function(lambda x: tower(x, index=index, total=3).outputs["y"], autograph=False)
+        return call(tf.zeros([1, 6])).numpy().reshape(3, 20)
+
+    replicas = [drawn(index) for index in range(3)]
+    for kind in range(3):
+        assert len({replica[kind].tobytes() for replica in replicas}) == 3
+    np.testing.assert_array_equal(drawn(1), replicas[1])
+    assert not np.array_equal(drawn(1, seed=1), replicas[1])

@@ -77,7 +77,7 @@ class Annotated:
                 ),
                 fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
                 if other
-                else "correct width and height in the annotations of data.train, data.val and data.test",
+                else "correct width and height in the annotations that data.train names",
             )
         x1, y1, x2, y2 = self.boxes.T
         if orientation > 4:

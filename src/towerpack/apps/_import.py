@@ -307,7 +307,7 @@ def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
         raise ConfigError(
             f"The label pictures in {folder} have {len(values)} different values.",
             expected=f"2 to {_MOST_CLASSES}: a number or a color for each class",
-            fix="save label pictures without loss, as PNG",
+            fix="save label pictures without loss, as PNG, or list the names in data.class_names",
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
     if len(labels) > 1 and labels | {255} >= values and max(labels) < _MOST_LABEL:

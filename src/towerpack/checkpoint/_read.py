@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -257,8 +258,12 @@ def _tensors(path: Path) -> Tensors:
 
 def _read(path: Path, *, expected: Place | None) -> Checkpoint:
     manifest, tensors = _open(path, checksums=True, expected=expected)
+    data = read_plain(path / STATE, limit=MAX_STATE_BYTES)
+    # Unlike the tensors it is opened again: a writer may have replaced the checkpoint meanwhile.
+    if sha256(data).hexdigest() != manifest.files[STATE].sha256:
+        raise InvalidCheckpointError(f"{STATE} was replaced while the checkpoint was read")
     try:
-        state = decode_state(read_plain(path / STATE, limit=MAX_STATE_BYTES))
+        state = decode_state(data)
     except StateError as error:
         raise InvalidCheckpointError(f"{STATE}: {error.what}") from error
     return Checkpoint(path, manifest, tensors, state)

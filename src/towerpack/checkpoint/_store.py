@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import CheckpointError, ConfigError
+from towerpack._core.files import fsync_dir
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint._codec import encode_state
@@ -191,6 +192,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                 number += 1
             try:
                 later.path.rename(target)
+                fsync_dir(self.directory)
             except OSError as error:
                 raise self._failure(f"Cannot put {later.path} aside", error) from error
             moved.append(target)

@@ -105,7 +105,8 @@ class Executor:
         self._heavy = [s.name for s in summaries if s.kind in HEAVY]
         self._heavy_gradients: list[str] = []
         wanted = [name for name in dict.fromkeys(fetches) if name != COST]
-        self._packing = Packing(wanted, [trace.result.outputs[name] for name in wanted])
+        templates = [trace.result.outputs[name] for name in wanted]
+        self._packing = Packing(wanted, templates, joined=distribution.local_replicas > 1)
         self._optimizers: list[OptimizerAdapter] = []
         self._untrained: list[str] = []
         spec = self._schedules.spec

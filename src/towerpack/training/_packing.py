@@ -17,12 +17,18 @@ class Packing:
 
     Args:
         names: Of the outputs.
-        templates: Symbolic tensors of theirs, for dtypes and what is known of the shapes.
+        templates: Symbolic tensors of one replica, for dtypes and what is known of the shapes.
+        joined: Whether arrays of several replicas are joined along their first axis.
     """
 
-    def __init__(self, names: Sequence[str], templates: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self, names: Sequence[str], templates: Sequence[tf.Tensor], *, joined: bool = False
+    ) -> None:
         self.names = list(names)
-        self._templates = list(templates)
+        shapes = [_of_any_length(t.shape) if joined else t.shape for t in templates]
+        self._templates = [
+            tf.TensorSpec(shape, t.dtype) for shape, t in zip(shapes, templates, strict=True)
+        ]
 
     @property
     def one_step_only(self) -> bool:
@@ -60,6 +66,10 @@ class Packing:
             else:
                 found[name] = _cut(values, next(vectors).numpy(), steps)
         return found
+
+
+def _of_any_length(shape: tf.TensorShape) -> tf.TensorShape:
+    return tf.TensorShape([None]).concatenate(shape[1:]) if shape.rank else shape
 
 
 def _cut(values: np.ndarray, shapes: np.ndarray, steps: int) -> list[np.ndarray]:

@@ -67,6 +67,26 @@ def test_built_or_not_the_values_are_the_same_and_differ_from_layer_to_layer() -
     assert len({v for name, v in values(shared, 1).items() if "kernel" in name}) == 1
 
 
+@pytest.mark.parametrize("built_before", [False, True])
+def test_the_roles_of_one_layer_draw_differently(built_before: bool) -> None:
+    """Square matrices with equal initializers, so that only their seeds differ."""
+    recurrent = keras.layers.SimpleRNN(2, recurrent_initializer="glorot_uniform")
+    gates = keras.layers.LSTM(2, recurrent_initializer="glorot_uniform", unit_forget_bias=False)
+    attend = keras.layers.MultiHeadAttention(1, 2)
+    split = keras.layers.Reshape((3, 2))
+    for layer in (recurrent, gates, lambda x: attend(x, x)):
+        net = (
+            keras.Sequential([keras.Input((6,)), split, layer])
+            if layer in (recurrent, gates)
+            else (lambda x, layer=layer: layer(split(x)))
+        )
+        if built_before and layer not in (recurrent, gates):
+            attend(np.zeros((1, 3, 2), np.float32), np.zeros((1, 3, 2), np.float32))
+        drawn = [v for name, v in values(net, 1).items() if "kernel" in name]
+        assert len(drawn) > 1
+        assert len({*drawn}) == len(drawn), layer
+
+
 def test_weights_that_were_loaded_or_trained_stay() -> None:
     net, source = built(), built()
     net.set_weights(source.get_weights())

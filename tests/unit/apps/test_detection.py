@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -85,6 +86,34 @@ def test_a_crowd_is_marked_and_boxes_are_clipped(scenes: Path, tmp_path: Path) -
     [boxes, _, crowd, areas, _] = batches[0][1:]
     np.testing.assert_allclose(boxes[crowd], [[0, 50 / 64, 20 / 64, 1]])
     assert areas[crowd] == pytest.approx(128)
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_areas_are_in_pixels_of_pictures_that_are_not_square(tmp_path: Path, stated: bool) -> None:
+    sizes = {"wide": (80, 20), "tall": (16, 96), "other": (50, 40)}
+    boxes = {"wide": [10, 2, 40, 10], "tall": [3, 30, 10, 60], "other": [5, 5, 20, 30]}
+    images, annotations = [], []
+    for number, (name, (width, height)) in enumerate(sizes.items()):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), np.full((height, width, 3), number, np.uint8))
+        size = {"width": width, "height": height} if stated else {}
+        images.append({"id": number, "file_name": f"{name}.png", **size})
+        for own in ({}, {"area": 123.0 + number}):
+            row = {"image_id": number, "category_id": 1, "bbox": boxes[name], **own}
+            annotations.append({"id": len(annotations), **row})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "a"}]}
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    config = {"path": str(tmp_path), "images": str(tmp_path), "validation": 0}
+    found = make_inputter(DataConfig(batch_size=1, size=(64, 64), augmenter="none", **config))
+    seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for picture, corners, _, _, areas, _ in found.flow("train").iterate(seed=0, epoch=0):
+        seen[round(float(picture.max()))] = corners[0], areas[0]
+    assert len(seen) == 3
+    for number, (name, (width, height)) in enumerate(sizes.items()):
+        x, y, w, h = boxes[name]
+        corners, areas = seen[number]
+        expected = [x / width, y / height, (x + w) / width, (y + h) / height]
+        np.testing.assert_allclose(corners[:2], [expected] * 2, rtol=1e-5)
+        np.testing.assert_allclose(areas[:2], [w * h, 123 + number], rtol=1e-5)
 
 
 DAMAGE = {

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -388,6 +390,60 @@ def test_a_reader_beside_a_writer_that_keeps_one(
     assert not failures
     assert seen == sorted(seen)
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("tag", [None, "best"])
+def test_a_reader_beside_a_writer_that_replaces(tmp_path: Path, tag: str | None) -> None:
+    done, seen = threading.Event(), list[int]()
+
+    def write() -> None:
+        with CheckpointStore(tmp_path) as store:
+            for number in range(1, scaled(100, at_least=15)):
+                # One step again and again, or one tag of other steps.
+                step = 1 if tag is None else number
+                store.save(step, arrays(number), number, tag=tag)
+        done.set()
+
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, arrays(0), 0, tag=tag)
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        found = load_checkpoint(tmp_path, tag=tag)
+        assert found.model["kernel"][0, 0] == found.state
+        seen.append(found.state)
+    writer.join()
+    assert seen == sorted(seen)
+    assert load_checkpoint(tmp_path, tag=tag).state == scaled(100, at_least=15) - 1
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([9, 10, 1000])), ids=str)
+def test_the_newest_is_that_of_the_highest_step(tmp_path: Path, order: tuple[int, ...]) -> None:
+    *untagged, tagged = order
+    with CheckpointStore(tmp_path) as store:
+        for step in untagged:
+            store.save(step, arrays(step), step)
+        store.save(tagged, arrays(tagged), tagged, tag="best")
+    assert load_checkpoint(tmp_path).state == max(untagged)
+    assert load_checkpoint(tmp_path, tag="best").state == tagged
+    assert [row.step for row in list_checkpoints(tmp_path)] == sorted(order)
+    for step in untagged:
+        shutil.rmtree(tmp_path / f"step-{step:08d}")
+    shutil.copytree(tmp_path / f"best-{tagged:08d}", tmp_path / "step-00000900")
+    assert load_checkpoint(tmp_path).state == tagged  # the tagged one, as no other is valid
+
+
+def test_of_a_tag_the_last_saved_stays_and_of_several_the_newest_is_loaded(tmp_path: Path) -> None:
+    for first, second in ((7, 10), (10, 7)):
+        with CheckpointStore(tmp_path) as store:
+            store.save(first, arrays(first), tag="best")
+            store.save(second, arrays(second), tag="best")
+        assert names(tmp_path) == [f"best-{second:08d}"]
+    with CheckpointStore(tmp_path / "others") as store:
+        for step in (9, 11, 10):  # of a writer that was killed before it removed the older ones
+            store.save(step, arrays(step), step, tag=f"best{step}", blocking=True)
+            (tmp_path / "others" / f"best{step}-{step:08d}").rename(tmp_path / f"best-{step:08d}")
+    assert load_checkpoint(tmp_path, tag="best").step == 11
 
 
 def test_all_files_have_the_mode_that_files_of_the_process_have(tmp_path: Path) -> None:

@@ -53,6 +53,45 @@ def test_the_penalty_of_a_plane_is_known_anywhere_and_can_be_trained() -> None:
         losses.gradient_penalty(lambda x: critic(real), real, fake, [0, 0])
 
 
+@pytest.mark.parametrize("critic", ["constant weights", "dead units", "a plateau"])
+def test_the_penalty_of_a_flat_critic_is_one_and_its_gradients_are_finite(critic: str) -> None:
+    """The root of 0 has no derivative: without care every weight would be NaN at once."""
+    kernel = tf.Variable([[0.0], [0.0]] if critic == "constant weights" else [[3.0], [4.0]])
+    real, fake = tf.random.stateless_uniform([2, 5, 2], [1, 2])
+
+    def logits(x: tf.Tensor) -> tf.Tensor:
+        if critic == "dead units":
+            return tf.nn.relu(x @ kernel - 100.0)
+        return tf.clip_by_value(x @ kernel, 50.0, 60.0) if critic == "a plateau" else x @ kernel
+
+    with tf.GradientTape() as tape:
+        penalty = losses.gradient_penalty(logits, real, fake, [0, 0])
+    assert float(penalty) == pytest.approx(1.0, abs=1e-4)
+    assert np.all(np.isfinite(tape.gradient(penalty, kernel)))
+
+
+@pytest.mark.parametrize(
+    ("real", "fake", "k", "expected"),
+    [
+        (9.0, 0.0, 0.9, 1.0),  # never above 1
+        (0.0, 9.0, 0.1, 0.0),  # nor below 0
+        (1.0, 0.5, 0.0, 0.0),  # in balance it stays, at its bounds too
+        (1.0, 0.5, 1.0, 1.0),
+        (1.0, 0.5, 0.5, 0.5),
+        (2.0, 0.5, 0.0, 0.5),
+        (1.0, 1.0, 1.0, 0.5),
+    ],
+)
+def test_the_weight_of_began_stays_between_0_and_1(
+    real: float, fake: float, k: float, expected: float
+) -> None:
+    error, weight = tf.Variable(real), tf.Variable(k)
+    with tf.GradientTape() as tape:
+        _, k_next, _ = losses.began(error, tf.constant(fake), weight, gamma=0.5, rate=1.0)
+    assert float(k_next) == pytest.approx(expected)
+    assert tape.gradient(k_next, [error, weight]) == [None, None]
+
+
 def test_began_holds_the_ratio_of_errors() -> None:
     costs, k, measure = losses.began(tf.constant(2.0), tf.constant(0.5), 0.25, rate=0.5)
     assert float(costs.generator) == 0.5

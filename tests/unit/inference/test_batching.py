@@ -142,6 +142,61 @@ def test_full_means_that_submit_waits(
         thread.join()
 
 
+@pytest.mark.parametrize("places", [1, 2, 5])
+@pytest.mark.parametrize("devices", [(), ("CPU:0", "CPU:0")], ids=["one", "two"])
+def test_many_threads_share_few_places(
+    predictor: Predictor, places: int, devices: tuple[str, ...]
+) -> None:
+    """Whoever waits for a place is woken: a lost wake-up would leave its thread for ever."""
+    whole = predictor(X)
+    wrong: list[int] = []
+
+    def client(number: int) -> None:
+        for turn in range(12):
+            i = (5 * number + turn) % len(X)
+            if abs(predict(X[i]) - whole[i]) > 1e-5:
+                wrong.append(i)
+
+    predict = BatchingPredictor(predictor, sizes=[1, 2], max_waiting=places, devices=devices)
+    clients = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(8)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in clients), "threads wait for ever"
+    predict.close()
+    assert not wrong
+
+
+def test_closing_wakes_those_that_wait_for_a_place(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(predictor, monkeypatch)
+    predict = BatchingPredictor(predictor, max_waiting=1)
+    futures = [watched.first(predict), predict.submit(X[1])]
+    refused = list[ConfigError]()
+
+    def submit() -> None:
+        try:
+            futures.append(predict.submit(X[2]))
+        except ConfigError as error:
+            refused.append(error)
+
+    clients = [threading.Thread(target=submit, daemon=True) for _ in range(4)]
+    closing = threading.Thread(target=predict.close, daemon=True)
+    for thread in clients:
+        thread.start()
+    time.sleep(0.2)  # until they wait
+    closing.start()
+    for thread in clients:
+        thread.join(5)
+    assert len(refused) == 4
+    watched.go.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert all(np.isfinite(future.result(0)) for future in futures)
+
+
 def test_sizes_that_are_too_slow_are_left_out(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from towerpack import LayerError
 from towerpack.nn import (
+    LSTM,
     AvgPooling,
     BatchNorm,
     Conv2D,
@@ -23,6 +24,7 @@ from towerpack.nn import (
     LeakyReLU,
     MaxPooling,
     ReLU,
+    SeparableConv2D,
     Sigmoid,
     Tanh,
     argscope,
@@ -448,3 +450,25 @@ def test_batch_norm_in_one_operation_is_that_of_keras(
     )
     for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs, rtol=near, atol=near)
+
+
+def test_roles_of_one_layer_draw_differently() -> None:
+    """Of equal sizes and initializers, so that nothing but their seeds differs."""
+
+    def layers(x: tf.Tensor) -> tf.Tensor:
+        some = {"kernel_initializer": "random_normal", "bias_initializer": "random_normal"}
+        FullyConnected("fc", x[:, :1], 4, **some)
+        Conv2D("conv", x[:, None, None, :1], 4, 1, **some)
+        LSTM("lstm", x[:, None, :4], 4, recurrent_initializer="glorot_uniform")
+        SeparableConv2D("separable", x[:, None, None, :1], 1, 1)
+        BatchNorm("bn", x, gamma_initializer="random_normal", beta_initializer="random_normal")
+        return x
+
+    tower = tower_of(layers)
+    tower.trace(is_training=True)
+    drawn = {n: v for n, v in variables(tower).items() if len(np.unique(v)) > 1 or v.size == 1}
+    for layer, roles in (("fc", 2), ("conv", 2), ("lstm", 2), ("separable", 2), ("bn", 2)):
+        values = [v.tobytes() for name, v in drawn.items() if name.startswith(f"{layer}/")]
+        values = [v for v in values if any(v)]  # without the biases of zeros
+        assert len(values) >= roles, layer
+        assert len({*values}) == len(values), layer

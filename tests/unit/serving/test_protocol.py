@@ -480,6 +480,39 @@ def test_what_waits_is_bounded(folder: Path) -> None:
     assert refused.headers["retry-after"] == "1"
 
 
+def test_what_a_request_holds_is_free_after_it(folder: Path) -> None:
+    """However it ends: a leak of bytes or places would refuse all that come later."""
+    size = 30_000
+    server = Server(folder, limits=Limits(held_bytes=2 * size, body_bytes=size + 100))
+    narrow = Server(folder, limits=Limits(waiting=3, batch=1))
+    good = json.dumps(pair(inputs={"a": [[1, 2]], "b": ["x" * (size - 200)]})).encode()
+    kind = {"content-type": "image/png"}
+
+    async def too_long() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b" " * (size // 2)
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b" " * (size // 2)
+        raise ConnectionResetError
+
+    def predict(content: Any, **more: Any) -> int:
+        return server.post(PREDICT, content=content, **more).status_code
+
+    for turn in range(4):
+        assert [predict(good) for _ in range(3)] == [200] * 3, turn
+        assert predict(b" " * size) == 400
+        assert predict(too_long()) == 413
+        assert predict(good, headers=kind) == 400
+        assert predict(broken()) == 500
+        many = server.send(*[post(PREDICT, content=good) for _ in range(6)])
+        assert {answer.status_code for answer in many} == {200, 429}
+        many = narrow.send(*[post(PREDICT, content=DARK, headers=kind) for _ in range(9)])
+        assert {answer.status_code for answer in many} == {200, 429}
+        assert narrow.post(PREDICT, content=DARK, headers=kind).status_code == 200
+    assert predict(good) == 200
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
 def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
     served_model.export(tmp_path, 1)

@@ -97,6 +97,24 @@ def test_what_matches_nothing_or_makes_no_sense() -> None:
             mistake()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda regex: gradproc.MapGradient(lambda g: 2.0 * g, regex),
+        lambda regex: gradproc.ValueClip(1.0, regex),
+        lambda regex: gradproc.ScaleGradient((regex, 2.0)),
+    ],
+    ids=["MapGradient", "ValueClip", "ScaleGradient"],
+)
+@pytest.mark.parametrize("part", ["kernel", "a/", "a/k", "/", "A/KERNEL"])
+def test_expressions_are_for_whole_names(make: Callable[[str], Any], part: str) -> None:
+    with pytest.raises(LayerError, match="a/kernel"):
+        moved(optimizer.ProcessGradients(sgd(), make(part)))
+    three = [tf.constant([3.0, 3.0]), tf.constant([3.0, 3.0])]
+    a, b = moved(optimizer.ProcessGradients(sgd(), make("a/kernel|b")), *three)
+    assert a != b == [-3.0, -3.0]
+
+
 def test_float16_clips_what_the_loss_would_give_unscaled_and_leaves_overflows_out() -> None:
     adapter = adapt(
         optimizer.ProcessGradients(sgd(), gradproc.GlobalNormClip(2.0)), scale_loss=True

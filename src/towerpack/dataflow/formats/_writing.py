@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
+from towerpack._core.files import fsync_dir
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, path_of
@@ -48,6 +49,7 @@ def whole_file(path: PathLike) -> Generator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+    fsync_dir(target.parent)
 
 
 Encode = Callable[[Datapoint], bytes]

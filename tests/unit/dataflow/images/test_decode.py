@@ -231,6 +231,35 @@ def test_truncated_jpeg() -> None:
     assert not decode_image(lost, strict=False, out=out).any()
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_that_is_cut_off_is_not_taken_for_its_thumbnail(
+    progressive: bool, orientation: int
+) -> None:
+    thumbnail = saved(smooth(16, 24))
+    picture = saved(smooth(96, 64), progressive=progressive)
+    # A TIFF structure of one tag, and behind it the thumbnail with an end marker of its own.
+    tiff = b"II*\0" + struct.pack("<IHHHII", 8, 1, 0x0112, 3, 1, orientation) + bytes(4)
+    block = b"Exif\0\0" + tiff + thumbnail
+    start = b"\xff\xd8\xff\xe1" + struct.pack(">H", len(block) + 2) + block
+    data = start + picture[2:]
+    size = (96, 64) if orientation == 1 else (64, 96)
+    assert image_header(data).upright_size == size
+    assert decode_image(data).shape == (*size, 3)
+    frame = len(start) + picture.index(b"\xff\xc2" if progressive else b"\xff\xc0") - 2
+    for end in (len(start), frame, frame + 6):
+        for strict in (True, False):
+            with pytest.raises(FormatError, match="damaged"):
+                decode_image(data[:end], strict=strict)
+    # Without the end marker alone all pixels are there; libjpeg tells of what it lacks.
+    scan = len(start) + picture.index(b"\xff\xda") + 20
+    for end in (scan, (scan + len(data)) // 2, len(data) - 10):
+        assert image_header(data[:end]).upright_size == size
+        with pytest.raises(FormatError, match="is a damaged JPEG"):
+            decode_image(data[:end])
+        assert decode_image(data[:end], strict=False).shape == (*size, 3)
+
+
 def test_too_large_is_refused_before_allocating() -> None:
     bomb = bytearray(saved())
     frame = bomb.index(b"\xff\xc0")

@@ -193,6 +193,28 @@ def test_work_that_kills_every_worker_is_an_error(end: Any, told: str) -> None:
     assert found == list(range(len(found)))
 
 
+@pytest.mark.parametrize("deaths", [0, 1, 3])
+def test_so_many_workers_are_replaced_and_no_more(tmp_path: Path, deaths: int) -> None:
+    def dies_once(dp: Any) -> Any:
+        mark = tmp_path / str(dp[0])
+        if dp[0] % 3 == 2 and dp[0] < 3 * deaths and not mark.exists():
+            mark.touch()
+            os._exit(3)
+        return dp
+
+    def read(most: int) -> list[int]:
+        for mark in tmp_path.iterdir():
+            mark.unlink()
+        options: Any = {"on_worker_death": "restart", "max_restarts": most}
+        flow = PrefetchData(MapData(numbers(12), dies_once), num_proc=1, **options)
+        return [int(dp[0]) for dp in flow]
+
+    assert read(deaths) == list(range(12))
+    if deaths:
+        with pytest.raises(WorkerError, match="ended with status 3"):
+            read(deaths - 1)
+
+
 @BACKENDS
 def test_stalls_are_reported(
     backend: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -201,14 +223,17 @@ def test_stalls_are_reported(
     monkeypatch.setattr("towerpack.dataflow.parallel._run._POLL_S", 0.05)
 
     def hangs(dp: Any) -> Any:
-        time.sleep(0.4 if dp[0] == 3 else 0)
+        time.sleep(0.8 if dp[0] == 3 else 0)
         return dp
 
-    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.1, backend=backend)
+    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.4, backend=backend)
+    began = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="towerpack"):
         assert len(list(flow)) == 5
+    most = (time.monotonic() - began) / 0.4  # once for each time that long, not with each look
     reports = [record.getMessage() for record in caplog.records]
-    assert any("position 3" in text and "hangs" in text for text in reports), reports
+    assert all("position 3" in text and "hangs" in text for text in reports), reports
+    assert 1 <= len(reports) <= min(most, 4)
 
 
 class Unreadable:
