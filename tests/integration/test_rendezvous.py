@@ -9,11 +9,13 @@ import pytest
 
 from processes import free_port, stopwatch
 from towerpack import PeerError
+from towerpack.training import _peers
 from towerpack.training._peers import wait_for_peers
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_two_that_wait_meet(host: str) -> None:
+def test_two_that_wait_meet(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    _peers._warn_of_open_ports.cache_clear()
     addresses = [f"{host}:{free_port()}" for _ in range(2)]
     other = threading.Thread(
         target=wait_for_peers, args=({"worker 0": addresses[0]}, addresses[1], 20)
@@ -22,6 +24,7 @@ def test_two_that_wait_meet(host: str) -> None:
         other.start()
         wait_for_peers({"worker 1": addresses[1]}, addresses[0], 20)
         assert watch.seconds < 10
+    assert caplog.text.count("keep them behind a firewall") == 1  # in each process
 
 
 def test_another_program_at_the_address_is_no_peer() -> None:

@@ -64,7 +64,7 @@ def check_exist(files: Sequence[str]) -> None:
         raise FormatError(
             f"{len(missing)} of {len(files)} pictures do not exist.",
             got=f"the first is {missing[0]}",
-            fix="add the pictures, or remove them from the lists or annotations",
+            fix="add the pictures, or remove them from the files that data.train names",
         )
 
 

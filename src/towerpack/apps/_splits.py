@@ -108,7 +108,7 @@ def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
             f"{where} names a file outside of the data.",
             got=name,
             expected=f"a file in {root}",
-            fix="write names relative to the folder of the pictures",
+            fix="write names relative to the folder of the pictures, which is below data.path",
         )
     return folder / name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import time
@@ -14,9 +15,11 @@ from typing import NoReturn
 import tensorflow as tf
 
 from towerpack._core.errors import PeerError
+from towerpack._core.logs import get_logger
 from towerpack.cluster import Cluster
 from towerpack.training._team import peer_error
 
+_LOG = get_logger(__name__)
 _TRY_S = 0.5
 _SERVICE, _METHOD = "tensorflow.WorkerService", "GetStatus"
 
@@ -46,6 +49,7 @@ def wait_for_peers(
         PeerError: Some have not come; it names them.
         RuntimeError: This process cannot listen at its own address.
     """
+    _warn_of_open_ports()
     missing = dict(addresses)
     deadline = time.monotonic() + seconds
     with _answering(own):
@@ -53,6 +57,15 @@ def wait_for_peers(
             if time.monotonic() > deadline:
                 raise missing_peers(missing, f"have not come within {seconds:g} s")
             time.sleep(_TRY_S / 5)
+
+
+@functools.cache
+def _warn_of_open_ports() -> None:
+    _LOG.warning(
+        "TensorFlow's servers of this job listen on all network interfaces, and whoever reaches "
+        "their ports can read and write this user's files: keep them behind a firewall "
+        "(docs/training.md, Several machines)."
+    )
 
 
 def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]:

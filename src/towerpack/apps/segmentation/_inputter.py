@@ -204,7 +204,9 @@ class CocoInputter(SceneInputter):
                         f"{one.where}: the annotations of {one.path} are of another size.",
                         got=f"{stated[0]:g} x {stated[1]:g} pixels",
                         expected=f"{size[0]} x {size[1]}",
-                        fix=f"set data.boxes_on={other}" if fits else "correct width and height",
+                        fix=f"set data.boxes_on={other}"
+                        if fits
+                        else "correct width and height in the annotations that data.train names",
                     )
                 masks: list[Mapping[str, Any]] = []
                 for where, mask in one.annotations:
