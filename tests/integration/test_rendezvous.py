@@ -24,7 +24,7 @@ def test_two_that_wait_meet(host: str, caplog: pytest.LogCaptureFixture) -> None
         other.start()
         wait_for_peers({"worker 1": addresses[1]}, addresses[0], 20)
         assert watch.seconds < 10
-    assert caplog.text.count("keep them behind a firewall") == 1  # in each process
+    assert "keep them behind a firewall" in caplog.text
 
 
 def test_another_program_at_the_address_is_no_peer() -> None:
