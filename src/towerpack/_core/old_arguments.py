@@ -83,7 +83,8 @@ def accept(*values: Any) -> None:
 
 
 def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> None:
-    parameters = inspect.signature(cls).parameters.values()
+    # Of the class, Python 3.11.2 gives the signature of an inherited `__new__`.
+    parameters = list(inspect.signature(construct).parameters.values())[1:]
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
     @functools.wraps(construct)
