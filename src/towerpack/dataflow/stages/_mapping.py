@@ -210,7 +210,7 @@ class FunctionStage(Wrapper):
         self.rng = self.random = rng
         self.on_error = on_error
         self.policy = ErrorPolicy(on_error, max_errors)
-        taken = inspect.signature(type(self)).parameters
+        taken = inspect.signature(type(self).__init__).parameters
         self.skipping = next((told for name, told in _SKIPPING.items() if name in taken), None)
 
     def length(self) -> Length:

@@ -246,6 +246,8 @@ class TestImageCSV:
         """Tables of any usual form give their labels, but for spaces around them."""
         labels = [label for label in labels if re.search(r"\S", label.strip())]
         labels = ["a b" if re.fullmatch(r"\s*[+-]?\d+\s*", label) else label for label in labels]
+        if quoting == csv.QUOTE_MINIMAL:  # Line ends of other systems are not quoted then.
+            labels = [label for label in labels if not re.search(r"[\r\n]", label)]
         path = tmp_path_factory.getbasetemp() / "list.csv"
         with open(path, "w", encoding=encoding, newline="") as file:
             rows = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end)
