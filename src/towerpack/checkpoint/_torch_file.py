@@ -27,9 +27,14 @@ _STORAGES: Final = {
 }  # fmt: skip
 
 
-MOST_EXPANSION: Final = 100
-"""How many times larger than a file of weights its content may be."""
+_ALWAYS_ALLOWED: Final = 64 << 20
+_MOST_EXPANSION: Final = 100
 _MOST_VALUES: Final = 100_000
+
+
+def most_bytes(size: int) -> int:
+    """How many bytes a file of weights of this size may hold: 100 times as many, or 64 MiB."""
+    return max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
 
 
 def check_expansion(archive: zipfile.ZipFile, most: int) -> None:
@@ -40,7 +45,7 @@ def check_expansion(archive: zipfile.ZipFile, most: int) -> None:
     """
     nbytes = sum(entry.file_size for entry in archive.infolist())
     if nbytes > most:
-        raise ValueError(f"it would be {nbytes:,} bytes, {MOST_EXPANSION} times the file at most")
+        raise ValueError(f"it would be {nbytes:,} bytes, of at most {most:,}")
 
 
 def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -54,7 +59,7 @@ def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """
     try:
         with Path(path).open("rb") as file:
-            most = MOST_EXPANSION * os.fstat(file.fileno()).st_size
+            most = most_bytes(os.fstat(file.fileno()).st_size)
             found, data = _from_zip(file, most) if zipfile.is_zipfile(file) else _from_stream(file)
         if (nbytes := sum(tensor.nbytes for _, tensor in found)) > most:
             raise ValueError(f"its tensors have {nbytes:,} bytes, which the file cannot hold")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._tensors import Tensors
-from towerpack.checkpoint._torch_file import MOST_EXPANSION, check_expansion
+from towerpack.checkpoint._torch_file import check_expansion, most_bytes
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
@@ -58,9 +59,12 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if isinstance(arrays, np.ndarray):
                 raise ValueError("it holds one array without a name")
-            check_expansion(arrays.zip, MOST_EXPANSION * path.stat().st_size)
+            check_expansion(arrays.zip, most_bytes(path.stat().st_size))
             return dict(arrays)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        *(OSError, ValueError, TypeError, EOFError, RuntimeError),
+        *(zlib.error, zipfile.BadZipFile),
+    ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"
         ) from error

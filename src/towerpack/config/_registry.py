@@ -63,6 +63,8 @@ class Registry(Generic[T]):
                 expected=f"one of {', '.join(self)}, or module:name",
                 fix=did_you_mean(spec, self),
             )
+        if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
+            raise ConfigError(f"{spec!r:.80} names no {self.kind}.", expected="module:name")
         value = _attribute(self.kind, module, attribute)
         base = self._base
         if base and not (isinstance(value, type) and issubclass(value, base)):

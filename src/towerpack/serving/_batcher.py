@@ -43,17 +43,17 @@ class Batcher:
         if call.rows < 2:
             return await self._answer(call)
         found: list[Outputs | RequestError] = []
+        bad: list[str | None] = []
         for part in _cut(call, self._most):
-            found += await self._answers(part)
+            answers = await self._answers(part)
+            told = [str(one) if isinstance(one, RequestError) else None for one in answers]
+            bad += told if len(told) == part.rows else told * part.rows
+            found += answers
         good = [outputs for outputs in found if not isinstance(outputs, RequestError)]
         if len({str([a.shape[1:] for a in outputs.values()]) for outputs in good}) != 1:
             # No row is good, or their outputs cannot be joined.
             refused = (one for one in found if isinstance(one, RequestError))
             raise next(refused, RequestError("The rows have outputs of different shapes."))
-        bad: list[str | None] = []
-        for one in found:
-            rows = 1 if isinstance(one, RequestError) else len(next(iter(one.values())))
-            bad += [str(one) if isinstance(one, RequestError) else None] * rows
         call.errors[:] = [bad.pop(0) if told is None else told for told in call.errors]
         return _joined(good)
 

@@ -13,6 +13,7 @@ import orjson
 
 from towerpack._core.errors import FormatError, RequestError, SpecError
 from towerpack.dataflow.images import image_header
+from towerpack.dataflow.images._headers import begins_like_image
 from towerpack.inference._exported import fitting
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ def call_of(
     for key, array in inputs.items():
         must_be = key.startswith("image")  # Others are texts, or pictures under another name.
         for place, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
+            if not (must_be or begins_like_image(data[:18])):
+                continue
             number, error = _picture(data, limits.pixels)
             pixels += number
-            if not (must_be or number):
-                continue
             if error and not (by_row and count):
                 raise RequestError(f"Row {place[0]}: {error}" if place else error)
             if error:
@@ -196,7 +197,7 @@ def _leaf_types(value: Any) -> set[type]:
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
-    """Pixels of a picture, 0 of other data, and why it is refused: none, cut off, or too large."""
+    """Pixels of a picture, and why it is refused: it is none, cut off, or too large."""
     try:
         header = image_header(data, name="the picture")
     except FormatError as error:
@@ -214,7 +215,7 @@ def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
 
 def _frames_of_gif(data: bytes) -> int:
     """Number of frames of a GIF file, all of which a decoder keeps."""
-    frames, at = 0, 13 + _table_bytes(data[10])
+    frames, at = 0, 13 + _table_bytes(data[10] if len(data) > 10 else 0)
     while at < len(data) and data[at] in _GIF_BLOCKS:
         if data[at] == _GIF_FRAME:
             frames += 1

@@ -38,7 +38,7 @@ OnExisting = Literal["resume", "new", "error", "delete"]
 
 _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
-_SECRET: Final = re.compile(r"(?i)token|api.?key|passw|secret|credential")
+_SECRET: Final = re.compile(r"(?i)token(?![a-z])|api.?key|passw|secret|credential")
 _logger = get_logger(__name__)
 
 

@@ -88,6 +88,13 @@ def test_code_that_the_user_names_or_allows_is_run() -> None:
     assert Path(LEFT).exists()
 
 
+@pytest.mark.parametrize("name", ["stranger:/x", "stranger:", "stran-ger:x", "./stranger:x"])
+def test_what_is_no_name_of_code_is_not_imported_either(name: str) -> None:
+    with pytest.raises(ConfigError):
+        find_recipe(recipe_with("task", name))
+    assert not Path(LEFT).exists()
+
+
 def test_of_what_kind_a_thing_is_shows_before_it_is_called() -> None:
     for spec in ("subprocess:call", "os:system", "towerpack.callbacks:CallbackFactory.trigger"):
         with pytest.raises(ConfigError, match=r"is no callback|has no callback"):

@@ -108,10 +108,6 @@ def again_and_again() -> bytes:
     return pickle.dumps(inner)
 
 
-def in_one_another() -> bytes:
-    return b"}U\x01a" * 5000 + b"}" + b"s" * 5000 + b"."
-
-
 def zipped(data: bytes = b"", **entry: bytes) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -131,8 +127,7 @@ HARMFUL = {
     "a dict of a function": without_module("_rebuild_parameter", {"__wrapped__": 1}),
     "a dtype": b"\x80\x02ctorch\nFloatStorage\n" + pickle.dumps((3, ">"), 2)[2:-1] + b"b.",
     "shared dicts": again_and_again(),
-    "dicts in dicts": in_one_another(),
-    "much in little": zipped(zeros=bytes(50 << 20)),
+    "much in little": zipped(zeros=bytes(80 << 20)),
     "no name of a storage": b"\x80\x02(X\x01\x00\x00\x00ae.",
 }  # fmt: skip
 

@@ -139,9 +139,16 @@ BOMB = "\n".join(
 )
 
 
+MERGED = "\n".join(
+    ["a0: &a0 {k: 1}"]
+    + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        MERGED,
         "a: [",
         "- 1",
         "\xff",

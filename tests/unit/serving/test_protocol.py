@@ -345,6 +345,10 @@ def test_pictures_are_limited_together_with_all_their_frames(reader: Server, fol
     assert reader.post(PREDICT, json={"instances": [b64(animated(1))]}).status_code == 200
     answer = reader.post(PREDICT, json={"instances": [b64(animated(2))]})
     assert (answer.status_code, "2 frames" in answer.text) == (400, True)
+    text = {"signature_name": "pair", "inputs": {"a": [[1, 2]], "b": ["BMW builds cars in Munich"]}}
+    assert small.post(PREDICT, json=text).status_code == 200
+    for cut in (animated(2)[:10], animated(2)[:12], animated(2)[:40]):
+        assert reader.post(PREDICT, json={"instances": [b64(cut)]}).status_code == 400
     hidden = {"signature_name": "pair", "inputs": {"a": [[1, 2]], "b": [b64(png(200, 200, 0))]}}
     assert "too large" in small.post(PREDICT, json=hidden).text  # whatever the input is called
 

@@ -64,7 +64,8 @@ def test_starts_are_recorded(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
-    words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x --lr 0.1"
+    words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x"
+    words += " --lr 0.1 max_tokens=9"
     with RunDir(tmp_path) as run:
         run.record_start(seed=5, command=words.split())
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]

@@ -141,7 +141,7 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
         most = max_bytes + _HEADERS_BYTES * most_members
         with (
             _decompressed(archive) as plain,
-            tarfile.open(fileobj=cast("IO[bytes]", _UpTo(plain, most))) as tar,
+            _tar_of(_UpTo(plain, most)) as tar,
         ):
             for member in tar:
                 if member.isdir() and not Path(member.name).parts:
@@ -160,10 +160,20 @@ def _decompressed(archive: Path) -> Any:
     """Open what is inside of a compressed file, or the file itself."""
     with open(archive, "rb") as file:
         start = file.read(6)
-    for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
+    for magic, opened in (
+        (b"\x1f\x8b", gzip.open),
+        (b"BZh", bz2.open),
+        (b"\xfd7zXZ", lzma.open),
+        (b"\x5d\0\0", lzma.open),
+    ):
         if start.startswith(magic):
             return opened(archive)
     return open(archive, "rb")
+
+
+def _tar_of(plain: _UpTo) -> tarfile.TarFile:
+    """Open a tar archive that is not compressed (again), whose bytes would not be counted."""
+    return tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r:")
 
 
 class _UpTo:
