@@ -7,7 +7,7 @@ from typing import Any, Final
 import yaml
 
 _MOST_VALUES: Final = 100_000
-_compose: Any = yaml.compose  # has no types
+_compose: Any = getattr(yaml, "compose")  # noqa: B009 - has no types
 
 
 def parse_yaml(text: str | bytes) -> Any:
