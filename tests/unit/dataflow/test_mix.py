@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -16,10 +17,13 @@ from hypothesis import strategies as st
 from scaling import scaled
 from towerpack._core.errors import ConfigError, DataFlowError, MapError
 from towerpack.dataflow import (
+    ConcatData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
     DataFromIterable,
+    DataFromList,
+    JoinData,
     MapData,
     MixData,
     RandomChooseData,
@@ -168,3 +172,11 @@ class TestRandomMix:
 
         with pytest.raises(DataFlowError, match=r"Short.* ended before its length"):
             list(RandomMixData([Short()]))
+
+
+@pytest.mark.parametrize("make", [ConcatData, JoinData, MixData, RandomMixData])
+def test_flows_of_a_generator_are_kept_as_a_list(make: Any) -> None:
+    flow = make(DataFromList([[i]] * 3) for i in range(2))
+    again = pickle.loads(pickle.dumps(flow))
+    first, second = ([*each.iterate(seed=1)] for each in (flow, again))
+    assert first == second

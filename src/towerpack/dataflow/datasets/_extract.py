@@ -26,6 +26,7 @@ _READ = 1 << 20
 _MOST_EXPANSION = 100
 _ALWAYS_ALLOWED = 64 << 20
 _LEAST_PER_MEMBER = 24  # Bytes of the archive for each file in it; real ones take more.
+_BYTES_PER_MEMBER = 64 << 10  # Of `max_bytes`, which so lifts the limit on the number too.
 _HEADERS_BYTES = 4096  # Of a file in a tar archive, with its extended headers.
 # What Python's modules raise for archives that are damaged, encrypted or of a kind unknown to them.
 _DAMAGED: Final = (
@@ -51,8 +52,8 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
         archive: Its kind is told from its bytes.
         folder: Where to; made if need be, and returned.
         max_bytes: The most that may come out; by default 100 times the archive, and 64 MB at
-            least. The number of files is limited too: 1,000, and one for each 24 bytes of the
-            archive.
+            least. The number of files is limited too: 1,000, one for each 24 bytes of the
+            archive, and one for each 64 KiB of `max_bytes`.
 
     Raises:
         FormatError: The archive is damaged, names a file outside of it, holds a link, a device or
@@ -107,7 +108,8 @@ def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
 
 def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
     left, members = max_bytes, 0
-    most_members = 1000 + archive.stat().st_size // _LEAST_PER_MEMBER
+    size = archive.stat().st_size
+    most_members = 1000 + size // _LEAST_PER_MEMBER + max_bytes // _BYTES_PER_MEMBER
 
     def check(name: str, nbytes: int, is_file: bool = True) -> None:
         nonlocal left, members

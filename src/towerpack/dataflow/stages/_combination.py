@@ -50,6 +50,11 @@ class Combination(KeepsArguments, Stage):
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
+        args, kwargs = self.__dict__["_arguments"]
+        # A list in the place of a generator, which cannot be pickled.
+        args = tuple(self.flows if value is flows else value for value in args)
+        kwargs = {name: self.flows if v is flows else v for name, v in kwargs.items()}
+        self.__dict__["_arguments"] = args, kwargs
         if not self.flows:
             raise ConfigError(f"{type(self).__name__} was given no flow.", expected="one or more")
 
