@@ -48,11 +48,6 @@ def header_of(file: str | Path) -> ImageHeader:
     return image_header(data, name=str(file))
 
 
-def orientation_of(file: str | Path) -> int:
-    """EXIF's orientation of a picture, 1 to 8."""
-    return header_of(file).orientation
-
-
 def check_exist(files: Sequence[str]) -> None:
     """Check that all pictures exist.
 

@@ -19,7 +19,6 @@ from towerpack.apps._pictures import (
     check_exist,
     header_of,
     listed,
-    orientation_of,
     read_picture,
 )
 from towerpack.apps._splits import places
@@ -80,23 +79,23 @@ class _Decode:
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
-        orientation = orientation_of(scene.picture)
-        drawn = size[::-1] if self.stored and orientation > 4 else size
+        # Only labels of stored pixels need what the header says.
+        orientation = header_of(scene.picture).orientation if self.stored else 1
+        drawn = size[::-1] if orientation > 4 else size
         if isinstance(scene.labels, str):
             label = self.classes.read(scene.labels, scene.where)
         else:
             label = draw_instances(scene.labels, drawn, self.categories, VOID, scene.where)
         if label.shape != drawn:
-            turned = orientation > 4 and label.shape == drawn[::-1]
+            other = label.shape == drawn[::-1] and header_of(scene.picture).orientation > 4
             raise FormatError(
                 f"{scene.where}: the picture and its labels differ in size.",
                 got=f"{drawn[0]} x {drawn[1]} and {label.shape[0]} x {label.shape[1]} pixels",
                 fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
-                if turned
+                if other
                 else None,
             )
-        if self.stored:
-            label = upright(label, orientation)
+        label = upright(label, orientation)
         return colours(self.channels).augment(image), label
 
 
@@ -129,13 +128,15 @@ class SceneInputter(FilesInputter):
 
     def decoder(self) -> Callable[[Any], Any]:
         """Of scenes."""
+        return self._decoder_of(self.classes)
+
+    def _decoder_of(self, classes: Classes) -> _Decode:
         stored = self.config.boxes_on == "stored"
-        return _Decode(self.classes, self.config.channels, self.categories, stored)
+        return _Decode(classes, self.config.channels, self.categories, stored)
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         parts = super()._checked(classes, parts)
-        stored = self.config.boxes_on == "stored"
-        decode = _Decode(classes, self.config.channels, self.categories, stored)
+        decode = self._decoder_of(classes)
         for scenes in parts.values():
             for scene in scenes[:: max(1, len(scenes) // _TRIED)]:
                 decode(scene)
