@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.progress import track
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack._core.extras import require
 from towerpack._core.files import replace_file
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._application import find_recipe
+from towerpack.apps._label_pictures import open_labels
 from towerpack.apps._layouts import Layout, recognized
 from towerpack.apps._splits import has_splits, held_out, matching, parted, relative_name
 from towerpack.dataflow.sources._discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
@@ -138,27 +138,30 @@ def import_data(
         )
     _make_folder(target)
     result = Imported(written[-1])
+    pictures = _Pictures()
     classes: Sequence[str] = ()
     if layout is None:
         if known:
             result.data = known
         else:
-            classes, result.data = _pictures(folder, target, split, result.bad)
+            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
         sections = _training(target / "train.csv", result.data, result.advice)
     else:
         result.task, result.data, sections = layout.task, layout.data, {}
         if layout.pairs:
-            result.data |= _label_pictures(folder, target, split, layout, result.bad)
+            result.data |= _label_pictures(folder, target, split, layout, pictures, result.bad)
         else:
             result.data["path"] = str(folder.resolve())
         result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
     _write_recipe(folder, result, sections)
+    inputter: Any = find_recipe(result.recipe).inputter()
     if layout is not None:
-        inputter: Any = find_recipe(result.recipe).inputter()
         train = len(inputter.row_names("train") or ())
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
-    _take_inventory(result, folder, classes, {str(path) for path in written})
+    used = _take_inventory(result, inputter, classes, pictures)
+    own = {str(path) for path in written}
+    result.left_out = [one for one in _left_out(result, folder, used) if one.file not in own]
     if result.bad and result.task == "detection":
         result.advice.append(
             "Training stops at broken pictures: repair them, or remove them from the annotations."
@@ -173,15 +176,14 @@ def _write_recipe(folder: Path, result: Imported, sections: dict[str, Any]) -> N
 
 
 def _take_inventory(
-    result: Imported, folder: Path, classes: Sequence[str], written: set[str]
-) -> None:
-    """Count what training finds by the recipe, and list all other files."""
-    inputter: Any = find_recipe(result.recipe).inputter()
+    result: Imported, inputter: Any, classes: Sequence[str], pictures: _Pictures
+) -> set[str]:
+    """Count what training finds by the recipe, and return the files that it uses."""
     names = list(classes or inputter.class_names)
     digests: dict[bytes, dict[str, str]] = {}
     files: set[str] = set()
     for split in _SPLITS:
-        rows = list(_rows_of(inputter, result, split, files))
+        rows = list(_rows_of(inputter, result, split, files, pictures))
         if not rows:
             continue
         counts = Counter(itertools.chain.from_iterable(labels for _, labels, _ in rows))
@@ -193,7 +195,7 @@ def _take_inventory(
     totals = {name: sum(counts[name] for counts in result.used.values()) for name in names}
     result.small_classes = {name: total for name, total in totals.items() if total < 2}
     result.identical = [list(splits.values()) for splits in digests.values() if len(splits) > 1]
-    result.left_out = [one for one in _left_out(result, folder, files) if one.file not in written]
+    return files
 
 
 def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
@@ -221,7 +223,7 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
 
 
 def _rows_of(
-    inputter: Any, result: Imported, split: str, files: set[str]
+    inputter: Any, result: Imported, split: str, files: set[str], pictures: _Pictures
 ) -> Iterator[tuple[str, Iterable[str], bytes]]:
     """Iterate over the items of a split: name, classes, hash. Note files and broken files."""
     names = list(inputter.class_names)
@@ -235,13 +237,13 @@ def _rows_of(
         pairs = zip(part.pictures, part.labels, strict=True) if part else ()
         for number, (picture, label) in enumerate(pairs):
             if isinstance(picture, np.ndarray):
-                name, content = f"{split}[{number}]", picture.tobytes()
+                name, digest = f"{split}[{number}]", _hash(picture.tobytes())
             else:
-                name, content = os.path.normpath(picture), Path(picture).read_bytes()
-            yield name, [names[label]], _hash(content)
+                name, digest = os.path.normpath(picture), pictures.hash_of(picture)
+            yield name, [names[label]], digest
         return
-    for one in part:
-        checked = _check(one.picture)
+    results = pictures.checked([one.picture for one in part], f"checking {split}")
+    for one, checked in zip(part, results, strict=True):
         if isinstance(checked, Bad) and checked not in result.bad:
             result.bad.append(checked)
         if result.task == "detection":
@@ -249,19 +251,11 @@ def _rows_of(
         else:
             files.add(one.labels)
             numbers = set(np.unique(inputter.classes.read(one.labels, one.where)).tolist()) - {255}
-        yield (
-            one.picture,
-            [names[number] for number in numbers],
-            _hash(Path(one.picture).read_bytes()),
-        )
-
-
-def _hash(content: bytes) -> bytes:
-    return hashlib.blake2b(content).digest()
+        yield one.picture, [names[number] for number in numbers], pictures.hash_of(one.picture)
 
 
 def _label_pictures(
-    folder: Path, target: Path, split: float, layout: Layout, bad: list[Bad]
+    folder: Path, target: Path, split: float, layout: Layout, pictures: _Pictures, bad: list[Bad]
 ) -> dict[str, Any]:
     """Check and list pictures with their label pictures; the section `data` of a recipe."""
     values: set[Any] = set()
@@ -269,8 +263,8 @@ def _label_pictures(
     good: list[_Picture] = []
     for name, pairs in layout.pairs.items():
         lists[name] = []
-        pictures = _checked([picture for picture, _ in pairs], f"checking {name}")
-        for (picture, mask), checked in zip(pairs, pictures, strict=True):
+        results = pictures.checked([picture for picture, _ in pairs], f"checking {name}")
+        for (picture, mask), checked in zip(pairs, results, strict=True):
             found = _values(mask)
             for one in (checked, found):
                 bad += [one] if isinstance(one, Bad) else []
@@ -319,15 +313,10 @@ def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
 
 def _values(mask: str) -> set[Any] | Bad:
     """Return the labels or colors in a label picture."""
-    require("matplotlib", extra="apps", needed_for="Label pictures")
-    from PIL import Image
-
     try:
-        with Image.open(mask) as opened:
-            indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
-            pixels = np.asarray(opened if indexed else opened.convert("RGB"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        return Bad(mask, f"The label picture is damaged: {error}.")
+        pixels, _ = open_labels(mask, "The label picture")
+    except FormatError as error:
+        return Bad(mask, error.what)
     if pixels.ndim == 2:
         return set(np.unique(pixels).astype(int).tolist())
     return set(map(tuple, np.unique(pixels.reshape(-1, 3), axis=0).tolist()))
@@ -397,14 +386,14 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
 
 
 def _pictures(
-    folder: Path, target: Path, split: float, bad: list[Bad]
+    folder: Path, target: Path, split: float, pictures: _Pictures, bad: list[Bad]
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Check and list the pictures; return all classes, and the section `data` of a recipe."""
     found, classes = _found(folder)
     checked: dict[str, list[_Picture]] = {}
     kept: dict[str, list[int]] = {}
     for name, (files, labels) in found.items():
-        results = _checked(files, f"checking {name}")
+        results = pictures.checked(files, f"checking {name}")
         bad += [one for one in results if isinstance(one, Bad)]
         checked[name] = [one for one in results if isinstance(one, _Picture)]
         pairs = zip(labels, results, strict=True)
@@ -453,20 +442,33 @@ def _rows(part: Any) -> tuple[list[str], list[int]]:
     return [str(file) for file in part.pictures], part.labels.tolist()
 
 
-def _checked(files: Sequence[str], doing: str) -> list[_Picture | Bad]:
-    """Decode each whole file."""
-    bar = Console(stderr=True)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        results = threads.map(_check, files)
-        watched = track(
-            results,
-            doing,
-            total=len(files),
-            console=bar,
-            transient=True,
-            disable=not bar.is_terminal,
-        )
-        return list(watched)
+class _Pictures:
+    """Results of decoding pictures as a whole, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Picture | Bad] = {}
+
+    def checked(self, files: Sequence[str], doing: str) -> list[_Picture | Bad]:
+        """Decode the files that are not known. Show a progress bar with the text `doing`."""
+        names = list(map(os.path.abspath, files))
+        new = {n: file for n, file in zip(names, files, strict=True) if n not in self._known}
+        bar = Console(stderr=True)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            watched = track(
+                threads.map(_check, new.values()),
+                doing,
+                total=len(new),
+                console=bar,
+                transient=True,
+                disable=not (new and bar.is_terminal),
+            )
+            self._known |= zip(new, watched, strict=True)
+        return [self._known[name] for name in names]
+
+    def hash_of(self, file: str) -> bytes:
+        """Return a hash of a file's content, without reading a known one again."""
+        known = self._known.get(os.path.abspath(file))
+        return known.digest if isinstance(known, _Picture) else _hash(Path(file).read_bytes())
 
 
 def _check(file: str) -> _Picture | Bad:
@@ -475,12 +477,15 @@ def _check(file: str) -> _Picture | Bad:
     try:
         data = Path(file).read_bytes()
         height, width, _ = decode_image(data, name="it").shape
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        return _Picture(file, height, width, image_header(data).channels, digest)
+        return _Picture(file, height, width, image_header(data).channels, _hash(data))
     except FormatError as error:
         return Bad(file, error.what)
     except OSError as error:
         return Bad(file, str(error.strerror))
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _divided(

@@ -30,19 +30,10 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
     Raises:
         FormatError: It cannot be read, or holds another colour.
     """
-    require("matplotlib", extra="apps", needed_for="Label pictures")
-    from PIL import Image
-
-    try:
-        with Image.open(file) as opened:
-            indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
-            pixels = np.asarray(opened if indexed else opened.convert("RGB"))
-            palette = opened.getpalette("RGB") if opened.mode == "P" else None
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(f"{what} is damaged: {error}.") from error
+    pixels, palette = open_labels(file, what)
     if pixels.ndim == 2 and colours is not None:
         if palette is not None:
-            return _by_palette(pixels, np.array(palette).reshape(-1, 3), colours, what)
+            return _by_palette(pixels, palette, colours, what)
         if all(red == green == blue for red, green, blue in colours):
             pixels = np.repeat(pixels[:, :, None], 3, 2)
     if pixels.ndim == 2:
@@ -64,6 +55,32 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
             got=f"{pixels[row, column].tolist()} in row {row}, column {column}",
         )
     return labels
+
+
+def open_labels(file: str, what: str) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Return what a label picture holds: labels or palette indices [h, w], or colours [h, w, 3].
+
+    Args:
+        file: Its name.
+        what: Names it in messages.
+
+    Returns:
+        The pixels, and the palette [colours, 3] if they are indices of one.
+
+    Raises:
+        FormatError: It cannot be read.
+    """
+    require("matplotlib", extra="apps", needed_for="Label pictures")
+    from PIL import Image
+
+    try:
+        with Image.open(file) as opened:
+            indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
+            pixels = np.asarray(opened if indexed else opened.convert("RGB"))
+            palette = opened.getpalette("RGB") if opened.mode == "P" else None
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(f"{what} is damaged: {error}.") from error
+    return pixels, None if palette is None else np.array(palette).reshape(-1, 3)
 
 
 def _by_palette(
