@@ -42,17 +42,25 @@ def take(waiting: list[Request[Call, Answer]], max_rows: int) -> list[Request[Ca
 
 
 def compute_in_halves(
-    compute: Callable[[Sequence[Call]], Sequence[Answer]], calls: Sequence[Call]
+    compute: Callable[[Sequence[Call]], Sequence[Answer]],
+    calls: Sequence[Call],
+    errors: tuple[type[Exception], ...] = (Exception,),
 ) -> list[Answer | Exception]:
     """Compute calls together. If a batch fails, try its halves, down to the calls that fail alone.
+
+    Args:
+        compute: Returns the result of each call.
+        calls: At least one.
+        errors: Exceptions that a call may raise. Others are raised here.
 
     Returns:
         The result of each call, or the exception that the call raises by itself.
     """
     try:
         return [*compute(calls)]
-    except Exception as error:  # noqa: BLE001 - becomes the answer of the call that caused it
+    except errors as error:
         if len(calls) == 1:
             return [error]
-        half = len(calls) // 2
-        return compute_in_halves(compute, calls[:half]) + compute_in_halves(compute, calls[half:])
+        middle = len(calls) // 2
+        halves = (calls[:middle], calls[middle:])
+        return [answer for half in halves for answer in compute_in_halves(compute, half, errors)]

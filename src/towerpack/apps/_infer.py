@@ -6,12 +6,14 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.batching import compute_in_halves
 from towerpack._core.errors import ConfigError, TowerpackError, reason_of
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
@@ -136,20 +138,16 @@ def _predicted(
             by_shape.setdefault(tuple(np.shape(one) for one in prepared), []).append(place)
     found: dict[int, Any] = {}
     for places in by_shape.values():
-        outputs = _outputs(predictor, [read[place][2] for place in places])
+        prepared = [read[place][2] for place in places]
+        outputs = compute_in_halves(partial(_outputs, predictor), prepared, _OF_ONE_ITEM)
         found |= zip(places, outputs, strict=True)
     for place, (path, sample, _) in enumerate(read):
         yield path, sample, found.get(place, sample)
 
 
-def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray] | Exception]:
-    """The outputs for each datapoint. If a batch fails, compute its halves, down to the bad one."""
-    try:
-        results = predictor(*map(np.stack, zip(*prepared, strict=True)))
-    except _OF_ONE_ITEM as error:
-        half = len(prepared) // 2
-        parts = (prepared[:half], prepared[half:]) if half else ()
-        return [one for part in parts for one in _outputs(predictor, part)] or [error]
+def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray]]:
+    """The outputs for each datapoint of a batch."""
+    results = predictor(*map(np.stack, zip(*prepared, strict=True)))
     return [
         dict(zip(predictor.output_names, row, strict=True)) for row in zip(*results, strict=True)
     ]
