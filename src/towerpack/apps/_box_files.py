@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -150,7 +151,7 @@ class _Reader:
     def annotated(
         self, picture: Path, rows: Sequence[_Row], numbers: Mapping[Any, int], size: Size = (0, 0)
     ) -> Annotated:
-        """From rows and the numbers of their classes."""
+        """Return the good boxes of a picture, given the numbers of the classes."""
         corners = np.array([row.corners for row in rows], np.float64).reshape(-1, 4)
         boxes, good = clip_boxes(corners, 1, 1)
         kept: list[int] = []
@@ -178,15 +179,13 @@ class _Reader:
         """Warn once of what was left out, and of boxes that seem to be of a turned picture."""
         self.bad.tell()
         if self.turned:
+            fit, other = "as they are stored", "stored"
+            if self.stored:
+                fit = other = "upright"
             _LOG.warning(
                 "%d pictures have an EXIF orientation and boxes that only fit them %s, such as %s: "
                 "set data.boxes_on=%s if they were measured so.",
-                len(self.turned),
-                *(
-                    ("upright", self.turned[0], "upright")
-                    if self.stored
-                    else ("as they are stored", self.turned[0], "stored")
-                ),
+                *(len(self.turned), fit, self.turned[0], other),
             )
 
 
@@ -247,24 +246,22 @@ def read_voc(config: BoxPlaces) -> Found:
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
     reader = _Reader.of(config)
-    pictures: dict[Path, dict[str, Path]] = {}
+    annotations_in = functools.cache(_annotations_in)  # Several lists are of the same folders.
+    pictures_in_folder = functools.cache(_pictures_by_name)
     objects: dict[str, list[tuple[Path, Size, list[_Row]]]] = {}
     for split, lists in places(config, "ImageSets/Main/{}.txt").items():
         objects[split] = []
         for one in map(Path, lists):
             if one.is_dir():
-                files = _annotations_in(one)
+                files = annotations_in(one)
             else:
                 lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
-                missing = root / "Annotations"
-                known = _annotations_in(missing)
-                files = {n: known.get(n, missing / f"{n}.xml") for n, *_ in lines}
+                usual_files = root / "Annotations"
+                known = annotations_in(usual_files)
+                files = {n: known.get(n, usual_files / f"{n}.xml") for n, *_ in lines}
             for name, file in files.items():
                 folder = usual if usual.is_dir() else file.parent
-                if folder not in pictures:
-                    every = map(Path, Discovery().files(folder))
-                    pictures[folder] = {_name_in(folder, path): path for path in every}
-                by_name = pictures[folder]
+                by_name = pictures_in_folder(folder)
                 picture = by_name.get(name, by_name.get(file.stem))
                 objects[split].append(_of_voc(file, picture, folder, root, reader))
     found = {row.name for *_, rows in objects.get("train", []) for row in rows}
@@ -284,6 +281,11 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
     files = sorted(map(Path, discovery.files(folder)))
     discovery.report(folder)
     return {_name_in(folder, file): file for file in files}
+
+
+def _pictures_by_name(folder: Path) -> dict[str, Path]:
+    """Return the pictures in a folder and below it, by their names in lists."""
+    return {_name_in(folder, path): path for path in map(Path, Discovery().files(folder))}
 
 
 def _name_in(folder: Path, file: Path) -> str:
@@ -320,10 +322,7 @@ def _of_voc(
         if file.stat().st_size > _MOST_XML_BYTES:
             raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
-        for values in (top, *objects):
-            stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
-            values.clear()
-            values.update((k, v) for k, v in stripped.items() if v != "")
+        top, *objects = map(_without_blanks, (top, *objects))
         if picture is None:
             name = str(top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
             if Path(name).stem != file.stem and file.with_name(f"{Path(name).stem}.xml").is_file():
@@ -346,6 +345,12 @@ def _of_voc(
     return picture, size, rows
 
 
+def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of which texts are stripped and empty texts are left out."""
+    stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
+    return {key: value for key, value in stripped.items() if value != ""}
+
+
 def read_yolo(config: BoxPlaces) -> Found:
     """`images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
@@ -357,26 +362,27 @@ def read_yolo(config: BoxPlaces) -> Found:
     folders = places(config, "{}/images", "images/{}")
     names = config.class_names or _names_of_yolo(root)
     reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
+    pictures = {folder: pictures_in(folder) for folder in itertools.chain(*folders.values())}
     parts = {
         split: [
             reader.annotated(Path(picture), _of_yolo(Path(picture), reader.bad), numbers)
             for folder in several
-            for picture in pictures_in(folder)
+            for picture in pictures[folder]
         ]
         for split, several in folders.items()
     }
-    for folder in itertools.chain(*folders.values()):
-        _check_pictures(Path(folder), reader.bad)
+    for folder, files in pictures.items():
+        _check_pictures(Path(folder), files, reader.bad)
     reader.tell()
     return names, parts
 
 
-def _check_pictures(folder: Path, bad: BadAnnotations) -> None:
-    """Refuse or count files of labels without a picture."""
+def _check_pictures(folder: Path, pictures: Sequence[str], bad: BadAnnotations) -> None:
+    """Refuse or count files of labels without one of the pictures of a folder."""
     labels = next(filter(Path.is_dir, map(Path, _in_labels(f"{folder}/"))), None)
     if labels is None:
         return
-    names = {Path(file).relative_to(folder).with_suffix("") for file in pictures_in(folder)}
+    names = {Path(file).relative_to(folder).with_suffix("") for file in pictures}
     for file in sorted(labels.rglob("*.txt")):
         is_known = file.relative_to(labels).with_suffix("") in names
         if not is_known and not file.name.startswith((".", "classes.")):
