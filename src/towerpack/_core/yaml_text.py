@@ -7,7 +7,6 @@ from typing import Any, Final
 import yaml
 
 _MOST_VALUES: Final = 100_000
-_compose: Any = getattr(yaml, "compose")  # noqa: B009 - has no types
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -17,10 +16,12 @@ def parse_yaml(text: str | bytes) -> Any:
         ValueError: It is no YAML, or far larger than a configuration is.
     """
     try:
-        # Before values are made: merge keys (`<<: *a`) multiply them.
-        if _size(_compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
+        loader: Any = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        # Nodes are counted before values are made, since merge keys (`<<: *name`) multiply values.
+        if _size(node, {}) > _MOST_VALUES:
             raise ValueError(f"more than {_MOST_VALUES:,} values")
-        return yaml.safe_load(text)
+        return None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

@@ -31,7 +31,7 @@ _START_BYTES: Final = 4096
 
 @dataclass
 class Layout:
-    """How a recipe reads the data of a folder.
+    """Layout of a folder's data, as a recipe states it.
 
     Attributes:
         task: Name of the application.
@@ -160,13 +160,13 @@ def _label_pictures(folder: Path) -> Layout | None:
 def _texts(folder: Path) -> Layout | None:
     if next(Discovery().files(folder), None) is not None:
         return None
-    for name in (tables := _below(folder, "*.csv", "*.tsv")):
-        columns = _columns(folder / name)
-        if columns is not None:
-            text, label = columns
-            same = [other for other in tables if _columns(folder / other) == columns]
-            data = {"inputter": "table", "text": text, "label": label, **_by_split(same)}
-            return Layout("text_classification", data)
+    tables = {name: _columns(folder / name) for name in _below(folder, "*.csv", "*.tsv")}
+    columns = next(filter(None, tables.values()), None)
+    if columns is not None:
+        text, label = columns
+        same = _by_split(name for name, others in tables.items() if others == columns)
+        data = {"inputter": "table", "text": text, "label": label, **same}
+        return Layout("text_classification", data)
     names = [n for n in _below(folder, "*.txt") if _starts_with(folder / n, b"__label__")]
     if names:
         return Layout("text_classification", {"inputter": "lines", **_by_split(names)})

@@ -48,6 +48,7 @@ def serve_model(
     """
     require("fastapi", extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits, serve
+    from towerpack.serving._gate import LOOPBACK
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -58,7 +59,7 @@ def serve_model(
 
     def ready(url: str) -> None:
         typer.echo(f"Serving {model} at {url}/ (a page) and {url}/v1/models/{model}:predict")
-        if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        if token is None and host not in LOOPBACK:
             typer.echo("Whoever reaches this machine can use it: --token asks for one.", err=True)
 
     if token is None:  # Typer leaves out an empty variable.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -64,14 +65,14 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
                     fix="remove tf.summary.scalar: 'learning_rate' is monitored by itself",
                 ) from error
     _refuse_python_numbers_of(variables, given, lambda v: _call_with(v, function, step))
-    for i, optimizer in enumerate(_innermost(given)):
+    for i, optimizer in enumerate(_unwrapped(given)[-1]):
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             kinds = (tf.Tensor,)
             if reads or variables:  # A schedule may hold tensors; `tf.cond` may give a float.
                 kinds += (functools.partial, float) if reads else (functools.partial,)
             for name, value in list(vars(optimizer).items()):
                 if isinstance(value, kinds) and getattr(value, "graph", graph) is graph:
-                    _follow(optimizer, name, lambda i=i: _innermost(again())[i])
+                    _follow(optimizer, name, lambda i=i: _unwrapped(again())[-1][i])
             continue
         rate = getattr(optimizer, "_learning_rate", None)
         numbers = [a for a in getattr(rate, "args", ()) if isinstance(a, tf.Tensor)]
@@ -127,10 +128,7 @@ def _refuse_python_numbers_of(
     Raises:
         ConfigError: It does.
     """
-    optimizers = list(given.values()) if isinstance(given, Mapping) else [given]
-    for outer in optimizers:  # It grows: wrappers hold others.
-        inner = getattr(outer, "wrapped", getattr(outer, "inner_optimizer", None))
-        optimizers += [] if inner is None else [inner]
+    optimizers = itertools.chain.from_iterable(_unwrapped(given))
     keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]
     own = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
     known = [None if id(variable) in own else variable for variable in variables]
@@ -149,7 +147,7 @@ def _refuse_python_numbers_of(
 def _python_numbers_in(given: Any) -> list[dict[str, float]]:
     """The attributes of each optimizer that are floats, and a Keras optimizer's rate."""
     found: list[dict[str, float]] = []
-    for optimizer in _innermost(given):
+    for optimizer in _unwrapped(given)[-1]:
         own: dict[str, Any] = getattr(optimizer, "__dict__", {})
         values = {n: float(v) for n, v in own.items() if isinstance(v, (float, np.floating))}
         rate = own.get("_learning_rate")
@@ -167,12 +165,12 @@ def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
         setattr(optimizer, name, float(concrete()))
 
 
-def _innermost(given: Any) -> list[Any]:
-    """The optimizers inside of their wrappers."""
-    optimizers = list(given.values()) if isinstance(given, Mapping) else [given]
-    while any(hasattr(optimizer, "wrapped") for optimizer in optimizers):
-        optimizers = [getattr(optimizer, "wrapped", optimizer) for optimizer in optimizers]
-    return [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
+def _unwrapped(given: Any) -> list[list[Any]]:
+    """Return the optimizers, then what each of them wraps, and so on. The last wrap nothing."""
+    levels = [list(given.values()) if isinstance(given, Mapping) else [given]]
+    while any(hasattr(one, "wrapped") or hasattr(one, "inner_optimizer") for one in levels[-1]):
+        levels.append([getattr(o, "wrapped", getattr(o, "inner_optimizer", o)) for o in levels[-1]])
+    return levels
 
 
 @contextmanager
