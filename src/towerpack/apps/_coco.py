@@ -28,7 +28,12 @@ _LOG = get_logger(__name__)
 
 @dataclass
 class BadAnnotations:
-    """What happens to annotations that cannot be used: 'error', or 'skip' and count them."""
+    """Refuse annotations that cannot be used, or count them, as the policy says.
+
+    Attributes:
+        policy: 'error' or 'skip'.
+        skipped: Place and fault of each annotation that was left out.
+    """
 
     policy: str
     skipped: list[str] = field(default_factory=list)

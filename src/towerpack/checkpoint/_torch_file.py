@@ -33,7 +33,7 @@ _MOST_VALUES: Final = 100_000
 
 
 def most_bytes(size: int) -> int:
-    """How many bytes a file of weights of this size may hold: 100 times as many, or 64 MiB."""
+    """Return the largest content of a file of weights: 100 times its size, and at least 64 MiB."""
     return max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
 
 

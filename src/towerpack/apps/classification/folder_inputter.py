@@ -23,9 +23,8 @@ _LOG = get_logger(__name__)
 class FolderInputter(ImageInputter):
     """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
 
-    Folders are splits if all of them have names of splits, in any case.
-
-    Of the latter, `validation` is the share of the validation data and that of the test data, too.
+    Folders are splits if all of them have names of splits, in any case. If they are classes alone,
+    `validation` is the share of the validation data, and that of the test data.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})

@@ -112,7 +112,7 @@ class Classes:
 
 
 def _fix_of(labels: NDArray[np.int64], count: int) -> str:
-    """What to do about labels of a picture that are not 0 to `count` - 1."""
+    """Return advice for a picture with labels that are not 0 to `count` - 1."""
     levels = np.unique(labels).tolist()
     if len(levels) > count:
         return "add classes, or list the values to be ignored in data.void"

@@ -63,7 +63,7 @@ class Monitors:
         self.directions: dict[str, Mode] = {"cost": "min"}
 
     def at(self, step: int, epoch: int) -> None:
-        """What is put next belongs to this step and epoch."""
+        """Set the step and the epoch of what is put next."""
         self._step = step
         self._each("at", step, epoch)
 

@@ -62,8 +62,8 @@ class Discovery:
     """Finds files of one kind in folders, and remembers which others are left out.
 
     Hidden files and folders are left out: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`,
-    `Thumbs.db`, `desktop.ini`. Links are
-    followed. A folder that was read before, or that contains the link to it, is left out.
+    `Thumbs.db`, `desktop.ini`. Links are followed. A folder that was read before, or that contains
+    the link to it, is left out.
 
     Args:
         accepts: Returns whether the file of a path is of that kind.
