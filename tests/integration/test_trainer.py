@@ -74,7 +74,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Fixes the number of steps that one call runs."""
 
     def pace(steps: int) -> None:
-        monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
+        monkeypatch.setattr("towerpack.training.loop.loop.Pace", PacedBy)
         monkeypatch.setattr(PacedBy, "fixed", steps)
 
     return pace

@@ -40,7 +40,7 @@ from towerpack.dataflow import (
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import MultiWorkerTrainer, StopTraining, _multi_worker, join_cluster
-from towerpack.training._peers import wait_for_peers
+from towerpack.training.distribution.peers import wait_for_peers
 
 # What was made before the workers have met keeps its values.
 BEFORE = keras.layers.Dense(2)

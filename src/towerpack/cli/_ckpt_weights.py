@@ -111,7 +111,7 @@ def average(
 def _read(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
-        from towerpack.training._foreign_weights import read_arrays
+        from towerpack.training.weights.foreign import read_arrays
     if tag is not None or ema:
         checkpoint = load_checkpoint(source, tag=tag)
         return checkpoint.averaged if ema else checkpoint.model

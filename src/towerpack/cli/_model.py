@@ -102,7 +102,7 @@ def model_of(target: str) -> Any:
 def _show_run(run: Path) -> None:
     with explain_missing("towerpack model"):
         from towerpack.checkpoint import load_checkpoint
-        from towerpack.training._run_dir import read_record
+        from towerpack.training.state.run_dir import read_record
     checkpoint = load_checkpoint(run)
     specs = checkpoint.tensors["model"].specs
     counts = {name: math.prod(shape) for name, (shape, _) in specs.items()}

@@ -21,7 +21,7 @@ from towerpack.cli._console import console
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Record
     from towerpack.checkpoint import CheckpointRow
-    from towerpack.training._ledger import Life
+    from towerpack.training.state.ledger import Life
 
 runs_app = typer.Typer(help="Look at runs.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def show(
 ) -> None:
     """Show a run: its starts, where its time went, the last values, checkpoints."""
     with explain_missing("towerpack runs"):
-        from towerpack.training._ledger import goodput_of, totals_of
+        from towerpack.training.state.ledger import goodput_of, totals_of
     record = record_of(run)
     lives = _lives(run)
     totals = totals_of(lives)
@@ -66,7 +66,7 @@ def show(
     out = console()
     _print_lives(out, lives, running)
     if lives:
-        from towerpack.training._tables import spending_text
+        from towerpack.training.state.report import spending_text
 
         out.print(f"Where the time went; goodput {goodput_of(totals):.1%}:", style="bold")
         out.print(escape(spending_text(totals)) + "\n")
@@ -82,7 +82,7 @@ def record_of(run: Path) -> dict[str, Any]:
         ConfigError: It is no run directory.
     """
     with explain_missing("towerpack runs"):
-        from towerpack.training._run_dir import read_record
+        from towerpack.training.state.run_dir import read_record
     record = read_record(run)
     if not record:
         raise ConfigError(
@@ -100,7 +100,7 @@ def state_of(run: Path) -> str:
 
 
 def _lives(run: Path) -> list[Life]:
-    from towerpack.training._ledger import read_ledger
+    from towerpack.training.state.ledger import read_ledger
 
     path = run / "ledger.jsonl"
     return read_ledger(path) if path.exists() else []  # older runs have none

@@ -11,7 +11,7 @@ from small_training import train
 from towerpack.callbacks import CallbackFactory, StopAfter
 from towerpack.callbacks.monitors import Monitor, TensorBoardMonitor, read_stats
 from towerpack.training import VariableParam
-from towerpack.training._run_dir import read_record
+from towerpack.training.state.run_dir import read_record
 
 
 class Down(Monitor):

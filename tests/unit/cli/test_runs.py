@@ -12,8 +12,8 @@ from towerpack.callbacks.monitors import JSONLMonitor, Monitors
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
 from towerpack.training import RunDir
-from towerpack.training._clock import Clock
-from towerpack.training._ledger import Ledger
+from towerpack.training.state.clock import Clock
+from towerpack.training.state.ledger import Ledger
 
 
 def show(*arguments: Any) -> tuple[int, str]:

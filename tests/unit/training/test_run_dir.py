@@ -14,7 +14,7 @@ from small_training import train
 from towerpack import ConfigError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks import ModelSaver
-from towerpack.training._run_dir import RunDir, default_run_dir
+from towerpack.training.state.run_dir import RunDir, default_run_dir
 
 
 def started(path: Path) -> Path:
@@ -149,7 +149,7 @@ def test_a_run_directory_has_one_process(tmp_path: Path) -> None:
 def test_the_kernel_ends_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     program = f"""
 import time
-from towerpack.training._run_dir import RunDir
+from towerpack.training.state.run_dir import RunDir
 run = RunDir({str(tmp_path)!r})
 print("open", flush=True)
 time.sleep(60)
