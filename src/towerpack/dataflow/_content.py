@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._datapoints import values_of
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
-from towerpack.dataflow._opening import PathLike, Strings
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_files import PathLike, Strings
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError
+from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._batch_rows import RowLender
 from towerpack.dataflow._datapoints import (
     Datapoint,
     array_of,
@@ -33,7 +35,6 @@ from towerpack.dataflow._datapoints import (
     name_of,
     rebuild,
 )
-from towerpack.dataflow._memory import Allocate, RowLender
 
 Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""

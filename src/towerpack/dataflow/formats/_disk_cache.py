@@ -28,9 +28,9 @@ from towerpack.dataflow._flow import (
     is_random,
     open_flow,
 )
-from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
+from towerpack.dataflow._user_files import PathLike, PerProcess, path_of
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.formats._writing import check_finite
 

@@ -25,8 +25,8 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Length, kept_pass, length_of
-from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,

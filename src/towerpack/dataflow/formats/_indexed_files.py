@@ -12,10 +12,10 @@ from towerpack._core.errors import FormatError
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._opening import OpenFile
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import Ambient, ReplayStream
+from towerpack.dataflow._user_files import OpenFile
 
 _MOST_OPEN: Final = 64
 

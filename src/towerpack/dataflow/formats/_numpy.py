@@ -19,7 +19,7 @@ from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint, keys_of, values_of
 from towerpack.dataflow._flow import DataFlow, kept_pass
-from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow._user_files import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,

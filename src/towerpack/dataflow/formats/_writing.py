@@ -16,8 +16,8 @@ from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack._core.files import fsync_dir
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._user_files import PathLike, path_of
 from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.stages._map import MapData

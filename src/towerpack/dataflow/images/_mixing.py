@@ -14,8 +14,8 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, array_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, pipeline_of
+from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow._stacking import empty_alike
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
@@ -24,7 +24,7 @@ from towerpack.dataflow.images._geometry import ResizeTransform
 from towerpack.dataflow.images._image import Image, check_image, opencv
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
-from towerpack.dataflow.stages._mapping import Mapper
+from towerpack.dataflow.stages._map_function import Mapper
 
 Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]

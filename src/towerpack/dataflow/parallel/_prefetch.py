@@ -18,17 +18,17 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import PlanStream, State, Stream
-from towerpack.dataflow.parallel._image import find_unpicklable
-from towerpack.dataflow.parallel._in_order import Levels, ReadStream
-from towerpack.dataflow.parallel._pool import (
+from towerpack.dataflow.parallel._engine import AheadNode, Begin, Engine, UnorderedStream
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._options import (
     Backend,
-    IdlePools,
     OnWorkerDeath,
     Options,
     Start,
     usable_cpus,
 )
-from towerpack.dataflow.parallel._run import AheadNode, Begin, Run, UnorderedStream
+from towerpack.dataflow.parallel._pickled_job import find_unpicklable
+from towerpack.dataflow.parallel._sequential_source import Levels, ReadStream
 from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData
@@ -151,9 +151,9 @@ class PrefetchData(ParallelStage):
 
         # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
         # not when garbage is collected.
-        def begin(source: WorkSource) -> Run:
+        def begin(source: WorkSource) -> Engine:
             try:
-                return Run(self._idle, options, job, key, source, pipeline)
+                return Engine(self._idle, options, job, key, source, pipeline)
             except (TowerpackError, OSError, MemoryError):
                 raise
             except Exception as error:

@@ -9,12 +9,12 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._stream import State, Stream, Tally
-from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 
 _AHEAD = 256
@@ -69,9 +69,9 @@ class Reader(threading.Thread, WorkSource):
         self._error: BaseException | None = None
         self._ended = self._awaited = False
 
-    def begin(self, pool: Pool) -> None:
-        self._wake = pool.wake
-        self._deep = pool.options.backend == "process"
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._deep = options.backend == "process"
         self.start()
 
     def run(self) -> None:

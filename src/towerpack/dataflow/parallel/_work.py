@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions
-from towerpack.dataflow._memory import lent_empty
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.parallel._memory import Slot
-
-if TYPE_CHECKING:
-    from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._slots import Slot
 
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
 _WORTHWHILE_S = 8e-3
@@ -150,8 +148,8 @@ class WorkSource(ABC):
     most: int = 1
 
     @abstractmethod
-    def begin(self, pool: Pool) -> None:
-        """Begin a pass."""
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
+        """Begin a pass; `wake` tells the consumer, from any thread, that there is work."""
 
     @abstractmethod
     def next_work(self) -> tuple[Work, Inputs | None] | None:
@@ -184,9 +182,9 @@ class PlanWork(WorkSource):
         self._epoch = epoch
         self._gaps = gaps[::-1]
 
-    def begin(self, pool: Pool) -> None:
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
         left = sum(stop - start for start, stop in self._gaps)
-        self.most = max(1, min(_MOST, left // (4 * pool.options.workers)))
+        self.most = max(1, min(_MOST, left // (4 * options.workers)))
         self.size = min(self.size, self.most)
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:

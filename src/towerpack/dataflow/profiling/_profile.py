@@ -20,7 +20,7 @@ from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, compile_flow, name_of_stage
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow.parallel._pool import usable_cpus
+from towerpack.dataflow.parallel._options import usable_cpus
 from towerpack.dataflow.profiling._probes import FIELDS, SECONDS, name_of_thread, probed
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._map import MapData

@@ -13,8 +13,8 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import position_rng
 
 Domain = tuple[float, float]
 

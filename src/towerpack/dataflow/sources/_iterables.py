@@ -12,7 +12,7 @@ from towerpack.dataflow._arguments import given
 from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 

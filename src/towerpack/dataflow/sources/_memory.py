@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import (
@@ -27,7 +28,6 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
-from towerpack.dataflow._memory import Allocate
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_code import IndexNode, is_ours
 from towerpack.dataflow.stages._shuffle import ShuffleNode

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._batch_rows import RowLender, RowMaker
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper
-from towerpack.dataflow._memory import Allocate, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
 from towerpack.dataflow.stages._base import Transform, WindowStage

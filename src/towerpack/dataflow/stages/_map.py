@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, MapError
+from towerpack.dataflow._batch_rows import RowMaker, without_rows
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -22,14 +23,13 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
-from towerpack.dataflow._memory import RowMaker, without_rows
+from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, inner_state
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
-from towerpack.dataflow.stages._mapping import FunctionStage, Limit, Mapper, MapStream, OnError
+from towerpack.dataflow.stages._map_function import FunctionStage, Limit, Mapper, MapStream, OnError
 
 _STREAM_BLOCK = 32
 

@@ -16,8 +16,8 @@ from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipeline_of, require_flows
+from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
 from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData

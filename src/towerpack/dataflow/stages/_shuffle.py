@@ -13,8 +13,8 @@ from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
 from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, require_plan
+from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
 

@@ -11,11 +11,11 @@ import pytest
 
 from towerpack.dataflow import DataFromArrays, DataFromList
 from towerpack.dataflow._flow import Place, compile_flow
-from towerpack.dataflow.parallel._image import JobImage, load_image, owner_of
+from towerpack.dataflow.parallel._pickled_job import PickledJob, load_image, owner_of
 
 
 def sent(value: Any) -> Any:
-    image = JobImage(value)
+    image = PickledJob(value)
     return load_image(image.pieces, [os.dup(fd) for fd in image.fds]), image
 
 
@@ -55,12 +55,12 @@ def test_arrays_in_memory_are_there_once() -> None:
     array = np.random.default_rng(0).integers(0, 9, (1000, 100))
     flow = DataFromArrays(array, np.arange(1000))
     expected = flow[7]
-    JobImage(compile_flow(flow, Place(0)))
+    PickledJob(compile_flow(flow, Place(0)))
     assert owner_of(flow.arrays[0]) is not None
     assert flow.arrays[1].base is None, "too small to be worth it"
     assert np.array_equal(flow[7][0], expected[0])
     assert not np.shares_memory(flow.arrays[0], array)
-    again = JobImage(compile_flow(flow, Place(1)))
+    again = PickledJob(compile_flow(flow, Place(1)))
     assert sum(p.nbytes for p in again.pieces if p.file == 0) < 50_000
 
 

@@ -10,11 +10,12 @@ import time
 import traceback
 from typing import Any, cast
 
+from towerpack.dataflow._arena import Arena, lend
 from towerpack.dataflow._datapoints import Datapoint, to_rows
-from towerpack.dataflow._memory import Arena, lend
-from towerpack.dataflow.parallel._memory import Bytes, SlotPool
-from towerpack.dataflow.parallel._packing import WORTH_LENDING
-from towerpack.dataflow.parallel._pool import Member, Options, Pool
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._pool import Member, Pool
+from towerpack.dataflow.parallel._slot_packing import WORTH_LENDING
+from towerpack.dataflow.parallel._slots import Bytes, SlotPool
 from towerpack.dataflow.parallel._work import Result, Unit
 
 _Task = tuple[Unit, Any, Bytes | None]

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow._opening import OpenFile, PerProcess, Strings, file_of, files_of, reading
+from towerpack.dataflow._user_files import OpenFile, PerProcess, Strings, file_of, files_of, reading
 
 
 def test_a_handle_for_each_process(tmp_path: Path) -> None:

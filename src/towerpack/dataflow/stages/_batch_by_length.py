@@ -24,11 +24,11 @@ from towerpack.dataflow._flow import (
     length_of,
     require_plan,
 )
+from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.stages._grouping import Grouping, GroupStream
+from towerpack.dataflow.stages._batch_by_shape import Grouping, GroupStream
 
 Array = NDArray[np.int64]
 

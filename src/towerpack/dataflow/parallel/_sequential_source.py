@@ -24,13 +24,13 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
+from towerpack.dataflow.parallel._engine import Begin
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
 from towerpack.dataflow.parallel._reader import Reader
-from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
-from towerpack.dataflow.stages._mapping import Mapper, MapStream
+from towerpack.dataflow.stages._map_function import Mapper, MapStream
 
 _MOST = 1 << 62
 

@@ -15,14 +15,20 @@ from typing import Any, cast
 
 from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint, to_rows
-from towerpack.dataflow._memory import Arena
-from towerpack.dataflow.parallel._image import JobImage
-from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
-from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
 from towerpack.dataflow.parallel._messages import error_from, restore_failure
-from towerpack.dataflow.parallel._packing import WORTH_LENDING, pack, put, space_for, unpack
-from towerpack.dataflow.parallel._pool import Member, Options, Pool
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._pickled_job import PickledJob
+from towerpack.dataflow.parallel._pool import Member, Pool
+from towerpack.dataflow.parallel._slot_packing import WORTH_LENDING, pack, put, space_for, unpack
+from towerpack.dataflow.parallel._slots import Slot, SlotPool, memory_file
+from towerpack.dataflow.parallel._start_process import (
+    Process,
+    safe_to_fork,
+    start_fork,
+    start_fresh,
+)
 from towerpack.dataflow.parallel._work import Job, Unit, place_of
 from towerpack.dataflow.parallel._worker import receive, send
 
@@ -103,7 +109,7 @@ class ProcessPool(Pool):
         self._bell = socket.socketpair()
         self._bell[0].setblocking(False)
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
-        self._image: JobImage | None = None
+        self._image: PickledJob | None = None
         _POOLS.add(self)
 
     @property
@@ -115,7 +121,7 @@ class ProcessPool(Pool):
             with safe_to_fork():
                 self._end_members()  # new ones inherit the job: it need not even pickle
         else:
-            self._image = JobImage(job)
+            self._image = PickledJob(job)
 
     def start_members(self) -> None:
         self.check()

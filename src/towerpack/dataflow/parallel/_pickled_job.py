@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack.dataflow._arena import aligned
 from towerpack.dataflow._flow import DataFlow, pipeline_of
-from towerpack.dataflow._memory import aligned
-from towerpack.dataflow.parallel._memory import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
+from towerpack.dataflow.parallel._slots import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.sources._memory import SENDER, Sender
 
 _IN_MEMORY = 1 << 15
@@ -99,7 +99,7 @@ class FlatList(Sequence[Any]):
         return load(memoryview(cast("Any", self._bytes))[start:end])
 
 
-class JobImage:
+class PickledJob:
     """A pickled job, kept while workers may ask for it."""
 
     def __init__(self, job: object) -> None:
@@ -152,7 +152,7 @@ class JobImage:
         return False
 
 
-def load_image(pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
+def load_job(pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
     """The job, in a worker."""
     maps: dict[str | int, mmap.mmap] = {}
     try:

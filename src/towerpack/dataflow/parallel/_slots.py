@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._memory import address_of
+from towerpack.dataflow._arena import address_of
 
 Bytes = NDArray[np.uint8]
 

@@ -1,4 +1,4 @@
-"""One pass with workers: work is issued ahead, and its results are taken."""
+"""The engine of one pass with workers: work is issued ahead, and its results are taken."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
+from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._messages import error_from
-from towerpack.dataflow.parallel._pool import QUEUED, IdlePools, Options
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._pool import QUEUED
 from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
@@ -26,7 +28,7 @@ _DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
 
 
-class Run:
+class Engine:
     """The engine of one pass, with a pool that it borrows; jobs with equal keys are equal."""
 
     closed = True  # or interrupted, or not begun
@@ -51,7 +53,7 @@ class Run:
         self._pool = pools.take(options)
         try:
             self._pool.begin(key, job)
-            source.begin(self._pool)
+            source.begin(options, self._pool.wake)
         except BaseException:  # it may have told a worker half of it
             self._pool.close()
             raise
@@ -196,7 +198,7 @@ class Run:
                 log.warning(told, *what, member.stacks())
 
 
-Begin = Callable[[WorkSource], Run]
+Begin = Callable[[WorkSource], Engine]
 """Begins a pass over some work."""
 
 
@@ -210,7 +212,7 @@ class AheadNode(Node):
         self.inner = inner
         self.size = inner.size
         self._begin = begin
-        self._run: Run | None = None
+        self._run: Engine | None = None
         self._rows: list[Datapoint] = []  # in reverse: the next one is the last
         self._epoch: int = -1
         self._next = -1

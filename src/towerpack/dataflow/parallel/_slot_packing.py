@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack.dataflow._arena import Arena, aligned, lent_empty
 from towerpack.dataflow._datapoints import Block, Columns, keys_of, rebuild
-from towerpack.dataflow._memory import Arena, aligned, lent_empty
-from towerpack.dataflow.parallel._memory import Bytes
 from towerpack.dataflow.parallel._messages import dump, dump_code, load
+from towerpack.dataflow.parallel._slots import Bytes
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048

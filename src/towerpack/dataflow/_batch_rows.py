@@ -1,18 +1,11 @@
-"""Memory that batches are written into once, in place.
+"""Rows of a batch, lent to the maps directly below it, which write their results in place.
 
-Arena: parallel stages lend each unit of work memory into which arrays are laid one after another.
-What makes the last arrays of a plan (a stack, a gather) asks `lent_empty` for them; without an
-arena that is `numpy.empty`. Code of the user's never gets an arena's memory unasked: it might keep
-it, and the memory is used again.
-
-Rows: a batch offers its rows to the maps directly below it. What such a map asks for with
-`empty_row` is a row of an array for the whole batch; if the stack then finds all of an array's rows
-in its hands, in order, it takes that array as it is. In any other case it copies.
+What such a map asks for with `empty_row` is a row of an array for the whole batch. If the stack
+then gets all rows of an array, in order, it takes that array as it is. Otherwise it copies.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,109 +13,33 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-Array = NDArray[Any]
-Allocate = Callable[[tuple[int, ...], DTypeLike], Array]
+from towerpack.dataflow._arena import Allocate, Array, address_of
+
 Result = TypeVar("Result")
 Key = tuple[int, tuple[int, ...], np.dtype[Any]]
 """How often a datapoint had asked for a row before; shape and dtype of the row."""
 
-# Frameworks take over memory without a copy where it is aligned: 64 bytes do, pages are best.
-_ALIGN = 64
-_PAGE = 4096
-_LARGE = 1 << 16
 
-
-class Arena:
-    """Lay arrays into memory that is aligned to a page; its first bytes may be `used`."""
-
-    def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
-        self._memory = memory
-        self._begin = address_of(memory)
-        self._used = used
-        self.missed = 0
-        """Bytes that were asked for and did not fit."""
-
-    @property
-    def needed(self) -> int:
-        """Bytes of an arena in which all would have had room."""
-        return self._used + self.missed
-
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array in the arena, or elsewhere if it does not fit."""
-        kind = np.dtype(dtype)
-        nbytes = math.prod(shape) * kind.itemsize
-        if nbytes == 0 or kind.hasobject:
-            return np.empty(shape, kind)
-        start = self._place(nbytes)
-        if start is None:
-            self.missed += nbytes + _PAGE
-            return np.empty(shape, kind)
-        return np.ndarray(shape, kind, self._memory, start)
-
-    def put(self, data: memoryview | bytes) -> int | None:
-        """Copy bytes in, unless they lie there already. Where they lie; `None` without room."""
-        source = np.frombuffer(data, np.uint8)
-        start = address_of(source) - self._begin
-        if 0 <= start < self._memory.nbytes:
-            return start
-        placed = self._place(source.nbytes)
-        if placed is not None:
-            self._memory[placed : placed + source.nbytes] = source
-        return placed
-
-    def _place(self, nbytes: int) -> int | None:
-        start = aligned(self._used, nbytes)
-        if start + nbytes > self._memory.nbytes:
-            return None
-        self._used = start + nbytes
-        return start
-
-
-def address_of(array: Array) -> int:
-    """Where an array begins in memory."""
-    return array.__array_interface__["data"][0]
-
-
-def aligned(offset: int, nbytes: int) -> int:
-    """Where something of `nbytes` may begin at or after an offset."""
-    align = _PAGE if nbytes >= _LARGE else _ALIGN
-    return -(-offset // align) * align
-
-
-class _Here(threading.local):
-    arena: Arena | None = None
-    """For the arrays of the unit of work that is made."""
+class _Rows(threading.local):
     offered: RowLender | None = None
-    """By the batch that is being read, for the maps below it."""
+    """By the batch that this thread reads, for the maps below it."""
     making: RowLender | None = None
-    """For the datapoint that is being made."""
+    """For the datapoint that this thread makes."""
 
 
-_HERE = _Here()
-
-
-def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """`numpy.empty`, in the arena that this thread was lent, if any."""
-    arena = _HERE.arena
-    return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
+_ROWS = _Rows()
 
 
 @contextmanager
-def _here(name: str, value: Arena | RowLender | None) -> Generator[None]:
-    """Inside, something of this thread is another one."""
-    before = getattr(_HERE, name)
-    setattr(_HERE, name, value)
+def _set(name: str, value: RowLender | None) -> Generator[None]:
+    before = getattr(_ROWS, name)
+    setattr(_ROWS, name, value)
     try:
         yield
     finally:
-        setattr(_HERE, name, before)
-
-
-def lend(arena: Arena | None) -> AbstractContextManager[None]:
-    """Inside, `lent_empty` of this thread uses an arena."""
-    return _here("arena", arena)
+        setattr(_ROWS, name, before)
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -139,7 +56,7 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
         shape: Of the component, as `numpy.empty` takes it.
         dtype: Of the component.
     """
-    lender = _HERE.making
+    lender = _ROWS.making
     return np.empty(shape, dtype) if lender is None else lender.empty(shape, dtype)
 
 
@@ -161,7 +78,7 @@ class RowLender:
 
     def offered(self) -> AbstractContextManager[None]:
         """Inside, where the batch is read, its makers have rows."""
-        return _here("offered", self)
+        return _set("offered", self)
 
     def turns(self, calls: Iterable[Any]) -> Generator[Any]:
         """The same; each turn is another datapoint."""
@@ -208,19 +125,19 @@ class RowMaker:
 
     def make(self, f: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> list[Result]:
         """Call a function for each datapoint; `empty_row` is a row of the batch above, if any."""
-        lender = _HERE.offered
+        lender = _ROWS.offered
         if lender is None or self not in lender.makers:
             return without_rows(lambda: list(starmap(f, calls)))
-        before, _HERE.making = _HERE.making, lender  # not `_here`: this is for each batch
+        before, _ROWS.making = _ROWS.making, lender  # not `_set`: this is for each batch
         try:
             return list(starmap(f, lender.turns(calls)))
         finally:
-            _HERE.making = before
+            _ROWS.making = before
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
     """Call a map's function, which may read other pipelines: they make no rows of the batch."""
-    if _HERE.making is None:
+    if _ROWS.making is None:
         return f(*arguments)
-    with _here("making", None):
+    with _set("making", None):
         return f(*arguments)

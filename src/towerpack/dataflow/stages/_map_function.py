@@ -1,4 +1,4 @@
-"""Functions of the user's, called for one datapoint after another; and filters."""
+"""Functions of the user, called for one datapoint after another, and what their errors do."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._batch_rows import without_rows
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of, open_flow
-from towerpack.dataflow._memory import without_rows
-from towerpack.dataflow._randomness import position_rng
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally
 
 log = get_logger(__name__)
 
 _LOG_FIRST = 5
 _LOG_EVERY = 1000
 _GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
-_TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
 _SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
 
 # Arguments by which stages leave out bad datapoints.
@@ -227,71 +226,3 @@ class FunctionStage(Wrapper):
         """The function where it stands."""
         name = f"{type(self).__name__}({self.arguments()})"
         return Mapper(self.function(), name, place.key(self) if self.rng else None, self.skipping)
-
-
-class FilterData(FunctionStage):
-    """Keep the datapoints for which `predicate` is true.
-
-    What stands above can only be read in order: how many are kept is not known beforehand.
-
-    Contract: as `MapData`; length unknown.
-
-    Args:
-        predicate: From a datapoint to something true or false; `None` is an error.
-        rng, on_error, max_errors: As for `MapData`.
-
-    Raises:
-        MapError: `predicate` raised, or returned `None`; raised while iterating.
-    """
-
-    def __init__(
-        self,
-        ds: DataFlow,
-        predicate: Callable[..., Any],
-        *,
-        rng: bool = False,
-        on_error: OnError = "raise",
-        max_errors: Limit = None,
-    ) -> None:
-        super().__init__(ds, predicate, rng, on_error, max_errors)
-
-    def length(self) -> Length:
-        return None
-
-    def function(self) -> Callable[..., Any]:
-        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
-            passed = self.f(datapoint, *rng)
-            return None if passed is None else (datapoint, bool(passed))
-
-        return verdict
-
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return FilterStream(inner, self.mapper(place), epoch, state, self.policy, place.tally)
-
-
-class FilterStream(MapStream):
-    """Hand on what passed; see `MapStream`."""
-
-    def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
-        super().__init__(inner, mapper, epoch, state, *rest)
-        self._kept: int = 0 if state is None else state["kept"]
-
-    def __next__(self) -> Datapoint:
-        dropped = 0
-        while True:
-            datapoint, passed = super().__next__()
-            if passed:
-                self._kept += 1
-                return datapoint
-            dropped += 1
-            if dropped % _TELL_EVERY == 0:
-                log.warning("%s has dropped %d datapoints in a row", self.name, dropped)
-
-    def state(self) -> State:
-        return {**super().state(), "kept": self._kept}
-
-    def ended(self) -> None:
-        super().ended()
-        total = self.count - self.bad
-        log.info("%s kept %d of %d in epoch %d", self.name, self._kept, total, self.epoch)
