@@ -28,8 +28,8 @@ from towerpack.nn import VariableStore, components_of, frozen_statistics, owners
 from towerpack.nn import freeze_variables as freeze_variables
 from towerpack.nn import get_current_tower_context as get_current_tower_context
 from towerpack.nn import remap_variables as remap_variables
-from towerpack.tf1._slim import mend_slim
-from towerpack.tf1._summaries import taken_from_tensorflow
+from towerpack.tf1.slim import mend_slim
+from towerpack.tf1.summaries import taken_from_tensorflow
 
 __all__ = [
     "COST", "Summary", "TowerContext", "TowerFunction", "TowerResult", "TowerTrace", "check_specs",

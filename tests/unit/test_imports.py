@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -148,3 +149,51 @@ def test_our_own_missing_module_is_not_blamed_on_an_extra() -> None:
 
     with pytest.raises(ModuleNotFoundError, match="typo"), explain_missing("x"):
         raise ModuleNotFoundError("typo", name="towerpack.typo")
+
+
+# Underscore modules that other packages import, with the number of importing modules.
+# This table may only shrink.
+PRIVATE_IMPORTS = {
+    "apps._text": 1,
+    "callbacks._confusion": 1,
+    "callbacks._metrics": 1,
+    "callbacks._watch": 4,
+    "checkpoint._tensors": 1,
+    "dataflow._arguments": 2,
+    "dataflow._content": 3,
+    "dataflow._datapoints": 1,
+    "dataflow._flow": 4,
+    "dataflow.formats._hdf5": 1,
+    "dataflow.formats._tfrecord": 1,
+    "dataflow.images._headers": 1,
+    "dataflow.images._image": 1,
+    "dataflow.sources._discovery": 9,
+    "dataflow.sources._files": 1,
+    "dataflow.sources._labelled": 1,
+    "dataflow.stages._looking": 1,
+    "dataflow.stages._repeat": 2,
+    "inference._exported": 1,
+    "inference._predictor": 1,
+    "inputs._feeder": 1,
+    "serving._gate": 1,
+    "training._foreign_weights": 3,
+    "training._ledger": 1,
+    "training._multi": 1,
+    "training._run_dir": 3,
+    "training._tables": 1,
+}
+
+
+def test_no_package_imports_underscore_modules_of_another_package() -> None:
+    graph = grimp.build_graph("towerpack", exclude_type_checking_imports=True, cache_dir=None)
+    importers: dict[str, list[str]] = {}
+    for module in sorted(graph.modules):
+        for imported in graph.find_modules_directly_imported_by(module):
+            package, *inner = imported.split(".")[1:] or [""]
+            private = any(part.startswith("_") and not part.startswith("__") for part in inner)
+            if private and module.split(".")[1:2] != [package]:
+                importers.setdefault(imported.removeprefix("towerpack."), []).append(module)
+    new = {k: v for k, v in importers.items() if len(v) > PRIVATE_IMPORTS.get(k, 0)}
+    assert not new, "use a public name of the package, or rename the module without the underscore"
+    counts = {name: len(modules) for name, modules in importers.items()}
+    assert counts == PRIVATE_IMPORTS, "remove the entries of PRIVATE_IMPORTS that are gone"

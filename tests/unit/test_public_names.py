@@ -22,6 +22,13 @@ PACKAGE = ROOT / "src" / "towerpack"
 GOLDEN = Path(__file__).with_name("public_names.txt")
 TABLES = [import_module(name) for name in ("towerpack", "towerpack.dataflow", "towerpack.training")]
 IMPORTS = (ast.Import, ast.ImportFrom)
+# Public modules besides packages and modules of the root. Other modules without an underscore are
+# shared by packages of the library; programs import their names from the packages.
+PUBLIC_MODULES = re.compile(
+    r"towerpack\.(apps\.\w+\.(augmenters|data_sets|\w+_inputter)|dataflow\.(profiling|remote|testing)"
+    r"|gan\.losses|nn\.summary|ops\.\w+|rl\.(a2c|dqn|math|ppo)|tf1\.layers"
+    r"|training\.optim\.(gradproc|optimizer)|zoo\.\w+)"
+)
 # Networks, applications and functions whose modules hold few names: programs import them by name.
 BY_NAME = tuple(
     f"towerpack.{n}"
@@ -29,16 +36,26 @@ BY_NAME = tuple(
 )
 
 
+def public_modules() -> list[tuple[str, Path]]:
+    """Names and files of the public packages and modules."""
+    found: list[tuple[str, Path]] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        *parts, last = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts if last == "__init__" else [*parts, last])
+        known = last == "__init__" or len(parts) == 1 or PUBLIC_MODULES.fullmatch(name)
+        if known and "._" not in name:
+            found.append((name, path))
+    return found
+
+
 def public_names() -> str:
     """Every public name with its module, read from the sources without running them."""
     names = {f"towerpack.{name}" for name in [*towerpack.__all__, *names_of(towerpack)]}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        module = parts[:-1] if parts[-1] == "__init__" else parts
-        if len(module) > 1 and not any(part.startswith("_") for part in module):
+    for module, path in public_modules():
+        if module != "towerpack":
             stub = path.with_suffix(".pyi")
             exported = _exported(stub if stub.exists() else path)
-            names |= {".".join([*module, name]) for name in exported}
+            names |= {f"{module}.{name}" for name in exported}
     return "".join(f"{name}\n" for name in sorted(names))
 
 
@@ -110,10 +127,8 @@ def test_star_import_binds_the_everyday_names() -> None:
 
 
 def test_a_star_import_leaves_the_names_of_other_libraries_alone() -> None:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        *parts, last = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        name = ".".join([*parts, *([] if last == "__init__" else [last])])
-        if "._" in name or name.startswith(BY_NAME):
+    for name, path in public_modules():
+        if name.startswith(BY_NAME):
             continue
         imports = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, IMPORTS)]
         foreign = {

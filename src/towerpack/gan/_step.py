@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, LayerError
 from towerpack.gan._model import D_LOSS, G_LOSS, SUM
-from towerpack.nn._initial_values import lifted
+from towerpack.nn.initial_values import lifted
 from towerpack.tower import TowerTrace
 from towerpack.training import (
     ProxyOptimizer,

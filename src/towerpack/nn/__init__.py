@@ -45,11 +45,6 @@ from towerpack.nn._regularize import find_matching as find_matching
 from towerpack.nn._regularize import l1_regularizer as l1_regularizer
 from towerpack.nn._regularize import l2_regularizer as l2_regularizer
 from towerpack.nn._regularize import regularize_cost as regularize_cost
-from towerpack.nn._scope import cached_name_scope as cached_name_scope
-from towerpack.nn._scope import reuse_scope as reuse_scope
-from towerpack.nn._scope import scope as scope
-from towerpack.nn._scope import under_name_scope as under_name_scope
-from towerpack.nn._scope import under_variable_scope as under_variable_scope
 from towerpack.nn._sequence import GRU as GRU
 from towerpack.nn._sequence import LSTM as LSTM
 from towerpack.nn._sequence import MultiHeadAttention as MultiHeadAttention
@@ -75,6 +70,11 @@ from towerpack.nn._symbolic import psnr as psnr
 from towerpack.nn._symbolic import rms as rms
 from towerpack.nn._varreplace import freeze_variables as freeze_variables
 from towerpack.nn._varreplace import remap_variables as remap_variables
+from towerpack.nn.scopes import cached_name_scope as cached_name_scope
+from towerpack.nn.scopes import reuse_scope as reuse_scope
+from towerpack.nn.scopes import scope as scope
+from towerpack.nn.scopes import under_name_scope as under_name_scope
+from towerpack.nn.scopes import under_variable_scope as under_variable_scope
 from towerpack.nn.summary import add_activation_summary as add_activation_summary
 from towerpack.nn.summary import add_moving_summary as add_moving_summary
 from towerpack.nn.summary import add_param_summary as add_param_summary

@@ -10,9 +10,9 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._frozen import is_frozen
-from towerpack.nn._layers import apply_layer, channel_axis, check_groups, keras_layer
 from towerpack.nn._register import register_layer
-from towerpack.nn._scope import full_name
+from towerpack.nn.keras_layers import apply_layer, channel_axis, check_groups, keras_layer
+from towerpack.nn.scopes import full_name
 
 _FUSED = (tf.float32, tf.bfloat16, tf.float16)
 

@@ -15,9 +15,9 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from towerpack._core.errors import LayerError
 from towerpack._core.randomness import derive_seed
 from towerpack._keras.adapter import fresh_names, layers_see_training
-from towerpack.nn._collections import collected_terms
 from towerpack.nn._global_step import found_as_global_step
 from towerpack.nn._store import VariableStore
+from towerpack.nn.compat_collections import collected_terms
 
 HEAVY = ("histogram", "image")
 

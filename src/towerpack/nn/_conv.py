@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from towerpack.nn import _registry
-from towerpack.nn._layers import register_keras
+from towerpack.nn.keras_layers import register_keras
 
 _CONVOLUTION = """Convolution over {}. Variables `kernel` [size, in / groups, filters] and `bias`.
 

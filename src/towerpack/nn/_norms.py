@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import (
+from towerpack.nn._register import register_layer
+from towerpack.nn.keras_layers import (
     apply_layer,
     channel_axis,
     keras_layer,
     register_keras,
     static_shape,
 )
-from towerpack.nn._register import register_layer
-from towerpack.nn._scope import full_name
+from towerpack.nn.scopes import full_name
 
 GroupNorm = register_keras(
     "GroupNorm",

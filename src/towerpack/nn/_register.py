@@ -20,7 +20,7 @@ from towerpack.nn import _registry
 from towerpack.nn._argscope import canonical, defaults_for, instead_of
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._registry import RegisteredLayer
-from towerpack.nn._scope import full_name, is_reusing, reuse_scope, scope
+from towerpack.nn.scopes import full_name, is_reusing, reuse_scope, scope
 
 
 @overload

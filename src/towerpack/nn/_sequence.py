@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
-from towerpack.nn._layers import keras_layer, register_keras, static_shape
 from towerpack.nn._register import register_layer
-from towerpack.nn._scope import full_name
+from towerpack.nn.keras_layers import keras_layer, register_keras, static_shape
+from towerpack.nn.scopes import full_name
 
 
 def _check_state(layer: Any, initial_state: Any) -> None:

@@ -11,7 +11,8 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError
 from towerpack._core.logs import get_logger
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import (
+from towerpack.nn._register import register_layer
+from towerpack.nn.keras_layers import (
     Size,
     channel_axis,
     check_groups,
@@ -19,8 +20,7 @@ from towerpack.nn._layers import (
     sizes,
     static_shape,
 )
-from towerpack.nn._register import register_layer
-from towerpack.nn._scope import full_name
+from towerpack.nn.scopes import full_name
 
 _LOG = get_logger(__name__)
 

@@ -36,10 +36,10 @@ from towerpack._keras.adapter import (
     variable_path,
 )
 from towerpack._keras.seeding import seed_layers
-from towerpack.nn._collections import CompatVariables, collect, own_collections
 from towerpack.nn._global_step import find_global_step, new_step
-from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
-from towerpack.nn._scope import full_name, is_reusing
+from towerpack.nn.compat_collections import CompatVariables, collect, own_collections
+from towerpack.nn.initial_values import check_fits, lifted, run_seeded, seeded_graph
+from towerpack.nn.scopes import full_name, is_reusing
 
 _LOG = get_logger(__name__)
 _KEYS = tf.compat.v1.GraphKeys

@@ -12,9 +12,9 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError
 from towerpack._core.logs import get_logger
 from towerpack._keras.adapter import reading, transformed_value, transformed_variables
-from towerpack.nn._collections import collect
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._regularize import similar_names
+from towerpack.nn.compat_collections import collect
 
 _LOG = get_logger(__name__)
 # Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._scope import full_name
 from towerpack.nn._tensor_summaries import add_activation_summary as add_activation_summary
 from towerpack.nn._tensor_summaries import add_moving_summary as add_moving_summary
 from towerpack.nn._tensor_summaries import add_param_summary as add_param_summary
 from towerpack.nn._tensor_summaries import add_tensor_summary as add_tensor_summary
+from towerpack.nn.scopes import full_name
 
 __all__ = [
     "add_activation_summary", "add_moving_summary", "add_param_summary", "add_tensor_summary",

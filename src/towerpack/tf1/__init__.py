@@ -23,7 +23,7 @@ import tensorflow as tf
 from towerpack.tf1._regularize import (
     regularize_cost_from_collection as regularize_cost_from_collection,
 )
-from towerpack.tf1._slim import slim_network as slim_network
+from towerpack.tf1.slim import slim_network as slim_network
 
 if TYPE_CHECKING:
     from towerpack.tf1 import layers as layers

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn import get_current_tower_context
-from towerpack.nn._collections import collected_terms
+from towerpack.nn.compat_collections import collected_terms
 
 
 def regularize_cost_from_collection(name: str = "regularize_cost") -> tf.Tensor:

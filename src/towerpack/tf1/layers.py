@@ -25,8 +25,8 @@ from towerpack.nn import (
     get_current_tower_context,
     register_layer,
 )
-from towerpack.nn._layers import static_shape
-from towerpack.nn._scope import full_name
+from towerpack.nn.keras_layers import static_shape
+from towerpack.nn.scopes import full_name
 
 __all__ = [
     "average_pooling2d", "batch_normalization", "conv2d", "dense", "dropout", "flatten",

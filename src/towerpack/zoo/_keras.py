@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from towerpack.nn import get_current_tower_context, register_layer
-from towerpack.nn._layers import apply_layer
+from towerpack.nn.keras_layers import apply_layer
 
 
 @register_layer

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack.nn import Dropout, Embedding, FullyConnected, scope
-from towerpack.nn._layers import keras_layer
+from towerpack.nn.keras_layers import keras_layer
 from towerpack.ops.recurrence import lstm, lstm_step
-from towerpack.zoo._language_model import LanguageModel, State
+from towerpack.zoo.language_model import LanguageModel, State
 
 
 def net(

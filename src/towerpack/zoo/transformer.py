@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.nn import Dropout, Embedding, FullyConnected, LayerNorm, scope
-from towerpack.zoo._language_model import LanguageModel, State
+from towerpack.zoo.language_model import LanguageModel, State
 
 
 def net(

@@ -19,7 +19,7 @@ from towerpack.apps.text_generation._sampler import Sampler
 from towerpack.callbacks import Inferencer
 from towerpack.config import Registry
 from towerpack.nn import expose, get_current_tower_context
-from towerpack.zoo._language_model import LanguageModel
+from towerpack.zoo.language_model import LanguageModel
 
 networks: Registry[LanguageModel] = Registry(
     "network",

@@ -18,7 +18,7 @@ from towerpack.apps.text_generation._tokens import (
 from towerpack.model import ModelDesc
 from towerpack.nn import expose
 from towerpack.ops.sampling import choose, uniform_at
-from towerpack.zoo._language_model import LanguageModel
+from towerpack.zoo.language_model import LanguageModel
 
 _PREFIX: Final = "state_"
 

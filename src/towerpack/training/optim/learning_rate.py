@@ -17,8 +17,8 @@ from tensorflow.python.ops import variable_scope
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
 from towerpack.nn import components_of, find_global_step, found_as_global_step
-from towerpack.nn._collections import CompatVariables
-from towerpack.nn._initial_values import lifted
+from towerpack.nn.compat_collections import CompatVariables
+from towerpack.nn.initial_values import lifted
 from towerpack.training.optim.variable_param import VariableParam
 
 LEARNING_RATE = "learning_rate"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from towerpack._core.errors import LayerError
 from towerpack._core.logs import get_logger
-from towerpack.tf1._summaries import lost_in
+from towerpack.tf1.summaries import lost_in
 from towerpack.tower import COST, TowerTrace
 
 _LOG = get_logger(__name__)

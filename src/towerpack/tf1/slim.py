@@ -17,7 +17,7 @@ from tensorflow.python.layers import core
 from towerpack._core.extras import require
 from towerpack._core.naming import unique
 from towerpack.nn import TowerContext, find_tower_context, get_current_tower_context
-from towerpack.nn._scope import full_name
+from towerpack.nn.scopes import full_name
 
 
 def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._initial_values import run_seeded
 from towerpack.nn._register import activate, register_layer
 from towerpack.nn._registry import RegisteredLayer
-from towerpack.nn._scope import full_name
+from towerpack.nn.initial_values import run_seeded
+from towerpack.nn.scopes import full_name
 
 Size = int | tuple[int, ...]
 
