@@ -41,7 +41,7 @@ from towerpack.dataflow import (
     RNGDataFlow,
     ShuffleData,
 )
-from towerpack.dataflow._flow import flows_in
+from towerpack.dataflow._pipeline_names import flows_in
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
 from towerpack.dataflow.parallel._idle_pools import IdlePools

@@ -139,9 +139,9 @@ def _length(flow: DataFlow) -> int | str | None:
 
 
 def _has_plan(flow: DataFlow) -> bool:
-    from towerpack.dataflow._flow import Place, compile_flow
+    from towerpack.dataflow._stage_context import StageContext
 
-    return compile_flow(flow, Place(0)) is not None
+    return flow.compile_in(StageContext(0)) is not None
 
 
 def _component_table(position: int, components: list[Component]) -> Table:

@@ -5,11 +5,11 @@ from towerpack.dataflow import formats as formats
 from towerpack.dataflow import images as images
 from towerpack.dataflow import imgaug as imgaug
 from towerpack.dataflow import remote as remote
+from towerpack.dataflow._compile import Stage as Stage
 from towerpack.dataflow._flow import (
     DataFlow as DataFlow,
     ProxyDataFlow as ProxyDataFlow,
     RNGDataFlow as RNGDataFlow,
-    Stage as Stage,
 )
 from towerpack.dataflow._batch_rows import empty_row as empty_row
 from towerpack.dataflow._plan import Plan as Plan

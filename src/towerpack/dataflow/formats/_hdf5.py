@@ -24,7 +24,8 @@ from towerpack.dataflow._datapoints import (
     describe_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Length, kept_pass, length_of
+from towerpack.dataflow._flow import DataFlow, kept_pass, length_of
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arena import aligned
-from towerpack.dataflow._flow import DataFlow, pipeline_of
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
 from towerpack.dataflow.parallel._slots import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.sources._memory import SENDER, Sender

@@ -8,15 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    ParallelStage,
-    Place,
-    flows_in,
-    pipeline_of,
-)
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import flows_in, pipeline_of
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import PlanStream, State, Stream
 from towerpack.dataflow.parallel._engine import AheadNode, Begin, Engine, UnorderedStream
 from towerpack.dataflow.parallel._idle_pools import IdlePools
@@ -108,48 +105,50 @@ class PrefetchData(ParallelStage):
         plural = "" if count == 1 else "es" if kind == "process" else "s"
         return f"{count} {kind}{plural}"
 
-    def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        if not self.options.ordered and not place.in_order:
+    def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
+        if not self.options.ordered and not context.in_order:
             return None
         if self._options(flow, node).workers == 0:
             return node
-        ahead = AheadNode(node, self._beginning(flow, node, place, ordered=True))
-        if place.tally is not None:
-            place.tally.closing.append(ahead.close)
+        ahead = AheadNode(node, self._beginning(flow, node, context, ordered=True))
+        if context.tally is not None:
+            context.tally.closing.append(ahead.close)
         return ahead
 
     def open_ahead(
-        self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
+        self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
     ) -> Stream | None:
         if self._options(flow, node).workers == 0:
             return None
         if node is not None:
-            ahead = self.read_ahead(flow, node, place)
+            ahead = self.read_ahead(flow, node, context)
             if ahead is not None:
                 return PlanStream(ahead, epoch, state)
-            begin = self._beginning(flow, node, place, ordered=False)
+            begin = self._beginning(flow, node, context, ordered=False)
             return UnorderedStream(node, epoch, state, begin)
         levels = Levels(flow)
         if not levels.stages:
             return None
-        below = levels.plan_below(place)
+        below = levels.plan_below(context)
         if below is not None:
-            ahead = self.read_ahead(flow, levels.node(place, below), place.kept_in_order())
+            ahead = self.read_ahead(flow, levels.node(context, below), context.kept_in_order())
             inner = None if state is None else state["inner"]
             results = PlanStream(ahead or below, epoch, inner)
-            return levels.streams(results, place, epoch, state)
+            return levels.streams(results, context, epoch, state)
         # What can only be read in order has no positions by which a state could tell what is done.
-        begin = self._beginning(flow, levels.node(place, SentNode()), place, ordered=True)
-        read = ReadStream(levels, place, epoch, state, begin)
-        return levels.streams(read, place, epoch, state)
+        begin = self._beginning(flow, levels.node(context, SentNode()), context, ordered=True)
+        read = ReadStream(levels, context, epoch, state, begin)
+        return levels.streams(read, context, epoch, state)
 
-    def _beginning(self, flow: DataFlow, node: Node, place: Place, *, ordered: bool) -> Begin:
+    def _beginning(
+        self, flow: DataFlow, node: Node, context: StageContext, *, ordered: bool
+    ) -> Begin:
         """What begins a pass over a plan: with a pool that waits here, or a new one."""
         options = replace(self._options(flow, node), ordered=ordered)
         pipeline = pipeline_of(flow)
-        job, key = Job(node, place.seed), (weakref.ref(flow), place.seed, place.branch)
+        job, key = Job(node, context.seed), (weakref.ref(flow), context.seed, context.branch)
 
-        # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
+        # It must not hold `context`, which comes to hold it: passes end when they are dropped, and
         # not when garbage is collected.
         def begin(source: WorkSource) -> Engine:
             try:

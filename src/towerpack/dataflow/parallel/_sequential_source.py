@@ -11,18 +11,11 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
+from towerpack.dataflow._compile import ParallelStage, prepared
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    ParallelStage,
-    Place,
-    compile_flow,
-    is_exact,
-    may_write_over,
-    open_flow,
-    prepared,
-)
+from towerpack.dataflow._flow import DataFlow, is_exact, may_write_over
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._engine import Begin
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
@@ -60,21 +53,21 @@ class Levels:
         self.stages = stages[::-1]
         self.source = flow
 
-    def plan_below(self, place: Place) -> Node | None:
+    def plan_below(self, context: StageContext) -> Node | None:
         """The plan of what the topmost stage maps, where only that keeps from a plan."""
         top = self.stages[-1]
-        node = compile_flow(top.ds, place) if _skips(top) else None
+        node = top.ds.compile_in(context) if _skips(top) else None
         if node is not None:
             self.stages = [top]
         return node
 
-    def node(self, place: Place, inner: Node) -> Node:
+    def node(self, context: StageContext, inner: Node) -> Node:
         """The plan of these stages over that of their source."""
         for stage in self.stages:
             if isinstance(stage, BatchData):
-                inner = prepared(stage, stage.node(inner, place))
+                inner = prepared(stage, stage.node(inner, context))
             else:
-                mapper = stage.mapper(place)
+                mapper = stage.mapper(context)
                 node = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
                 inner = prepared(stage, node)
         return inner
@@ -95,17 +88,17 @@ class Levels:
             given, state = below, state["inner"]
         return (given or 0) // self.group, state
 
-    def streams(self, inner: Stream, place: Place, epoch: int, state: State) -> Stream:
+    def streams(self, inner: Stream, context: StageContext, epoch: int, state: State) -> Stream:
         """The streams of these stages, over their results."""
         states = [state]
         for _ in self.stages:
             states.append(None if states[-1] is None else states[-1]["inner"])
         for stage, saved in zip(self.stages, states[-2::-1], strict=True):
             if isinstance(stage, BatchData):
-                inner = WindowStream(inner, self.group, _made_of(stage), saved, place.tally)
+                inner = WindowStream(inner, self.group, _made_of(stage), saved, context.tally)
             elif _skips(stage):
-                mapper = Mapped(stage.f, stage.mapper(place).name, None)
-                inner = MapStream(inner, mapper, epoch, saved, stage.policy, place.tally)
+                mapper = Mapped(stage.f, stage.mapper(context).name, None)
+                inner = MapStream(inner, mapper, epoch, saved, stage.policy, context.tally)
             else:
                 inner = MappedStream(inner, saved)
         return inner
@@ -189,14 +182,14 @@ class ReadStream(Stream):
     """
 
     def __init__(
-        self, levels: Levels, place: Place, epoch: int, state: State, begin: Begin
+        self, levels: Levels, context: StageContext, epoch: int, state: State, begin: Begin
     ) -> None:
         start, below = levels.begin(state)
         tally = Tally()
-        alone = replace(place, serial=True, workers=None, tally=tally, kept=False)
-        source = open_flow(levels.source, alone, epoch, below)
+        alone = replace(context, serial=True, workers=None, tally=tally, kept=False)
+        source = levels.source.open_in(alone, epoch, below)
         self._state = source.state()
-        self._total = place.tally or Tally()
+        self._total = context.tally or Tally()
         self._group = levels.group
         self._used = 0
         self._results: list[Datapoint] = []

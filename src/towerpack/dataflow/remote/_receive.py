@@ -16,8 +16,9 @@ from towerpack._core.errors import ConfigError, DataFlowError, FormatError, Stat
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Place, Stage
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.formats._wire import unpack_frames
 from towerpack.dataflow.remote._keys import Keys
@@ -118,8 +119,8 @@ class RemoteDataZMQ(Stage):
     def identity(self) -> str:
         return ""
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        del place, epoch
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        del context, epoch
         if state is not None and not isinstance(state, int):
             raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
         self.counts, self.dropped = {}, Counter()

@@ -14,10 +14,12 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._batch_rows import RowLender, RowMaker
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
-from towerpack.dataflow._flow import DataFlow, Place, Wrapper
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
 
 log = get_logger(__name__)
@@ -78,12 +80,12 @@ class BatchData(WindowStage):
     def identity(self) -> str:
         return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         self.tell_if_too_few(inner.size)
         size = None if inner.size is None else self.resized(inner.size)
         return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
 
-    def transform(self, place: Place, epoch: int) -> Transform:
+    def transform(self, context: StageContext, epoch: int) -> Transform:
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
             if window == 0:

@@ -13,20 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Datapoint, keys_of, replaced, to_rows, values_of
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    check_seed,
-    compile_flow,
-    length_of,
-    require_plan,
-)
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._permutation import permute
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._batch_by_shape import Grouping, GroupStream
 
@@ -125,15 +119,15 @@ class BatchByLength(Wrapper):
         known = ", known" * (self.lengths is not None) + ", shuffled" * self.shuffle
         return f"{self.buckets}{known}{', whole' * (not self.remainder)}"
 
-    def compile(self, place: Place) -> Node | None:
-        inner = None if self.lengths is None else compile_flow(self.ds, place)
+    def compile(self, context: StageContext) -> Node | None:
+        inner = None if self.lengths is None else self.ds.compile_in(context)
         if inner is None or self.lengths is None:
             return None
-        key = place.key(self, self.seed) if self.shuffle else None
+        key = context.key(self, self.seed) if self.shuffle else None
         return BucketNode(inner, self._grouping, self.buckets, self.lengths, key, len(self))
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return GroupStream(self.ds, place, epoch, state, self._grouping)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return GroupStream(self.ds, context, epoch, state, self._grouping)
 
     def _checked(self, lengths: ArrayLike) -> Array:
         known = np.asarray(lengths)
@@ -144,7 +138,7 @@ class BatchByLength(Wrapper):
                 got=f"{known.dtype} {list(known.shape)} for {self.ds}",
                 expected="an integer for each datapoint of a flow of known length",
             )
-        require_plan(self.ds, Place(0, serial=True), "lengths= need random access")
+        require_plan(self.ds, StageContext(0, serial=True), "lengths= need random access")
         known = known.astype(np.int64)
         self.buckets.of_one(int(known.max(initial=0)))
         return known

@@ -10,9 +10,12 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint, to_rows
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, compile_flow, open_flow
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_early, with_skipped
 
 
@@ -55,7 +58,7 @@ class GroupStream(InnerStream):
     """
 
     def __init__(
-        self, ds: DataFlow, place: Place, epoch: int, state: State, grouping: Grouping
+        self, ds: DataFlow, context: StageContext, epoch: int, state: State, grouping: Grouping
     ) -> None:
         self._grouping = grouping
         self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
@@ -63,23 +66,23 @@ class GroupStream(InnerStream):
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
         self._read = 0
-        self._tally = place.tally or Tally()
+        self._tally = context.tally or Tally()
         self._skipped = 0
         if state is not None:
             self._tally.uncount(state)
-        place = place.kept_in_order()
-        node = compile_flow(ds, replace(place, serial=True))
+        context = context.kept_in_order()
+        node = ds.compile_in(replace(context, serial=True))
         if state is None:
-            self._inner = open_flow(ds, place, epoch, None)
+            self._inner = ds.open_in(context, epoch, None)
         elif node is not None:
-            self._inner = open_flow(ds, place, epoch, state["read"])
+            self._inner = ds.open_in(context, epoch, state["read"])
             self._read = state["read"]
             if numbers := state["waiting"]:
                 rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
                 for number, row in zip(numbers, rows, strict=True):
                     self._sort_in(Waiting(number, number, 0, row))
         else:
-            self._inner = open_flow(ds, place, epoch, state["inner"])
+            self._inner = ds.open_in(context, epoch, state["inner"])
             self._read_again(state["read"], state["waiting"])
 
     def __next__(self) -> Datapoint:
@@ -192,7 +195,7 @@ class BatchDataByShape(Wrapper):
         limit = "" if self.max_waiting is None else f", {self.max_waiting}"
         return self.arguments() + limit + ("" if self.remainder else ", whole")
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         idx: Any = self.idx
         grouping = Grouping(
             f"BatchDataByShape({self.arguments()})",
@@ -203,4 +206,4 @@ class BatchDataByShape(Wrapper):
             remainder=self.remainder,
             max_waiting=self.max_waiting,
         )
-        return GroupStream(self.ds, place, epoch, state, grouping)
+        return GroupStream(self.ds, context, epoch, state, grouping)

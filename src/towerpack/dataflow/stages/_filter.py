@@ -7,7 +7,9 @@ from typing import Any
 
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, open_flow
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, inner_state
 from towerpack.dataflow.stages._map_function import (
     FunctionStage,
@@ -58,9 +60,9 @@ class FilterData(FunctionStage):
 
         return verdict
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return FilterStream(inner, self.mapper(place), epoch, state, self.policy, place.tally)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        inner = self.ds.open_in(context, epoch, inner_state(state))
+        return FilterStream(inner, self.mapper(context), epoch, state, self.policy, context.tally)
 
 
 class FilterStream(MapStream):

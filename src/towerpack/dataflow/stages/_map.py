@@ -22,10 +22,11 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, inner_state
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
@@ -79,27 +80,27 @@ class MapData(FunctionStage):
     def identity(self) -> str:
         return "skip" if self.on_error == "skip" else ""
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place) if self.on_error == "raise" else None
-        return None if inner is None else self.node(inner, self.mapper(place))
+    def compile(self, context: StageContext) -> Node | None:
+        inner = self.ds.compile_in(context) if self.on_error == "raise" else None
+        return None if inner is None else self.node(inner, self.mapper(context))
 
     def node(self, inner: Node, mapper: Mapper) -> Node:
         """The plan, made of that of `ds`."""
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        below = place.kept_in_order() if self.batched else place
-        inner = open_flow(self.ds, below, epoch, inner_state(state))
-        mapper = self.mapper(place)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        below = context.kept_in_order() if self.batched else context
+        inner = self.ds.open_in(below, epoch, inner_state(state))
+        mapper = self.mapper(context)
         if not self.batched:
-            return MapStream(inner, mapper, epoch, state, self.policy, place.tally)
+            return MapStream(inner, mapper, epoch, state, self.policy, context.tally)
         map_block = BlockMapper(mapper)
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             first = window * _STREAM_BLOCK
             return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
 
-        return WindowStream(inner, _STREAM_BLOCK, mapped, state, place.tally)
+        return WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":

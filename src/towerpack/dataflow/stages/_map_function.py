@@ -12,9 +12,12 @@ import numpy as np
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._batch_rows import without_rows
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally
 
 log = get_logger(__name__)
@@ -62,7 +65,7 @@ class ErrorPolicy:
 
 @dataclass(eq=False)
 class Mapper:
-    """A map function at its place, named for messages."""
+    """A map function with its random key, named for messages."""
 
     f: Callable[..., Any]
     name: str
@@ -222,7 +225,7 @@ class FunctionStage(Wrapper):
         """From a datapoint, and `rng` if asked for, to what the stage makes of it."""
         return self.f
 
-    def mapper(self, place: Place) -> Mapper:
+    def mapper(self, context: StageContext) -> Mapper:
         """The function where it stands."""
         name = f"{type(self).__name__}({self.arguments()})"
-        return Mapper(self.function(), name, place.key(self) if self.rng else None, self.skipping)
+        return Mapper(self.function(), name, context.key(self) if self.rng else None, self.skipping)

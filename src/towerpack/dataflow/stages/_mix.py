@@ -15,9 +15,11 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipeline_of, require_flows
+from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._permutation import permute
+from towerpack.dataflow._pipeline_names import Length, pipeline_of
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
 from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData
@@ -172,12 +174,12 @@ class MixData(Combination):
     def identity(self) -> str:
         return f"{':'.join(map(str, self.weights))}, {self.stop}"
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
         mix = self._mix([node.size for node in nodes])
         return LocatedNode(nodes, mix.size, mix.locate)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return MixStream(self, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return MixStream(self, context, epoch, state)
 
     def _mix(self, sizes: Sequence[int | None]) -> EvenMix:
         return EvenMix(sizes, self.weights, stop_first=self.stop != "all")
@@ -202,8 +204,8 @@ class RandomChooseData(MixData):
 class MixStream(CombinedStream):
     """Take turns between streams, in chosen shares."""
 
-    def __init__(self, flow: MixData, place: Place, epoch: int, state: State) -> None:
-        super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
+    def __init__(self, flow: MixData, context: StageContext, epoch: int, state: State) -> None:
+        super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._stop_first = flow.stop != "all"
         self._weights = list(flow.weights)  # 0 for those that have ended
         self._gone: list[int] = [] if state is None else list(state["gone"])
@@ -267,12 +269,12 @@ class RandomMixData(Combination):
     def identity(self) -> str:
         return ", ".join(str(len(flow)) for flow in self.flows)
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
-        mix = RandomMix(list(map(len, self.flows)), place.key(self))
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
+        mix = RandomMix(list(map(len, self.flows)), context.key(self))
         return LocatedNode(nodes, mix.size, mix.locate)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return RandomMixStream(self, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return RandomMixStream(self, context, epoch, state)
 
 
 class RandomMix:
@@ -310,10 +312,12 @@ class RandomMix:
 class RandomMixStream(CombinedStream):
     """Take turns between streams of known lengths, in a random order."""
 
-    def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
-        super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
+    def __init__(
+        self, flow: RandomMixData, context: StageContext, epoch: int, state: State
+    ) -> None:
+        super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._flows = flow.flows
-        mix = RandomMix(list(map(len, flow.flows)), place.key(flow))
+        mix = RandomMix(list(map(len, flow.flows)), context.key(flow))
         self._whose, _ = mix.order(epoch)
         self._position = check_count(None if state is None else state["position"], mix.size)
 

@@ -20,8 +20,10 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Place, open_flow, pipeline_of
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
@@ -53,12 +55,12 @@ class PrintData(PlannedStage):
         self.max_depth = integer_of(max_depth, "max_depth")
         self.max_list = integer_of(max_list, "max_list")
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         return PrintNode(inner, self)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, state)
-        told = set[int]() if place.tally is None else place.tally.told
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        inner = self.ds.open_in(context, epoch, state)
+        told = set[int]() if context.tally is None else context.tally.told
         # The state is that of `ds`, so it does not tell the position: a resumed pass is past it.
         if state is not None or id(self) in told:
             return inner

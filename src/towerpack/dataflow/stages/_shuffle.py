@@ -12,9 +12,10 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
-from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, require_plan
+from towerpack.dataflow._flow import DataFlow, check_seed, infinite, length_of, require_plan
 from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
 
@@ -46,14 +47,14 @@ class ShuffleData(PlannedStage):
         self.random = seed is None
         if infinite(length_of(ds)):
             raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
-        require_plan(ds, Place(0, serial=True), "ShuffleData needs random access")
+        require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         # Nobody can read ahead of a shuffle: workers further down would only start in vain.
-        return super().compile(replace(place, serial=True))
+        return super().compile(replace(context, serial=True))
 
-    def node(self, inner: Node, place: Place) -> Node:
-        return ShuffleNode(inner, place.key(self, self.seed))
+    def node(self, inner: Node, context: StageContext) -> Node:
+        return ShuffleNode(inner, context.key(self, self.seed))
 
 
 class LocallyShuffleData(WindowStage):
@@ -99,13 +100,13 @@ class LocallyShuffleData(WindowStage):
         reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
         return f"{self.buffer_size}{reuse}"
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         repeated = inner if self.num_reuse == 1 else RepeatPointNode(inner, self.num_reuse)
         size = self.window_size * self.num_reuse
-        return WindowShuffleNode(repeated, size, place.key(self, self.seed))
+        return WindowShuffleNode(repeated, size, context.key(self, self.seed))
 
-    def transform(self, place: Place, epoch: int) -> Transform:
-        key, n = derive_seed(place.key(self, self.seed), epoch), self.num_reuse
+    def transform(self, context: StageContext, epoch: int) -> Transform:
+        key, n = derive_seed(context.key(self, self.seed), epoch), self.num_reuse
 
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             order = shuffled_range(len(datapoints) * n, derive_seed(key, window)).tolist()

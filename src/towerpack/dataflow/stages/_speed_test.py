@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import is_datapoint, values_of
-from towerpack.dataflow._flow import DataFlow, Place, open_flow
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._progress import endless, progress
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
@@ -116,11 +117,11 @@ class TestDataSpeed(PlannedStage):
         nbytes = round(sized_bytes / sized * count)
         return SpeedReport(str(self.ds), count, seconds, nbytes, first_s)
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         return inner
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return open_flow(self.ds, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return self.ds.open_in(context, epoch, state)
 
 
 def bytes_of(value: Any) -> int:

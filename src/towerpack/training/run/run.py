@@ -12,7 +12,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks.monitors import Monitors
 from towerpack.checkpoint import Checkpoint
-from towerpack.dataflow._flow import without_sizes
+from towerpack.dataflow._pipeline_names import without_sizes
 from towerpack.nn import global_step
 from towerpack.training.distribution.team import Ending
 from towerpack.training.interrupt import Interrupted, StopTraining

@@ -33,7 +33,7 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow._flow import Place, compile_flow
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.parallel import is_lent
 from towerpack.dataflow.testing import same_datapoints
 
@@ -100,7 +100,7 @@ def test_threads_where_there_are_only_rows_to_move() -> None:
         (BatchData(objects, 10), {}, "process"),
     ):
         ahead = PrefetchData(flow, num_proc=2, **cast("Any", options))
-        assert ahead._options(ahead, compile_flow(flow, Place(0))).backend == backend
+        assert ahead._options(ahead, flow.compile_in(StageContext(0))).backend == backend
     before = own_workers()
     inner = MultiProcessMapData(moved, 3, lambda dp: dp)
     assert PrefetchDataZMQ(inner, 1)._options(BatchData(inner, 2)).workers == 3
