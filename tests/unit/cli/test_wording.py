@@ -34,7 +34,9 @@ VERBS = {
     *("number", "pass", "remove", "restore", "run", "save", "see", "set", "start", "try", "write"),
 }
 # Modules of commands that read recipes; other commands take programs and files.
-OF_RECIPES = re.compile(r"apps/|cli/_(apps|data_import|export|serve|tune)\.py")
+OF_RECIPES = re.compile(
+    r"apps/|cli/_(recipe|train|eval|infer|recipes|data_import|export|serve|tune)\.py"
+)
 
 
 def texts_of(node: ast.expr) -> list[str]:
