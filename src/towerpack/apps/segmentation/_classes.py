@@ -117,7 +117,7 @@ def _fix_of(labels: NDArray[np.int64], count: int) -> str:
     if len(levels) > count:
         return "add classes, or list the values to be ignored in data.void"
     shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
-    return f"if grey levels stand for the classes, set data.colours to one of each: {shown}"
+    return f"set data.colours to {shown}, if grey levels stand for the classes"
 
 
 def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:

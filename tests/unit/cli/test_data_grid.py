@@ -11,7 +11,7 @@ from towerpack.dataflow.images import decode_image
 
 pytest.importorskip("cv2")
 
-RECIPE = """
+PROGRAM = """
 import numpy as np
 from towerpack.dataflow import DataFromList
 
@@ -25,9 +25,9 @@ def dicts():
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> str:
-    (tmp_path / "recipe_for_grid.py").write_text(RECIPE)
-    return f"{tmp_path}/recipe_for_grid.py"
+def program(tmp_path: Path) -> str:
+    (tmp_path / "program_for_grid.py").write_text(PROGRAM)
+    return f"{tmp_path}/program_for_grid.py"
 
 
 def run(*arguments: str) -> str:
@@ -36,36 +36,36 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_grid(recipe: str, tmp_path: Path) -> None:
+def test_grid(program: str, tmp_path: Path) -> None:
     out = tmp_path / "grid.png"
-    said = run(f"{recipe}:tuples", str(out), "--cols", "2", "--cell", "40", "--label", "1")
+    said = run(f"{program}:tuples", str(out), "--cols", "2", "--cell", "40", "--label", "1")
     assert said.strip() == f"{out}: 84 x 120 pixels"
     img = decode_image(out.read_bytes())
     assert img.shape == (120, 84, 3) and img[20, 20].tolist() == [200, 0, 0]
-    run(f"{recipe}:tuples", str(out), "--bgr", "--rows", "1", "--cols", "1")
+    run(f"{program}:tuples", str(out), "--bgr", "--rows", "1", "--cols", "1")
     assert decode_image(out.read_bytes())[96, 96].tolist() == [0, 0, 200]
 
 
-def test_keys(recipe: str, tmp_path: Path) -> None:
+def test_keys(program: str, tmp_path: Path) -> None:
     out = tmp_path / "grid.png"
-    run(f"{recipe}:dicts", str(out), "--image", "pic", "--boxes", "box")
+    run(f"{program}:dicts", str(out), "--image", "pic", "--boxes", "box")
     assert decode_image(out.read_bytes()).max() > 100
 
 
-def test_errors(recipe: str, tmp_path: Path) -> None:
+def test_errors(program: str, tmp_path: Path) -> None:
     for arguments in (["x.jpg"], [str(tmp_path / "x.png"), "--image", "7"]):
-        result = CliRunner().invoke(app, ["data", "grid", f"{recipe}:tuples", *arguments])
+        result = CliRunner().invoke(app, ["data", "grid", f"{program}:tuples", *arguments])
         assert result.exit_code != 0
     assert not (tmp_path / "x.png").exists()
 
 
 def test_a_component_that_is_not_there_is_told(
-    recipe: str,
+    program: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["data", "grid", f"{recipe}:dicts", str(tmp_path / "x.png"), "--image", "nope"]
+    command = ["data", "grid", f"{program}:dicts", str(tmp_path / "x.png"), "--image", "nope"]
     monkeypatch.setattr(sys, "argv", ["towerpack", *command])
     with pytest.raises(SystemExit, match="1"):
         main()
@@ -79,12 +79,12 @@ def test_a_component_that_is_not_there_is_told(
 
 
 def test_a_label_is_no_mask(
-    recipe: str,
+    program: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["data", "grid", f"{recipe}:tuples", str(tmp_path / "x.png"), "--mask", "1"]
+    command = ["data", "grid", f"{program}:tuples", str(tmp_path / "x.png"), "--mask", "1"]
     monkeypatch.setattr(sys, "argv", ["towerpack", *command])
     with pytest.raises(SystemExit, match="1"):
         main()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from towerpack.cli import app
 
-RECIPE = """
+PROGRAM = """
 import time
 from towerpack.dataflow import BatchData, DataFromList, MapData
 
@@ -22,20 +22,20 @@ def train():
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> str:
-    (tmp_path / "recipe_for_profile.py").write_text(RECIPE)
-    return f"{tmp_path}/recipe_for_profile.py:train"
+def program(tmp_path: Path) -> str:
+    (tmp_path / "program_for_profile.py").write_text(PROGRAM)
+    return f"{tmp_path}/program_for_profile.py:train"
 
 
-def test_profile(recipe: str) -> None:
-    result = CliRunner().invoke(app, ["data", "profile", recipe, "--seconds", "0.2"])
+def test_profile(program: str) -> None:
+    result = CliRunner().invoke(app, ["data", "profile", program, "--seconds", "0.2"])
     assert result.exit_code == 0, result.output
     assert "bottleneck  MapData(slowly) waits" in result.output
     assert all(len(line) <= 100 for line in result.output.splitlines())
 
 
-def test_json_and_a_step(recipe: str) -> None:
-    arguments = ["data", "profile", recipe, "--seconds", "0.3", "--step-ms", "80", "--json"]
+def test_json_and_a_step(program: str) -> None:
+    arguments = ["data", "profile", program, "--seconds", "0.3", "--step-ms", "80", "--json"]
     result = CliRunner().invoke(app, arguments)
     report = json.loads(result.stdout)
     assert report["consuming"] > 0.6

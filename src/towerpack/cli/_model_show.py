@@ -1,4 +1,4 @@
-"""`towerpack model`: look at models."""
+"""`towerpack model show`: show the layers of a model."""
 
 from __future__ import annotations
 
@@ -11,41 +11,33 @@ import typer
 from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
-from towerpack._core.naming import did_you_mean
-from towerpack.cli._apps import ALLOW_CODE, open_run
 from towerpack.cli._machine import size_text
-from towerpack.cli._recipe import load_module, run_user_code
-
-model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
-_FORMS = "path/to/file.py, file.py:Name, module:Name, or a run directory"
-
-
-@model_app.callback()
-def _models() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Look at models."""
+from towerpack.cli._options import ALLOW_CODE
+from towerpack.cli._recipe import open_run
+from towerpack.cli._user_code import MODEL_FORMS, model_of, run_user_code
 
 
-@model_app.command()
 def show(
-    target: Annotated[str, typer.Argument(metavar="SCRIPT_OR_RUN", help=_FORMS)],
+    target: Annotated[str, typer.Argument(metavar="SCRIPT_OR_RUN", help=f"{MODEL_FORMS}.")],
     picture: Annotated[
         Path | None, typer.Option(help="Draw the network: .svg; with Graphviz .png, .pdf too.")
     ] = None,
     training: Annotated[
-        bool, typer.Option("--training", help="As it is trained, not as it predicts.")
+        bool,
+        typer.Option("--training", help="Show the model as it is trained, not as it predicts."),
     ] = False,
     allow_code: ALLOW_CODE = False,
 ) -> None:
     """Show a model's layers: output, parameters, multiply-adds. Runs the script that has it.
 
-    Of a run of a recipe, the same; of another run, which does not hold its program, the variables
-    of the newest checkpoint.
+    A run of a script does not hold its program, so the variables of its newest checkpoint are
+    shown.
     """
     of_recipe = target.endswith((".yaml", ".yml")) or (Path(target) / "recipe.yaml").is_file()
     if Path(target).is_dir() and not of_recipe:
         if picture or training:
             raise ConfigError(
-                "A run directory has variables alone, no layers.", fix="name the script"
+                "A run directory has variables, but no layers.", fix="name the script instead"
             )
         _show_run(Path(target))
         return
@@ -60,43 +52,6 @@ def show(
     print(summary)
     if picture is not None:
         summary.save_picture(picture)
-
-
-def model_of(target: str) -> Any:
-    """The model that a script or module defines, or makes.
-
-    Raises:
-        ConfigError: There is none, or several and none is named.
-    """
-    from towerpack.describe import is_model
-    from towerpack.model import ModelDesc
-
-    where, _, name = target.rpartition(":")
-    if not where:
-        where, name = target, ""
-    if not where.endswith(".py") and not name:
-        raise ConfigError(f"{target!r} is no script and no run directory.", expected=_FORMS)
-    module = load_module(where)
-
-    def defines(value: Any) -> bool:
-        made_here = isinstance(value, type) and value.__module__ == module.__name__
-        return is_model(value) or (made_here and issubclass(value, ModelDesc))
-
-    if not name:
-        found = [key for key, value in vars(module).items() if defines(value)]
-        if len(found) != 1:
-            raise ConfigError(
-                f"{where} has {'several models' if found else 'no model'}.",
-                got=", ".join(found) or None,
-                expected="one ModelDesc (or Keras model)",
-                fix=f"name {where}:{found[0] if found else 'function_that_returns_a_model'}",
-            )
-        (name,) = found
-    if not hasattr(module, name):
-        raise ConfigError(f"{where} has no {name!r}.", fix=did_you_mean(name, vars(module)))
-    value = getattr(module, name)
-    made = callable(value) and not is_model(value)
-    return run_user_code(value, f"{where}:{name} raised") if made else value
 
 
 def _show_run(run: Path) -> None:

@@ -10,19 +10,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from towerpack.cli._data import Seed, Target, flow_of
+from towerpack.cli._flow import open_flow
+from towerpack.cli._options import JSON, SEED, TARGET
 
 _WIDTH = 100
 
 
 def profile(
-    target: Target,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long to read.")] = 5.0,
+    target: TARGET,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds to read.")] = 5.0,
     step_ms: Annotated[
-        float, typer.Option(min=0, help="What the training step will take for each datapoint.")
+        float, typer.Option(min=0, help="Milliseconds of a training step per datapoint.")
     ] = 0.0,
-    seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    seed: SEED = 0,
+    as_json: JSON = False,
 ) -> None:
     """Measure stage by stage, name the bottleneck, and say what to do about it."""
     from towerpack.dataflow.profiling import profile as measure
@@ -30,7 +31,7 @@ def profile(
     def step(datapoint: object) -> None:
         time.sleep(step_ms / 1000)
 
-    report = measure(flow_of(target), seconds, consume=step if step_ms else None, seed=seed or 0)
+    report = measure(open_flow(target), seconds, consume=step if step_ms else None, seed=seed or 0)
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:

@@ -20,7 +20,7 @@ from towerpack.dataflow import RemoteDataZMQ
 
 pytestmark = pytest.mark.timeout(60)
 
-RECIPE = """\
+PROGRAM = """\
 from towerpack.dataflow import DataFromList
 
 def numbers():
@@ -34,11 +34,11 @@ def command(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("bind", [pytest.param(False, marks=only_in_full), True])
-def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
-    (tmp_path / "recipes.py").write_text(RECIPE)
+def test_a_program_is_served(tmp_path: Path, bind: bool) -> None:
+    (tmp_path / "programs.py").write_text(PROGRAM)
     address = f"ipc://{tmp_path}/s"
     options = ["--bind" if bind else "--to", address, "--passes", "2"]
-    process = command("serve", "recipes.py:numbers", *options, cwd=tmp_path)
+    process = command("serve", "programs.py:numbers", *options, cwd=tmp_path)
     ds = RemoteDataZMQ(address, bind=not bind, timeout_s=30)
     assert [n for (n,) in ds] == list(range(20)) * 2
     _, text = communicate(process, 10)
@@ -47,9 +47,9 @@ def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
 
 
 def test_it_ends_by_ctrl_c(tmp_path: Path) -> None:
-    (tmp_path / "recipes.py").write_text(RECIPE)
+    (tmp_path / "programs.py").write_text(PROGRAM)
     address = f"ipc://{tmp_path}/s"
-    process = command("serve", "recipes.py:numbers", "--to", address, cwd=tmp_path)
+    process = command("serve", "programs.py:numbers", "--to", address, cwd=tmp_path)
     iterator = RemoteDataZMQ(address, timeout_s=30).iterate()
     list(islice(iterator, 30))
     process.send_signal(signal.SIGINT)
