@@ -10,7 +10,7 @@ from towerpack._core.errors import InternalError
 from towerpack.dataflow._flow import DataFlow, is_exact, length_of, require_flow
 from towerpack.dataflow._pipeline_names import Described, Length
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stage_context import StageContext, Workers
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import ReadyNode, make_ready, overrides_reset
 
@@ -54,7 +54,7 @@ class Stage(Described, DataFlow):
         parallel = None if context.serial else parallel_below(self)
         if parallel is not None:
             node = self.compile_in(replace(context, serial=True))
-            return None if node is None else parallel.read_ahead(self, node, context)
+            return None if node is None else parallel.workers().read_ahead(self, node, context)
         if overrides_reset(self) and not self.inputs:
             make_ready(self)  # a source's plan holds its data
         node = self.compile(context)
@@ -63,7 +63,7 @@ class Stage(Described, DataFlow):
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:
         parallel = None if context.serial else parallel_below(self)
         if parallel is not None:
-            context = replace(context, serial=True, workers=parallel)
+            context = replace(context, serial=True, workers=parallel.workers())
         return super().open_in(context, epoch, state)
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
@@ -91,25 +91,13 @@ class Wrapper(KeepsArguments, Stage):
 
 
 class ParallelStage(Wrapper):
-    """Base of stages that read what they wrap ahead, with workers.
-
-    The workers do the work of structural stages above, too: `flow` is then the topmost of these.
-    """
+    """Base of stages that read what they wrap ahead, with workers."""
 
     transparent = True
 
     @abstractmethod
-    def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        """The plan of `flow`, this stage or one that wraps it, with workers that read ahead."""
-
-    @abstractmethod
-    def open_ahead(
-        self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
-    ) -> Stream | None:
-        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
-
-        `flow` is this stage, one that wraps it, or one that it wraps.
-        """
+    def workers(self) -> Workers:
+        """The workers, which read ahead what is compiled for them."""
 
     def reset_state(self) -> None:
         """Do nothing: what is wrapped is made ready where it is read, and may then not travel."""
@@ -122,7 +110,6 @@ class ParallelStage(Wrapper):
 
 
 def parallel_below(flow: DataFlow) -> ParallelStage | None:
-    """The parallel stage that does the work of a flow, if it has one."""
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
             return flow

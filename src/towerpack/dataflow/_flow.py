@@ -260,7 +260,6 @@ def require_plan(flow: DataFlow, context: StageContext, problem: str) -> Node:
 
 
 def sequential_part(flow: DataFlow) -> DataFlow:
-    """The innermost flow that has no plan."""
     for inner in inputs_of(flow):
         if inner.compile_in(StageContext(0, serial=True)) is None:
             return sequential_part(inner)
@@ -300,7 +299,6 @@ def length_of(flow: DataFlow) -> Length:
 
 
 def infinite(length: Length) -> bool:
-    """Whether a length is `math.inf`."""
     return length == math.inf
 
 

@@ -138,7 +138,6 @@ class PermutedNode(InnerNode):
         return self.inner.get(epoch, int(self._order(epoch, block)[position - block * self.block]))
 
     def sources(self, epoch: int, positions: Positions) -> Array:
-        """The positions in `inner` of positions."""
         if isinstance(positions, range):
             block = positions.start // self.block
             first = block * self.block
@@ -149,7 +148,6 @@ class PermutedNode(InnerNode):
         return self.scattered(epoch, as_array(positions))
 
     def scattered(self, epoch: int, positions: Array) -> Array:
-        """The positions in `inner` of positions in several blocks."""
         found = np.empty_like(positions)
         blocks = positions // self.block
         for block in np.unique(blocks).tolist():
@@ -183,8 +181,6 @@ class ShuffleNode(PermutedNode):
 
 
 class WindowShuffleNode(PermutedNode):
-    """Read another plan in an order that is permuted within windows."""
-
     def __init__(self, inner: Node, window_size: int, key: int) -> None:
         super().__init__(inner, key, window_size)
 
@@ -194,5 +190,4 @@ class WindowShuffleNode(PermutedNode):
 
 
 def shuffled_range(size: int, key: int) -> Array:
-    """The numbers below `size` in a random order."""
     return permute(np.arange(size, dtype=np.int64), size, key)
