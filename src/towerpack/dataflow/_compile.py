@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import InternalError
 from towerpack.dataflow._flow import DataFlow, is_exact, length_of, require_flow
 from towerpack.dataflow._pipeline_names import Described, Length
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext, Workers
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import ReadyNode, make_ready, overrides_reset
+
+if TYPE_CHECKING:
+    from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 
 class Stage(Described, DataFlow):
@@ -96,7 +100,7 @@ class ParallelStage(Wrapper):
     transparent = True
 
     @abstractmethod
-    def workers(self) -> Workers:
+    def workers(self) -> ReadAhead:
         """The workers, which read ahead what is compiled for them."""
 
     def reset_state(self) -> None:

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._pipeline_names import height_of
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, Tally
+from towerpack.dataflow._stream import Tally
 from towerpack.dataflow._user_code import Ambient
 
 if TYPE_CHECKING:
     from towerpack.dataflow._flow import DataFlow
-
-
-class Workers(ABC):
-    """The workers of one parallel stage, as compilation sees them.
-
-    They do the work of structural stages above the parallel stage, too: `flow` is then the topmost
-    of these.
-    """
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many there are."""
-
-    @abstractmethod
-    def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        """The plan of `flow`, read ahead; `None` if its datapoints may come in another order."""
-
-    @abstractmethod
-    def open_ahead(
-        self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
-    ) -> Stream | None:
-        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
-
-        `flow` may also be a flow that the parallel stage wraps.
-        """
+    from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 
 @dataclass(frozen=True)
@@ -61,7 +34,7 @@ class StageContext:
     branch: str = ""
     tally: Tally | None = None
     serial: bool = False
-    workers: Workers | None = None
+    workers: ReadAhead | None = None
     in_order: bool = False
     kept: bool = False
     ambient: Ambient | None = None

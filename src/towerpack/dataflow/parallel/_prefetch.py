@@ -39,7 +39,6 @@ class PrefetchData(ParallelStage):
     fork-safe; resumable as `ds` is, with any number of workers or without this stage.
 
     Args:
-        ds: What to read.
         num_prefetch: How many datapoints to be ahead; by default some for each worker.
         num_proc: How many workers; by default as many as there are CPUs. With 0 the consumer does
             the same work by itself, for debuggers.
@@ -111,7 +110,6 @@ class MultiProcessRunnerZMQ(PrefetchData):
     Contract: as `PrefetchData`.
 
     Args:
-        ds: What to read.
         num_proc: How many processes.
         hwm: How many datapoints to be ahead.
         options: As for `PrefetchData`.
@@ -150,7 +148,6 @@ class MultiProcessMapData(PrefetchData):
     Contract: as `MapData`.
 
     Args:
-        ds: What to map.
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         buffer_size: How many datapoints to be ahead.
@@ -196,7 +193,6 @@ class MultiProcessMapAndBatchData(PrefetchData):
     Contract: as those two.
 
     Args:
-        ds: What to map.
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         batch_size: Datapoints in a batch.

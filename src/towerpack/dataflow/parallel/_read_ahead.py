@@ -10,7 +10,7 @@ from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._flow import DataFlow, may_write_over
 from towerpack.dataflow._pipeline_names import flows_in, pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext, Workers
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import PlanStream, State, Stream, Tally
 from towerpack.dataflow.parallel._ahead import AheadNode, Begin, ReadStream, UnorderedStream
 from towerpack.dataflow.parallel._engine import Engine
@@ -22,20 +22,20 @@ from towerpack.dataflow.parallel._unpicklable import find_unpicklable
 from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
 
 
-class ReadAhead(Workers):
-    """Read ahead with pools that wait in `idle`; `name` is that of the stage, for messages."""
+class ReadAhead:
+    """The workers of one parallel stage, which is named `name` in messages; pools wait in `idle`.
+
+    They do the work of structural stages above it, too: `flow` is then the topmost of these.
+    """
 
     def __init__(self, name: str, options: Options, idle: IdlePools) -> None:
         self._name = name
-        self._options = options
+        self.options = options
         self._idle = idle
 
-    @property
-    def count(self) -> int:
-        return self._options.workers
-
     def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        if not self._options.ordered and not context.in_order:
+        """The plan of `flow`, read ahead; `None` if its datapoints may come in another order."""
+        if not self.options.ordered and not context.in_order:
             return None
         if self.options_for(flow, node).workers == 0:
             return node
@@ -47,6 +47,10 @@ class ReadAhead(Workers):
     def open_ahead(
         self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
     ) -> Stream | None:
+        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
+
+        `flow` may also be a flow that the parallel stage wraps.
+        """
         if self.options_for(flow, node).workers == 0:
             return None
         if node is not None:
@@ -111,13 +115,17 @@ class ReadAhead(Workers):
 
     def options_for(self, flow: DataFlow, node: Node | None = None) -> Options:
         """The options, with the backend chosen for a plan, and all workers of the pipeline."""
-        options, backend = self._options, self._options.backend
+        options, backend = self.options, self.options.backend
         if backend is None:
             # Threads that only gather rows of arrays are as parallel as processes are, start at
             # once, and take from the consumer's GIL no more than messages would.
             releases_gil = node is not None and node.releases_gil
             processes = options.start == "fork" or options.on_worker_death == "restart"
             backend = "thread" if releases_gil and not processes else "process"
-        below = [one.workers().count for one in flows_in(flow) if isinstance(one, ParallelStage)]
+        below = [
+            one.workers().options.workers
+            for one in flows_in(flow)
+            if isinstance(one, ParallelStage)
+        ]
         workers = max([options.workers, *below])
         return replace(options, workers=workers, backend=backend)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, has_items, is_exact
-from towerpack.dataflow._stage_context import Workers
 from towerpack.dataflow._user_code import alike, make_ready, overrides_reset
+from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 _PROBE = "_towerpack_probe"
 _MAKERS = ("compile", "open", "workers", "read_ahead", "open_ahead", "node", "mapper")
@@ -148,7 +148,7 @@ def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
                 result = make(*arguments)
             finally:
                 inside.pop()
-            if isinstance(result, Workers):
+            if isinstance(result, ReadAhead):
                 _watch(result, probe)
                 return result
             # The map of a node is timed with the node, not once more for every datapoint.

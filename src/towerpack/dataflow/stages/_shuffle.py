@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
-from towerpack.dataflow._flow import DataFlow, check_seed, infinite, length_of, require_plan
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
@@ -45,7 +46,7 @@ class ShuffleData(PlannedStage):
         super().__init__(ds)
         self.seed = check_seed(seed)
         self.random = seed is None
-        if infinite(length_of(ds)):
+        if length_of(ds) == math.inf:
             raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
         require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
