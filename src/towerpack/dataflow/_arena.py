@@ -37,7 +37,6 @@ class Arena:
 
     @property
     def needed(self) -> int:
-        """Bytes of an arena in which all would have had room."""
         return self._used + self.missed
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -72,7 +71,6 @@ class Arena:
 
 
 def address_of(array: Array) -> int:
-    """Where an array begins in memory."""
     return array.__array_interface__["data"][0]
 
 

@@ -88,7 +88,6 @@ class RowLender:
             yield call
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
-        """A row for the datapoint that is being made."""
         sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         key = (self._asked, sides, np.dtype(dtype))
         self._asked += 1

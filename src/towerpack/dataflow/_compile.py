@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import InternalError
@@ -13,6 +14,9 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import ReadyNode, make_ready, overrides_reset
+
+if TYPE_CHECKING:
+    from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 
 class Stage(Described, DataFlow):
@@ -54,7 +58,7 @@ class Stage(Described, DataFlow):
         parallel = None if context.serial else parallel_below(self)
         if parallel is not None:
             node = self.compile_in(replace(context, serial=True))
-            return None if node is None else parallel.read_ahead(self, node, context)
+            return None if node is None else parallel.workers().read_ahead(self, node, context)
         if overrides_reset(self) and not self.inputs:
             make_ready(self)  # a source's plan holds its data
         node = self.compile(context)
@@ -63,7 +67,7 @@ class Stage(Described, DataFlow):
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:
         parallel = None if context.serial else parallel_below(self)
         if parallel is not None:
-            context = replace(context, serial=True, workers=parallel)
+            context = replace(context, serial=True, workers=parallel.workers())
         return super().open_in(context, epoch, state)
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
@@ -91,25 +95,13 @@ class Wrapper(KeepsArguments, Stage):
 
 
 class ParallelStage(Wrapper):
-    """Base of stages that read what they wrap ahead, with workers.
-
-    The workers do the work of structural stages above, too: `flow` is then the topmost of these.
-    """
+    """Base of stages that read what they wrap ahead, with workers."""
 
     transparent = True
 
     @abstractmethod
-    def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        """The plan of `flow`, this stage or one that wraps it, with workers that read ahead."""
-
-    @abstractmethod
-    def open_ahead(
-        self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
-    ) -> Stream | None:
-        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
-
-        `flow` is this stage, one that wraps it, or one that it wraps.
-        """
+    def workers(self) -> ReadAhead:
+        """The workers, which read ahead what is compiled for them."""
 
     def reset_state(self) -> None:
         """Do nothing: what is wrapped is made ready where it is read, and may then not travel."""
@@ -122,7 +114,6 @@ class ParallelStage(Wrapper):
 
 
 def parallel_below(flow: DataFlow) -> ParallelStage | None:
-    """The parallel stage that does the work of a flow, if it has one."""
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
             return flow

@@ -65,7 +65,6 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
 
 
 def _pieces_of(path: str) -> bytes:
-    """Name and size of a file, and bytes from eight places in it."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -184,7 +183,6 @@ def _feed_attributes(digest: Any, value: object, depth: int) -> None:
 
 
 def _feed_named(digest: Any, value: Any, depth: int) -> None:
-    """Add a function or a class."""
     digest.update(f"{value.__qualname__.rpartition('.')[2]};".encode())
     if not digest.is_new(value):
         return

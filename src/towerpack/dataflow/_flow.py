@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
@@ -260,7 +259,6 @@ def require_plan(flow: DataFlow, context: StageContext, problem: str) -> Node:
 
 
 def sequential_part(flow: DataFlow) -> DataFlow:
-    """The innermost flow that has no plan."""
     for inner in inputs_of(flow):
         if inner.compile_in(StageContext(0, serial=True)) is None:
             return sequential_part(inner)
@@ -299,11 +297,6 @@ def length_of(flow: DataFlow) -> Length:
     return measured_length(flow)
 
 
-def infinite(length: Length) -> bool:
-    """Whether a length is `math.inf`."""
-    return length == math.inf
-
-
 def is_random(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is known to draw from the run's seed."""
     return any(
@@ -319,9 +312,11 @@ def may_write_over(flow: DataFlow) -> bool:
     return flow.runs_code or any(map(may_write_over, inputs_of(flow)))
 
 
-def kept_pass(flow: DataFlow) -> Iterator[Datapoint]:
-    """Iterate over a flow, for a caller that keeps more than one datapoint."""
-    return map(duplicate, flow) if may_write_over(flow) else iter(flow)
+def read_pass(data: Iterable[Datapoint], *, keep: bool = False) -> Iterator[Datapoint]:
+    """Read a flow, or another iterable, once; with `keep` the caller may keep all datapoints."""
+    if not isinstance(data, DataFlow):
+        return iter(data)
+    return map(duplicate, data.iterate()) if keep and may_write_over(data) else data.iterate()
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:

@@ -47,7 +47,6 @@ class Words:
         self._room = _KEPT_WORDS
 
     def hold(self, epoch: int, positions: range) -> bool:
-        """Whether the words of these rows are here."""
         own = self.positions
         return self.epoch == epoch and own[0] <= positions.start and positions.stop - 1 <= own[-1]
 

@@ -58,21 +58,18 @@ class Wrapping:
 
 
 def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
-    """The flows that a flow is known to wrap."""
     if isinstance(flow, Described):
         return flow.inputs
     return (flow.ds,) if isinstance(flow, Wrapping) else ()
 
 
 def flows_in(flow: DataFlow) -> Iterator[DataFlow]:
-    """A flow, and all that it wraps."""
     yield flow
     for inner in inputs_of(flow):
         yield from flows_in(inner)
 
 
 def is_shard(flow: DataFlow) -> bool:
-    """Whether a stage of this pipeline is one of several parts."""
     return any(isinstance(one, Described) and one.shard for one in flows_in(flow))
 
 
@@ -122,7 +119,6 @@ def name_of_stage(flow: DataFlow, describe: Callable[[Described], str] | None = 
 
 
 def measured_length(flow: DataFlow) -> int | None:
-    """`len` of a flow, if it is known."""
     try:
         return len(flow)
     except (TypeError, NotImplementedError):

@@ -71,7 +71,6 @@ def stack_rows(
 
 
 def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
-    """Collect each component of datapoints in a list, as it is."""
     _check_structure(rows)
     return rebuild(rows[0], map(list, _columns(rows)))
 
@@ -84,7 +83,6 @@ def _columns(rows: Sequence[Datapoint]) -> Sequence[Sequence[Any]]:
 
 
 def _check_structure(rows: Sequence[Datapoint]) -> None:
-    """Refuse datapoints of different kinds, lengths or keys."""
     first = rows[0]
     if not is_datapoint(first):
         raise BatchError(
@@ -109,7 +107,6 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
 
 
 def pad_value(pad: Pad | None, key: Hashable) -> float | None:
-    """What to pad one component with, or `None`."""
     return pad.get(key) if isinstance(pad, Mapping) else pad
 
 

@@ -11,8 +11,8 @@ from towerpack.dataflow._stream import Tally
 from towerpack.dataflow._user_code import Ambient
 
 if TYPE_CHECKING:
-    from towerpack.dataflow._compile import ParallelStage
     from towerpack.dataflow._flow import DataFlow
+    from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class StageContext:
         branch: Which inputs of stages with several were taken from the outermost down to here.
         tally: What the iteration counts.
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
-        workers: The parallel stage, further up, whose workers apply the maps found here.
+        workers: Those of a parallel stage further up, which apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
         kept: A stage above keeps datapoints while it reads the next ones.
         ambient: The pass of the user's code around this flow, if this only hands on such code.
@@ -34,13 +34,12 @@ class StageContext:
     branch: str = ""
     tally: Tally | None = None
     serial: bool = False
-    workers: ParallelStage | None = None
+    workers: ReadAhead | None = None
     in_order: bool = False
     kept: bool = False
     ambient: Ambient | None = None
 
     def child(self, index: int) -> StageContext:
-        """The context of input `index` of a stage with several inputs."""
         return replace(self, branch=f"{self.branch}{index}.")
 
     def kept_in_order(self) -> StageContext:

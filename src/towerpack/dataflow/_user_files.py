@@ -30,7 +30,6 @@ class PerProcess(Generic[T]):
         self._opened: tuple[int, T] | None = None
 
     def get(self) -> T:
-        """The opened thing of this process."""
         opened = self._opened
         pid = os.getpid()
         if opened is None or opened[0] != pid:
@@ -49,7 +48,6 @@ class OpenFile:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
-        """Bytes at an offset; fewer only where the file ends."""
         data = os.pread(self._fd, nbytes, offset)
         if len(data) in (0, nbytes):
             return data
@@ -69,7 +67,6 @@ def path_of(path: object) -> Path:
 
 
 def file_of(path: PathLike) -> Path:
-    """One file that is there; otherwise a `ConfigError`."""
     found = path_of(path)
     if not found.is_file():
         got = "a directory" if found.is_dir() else "nothing there"

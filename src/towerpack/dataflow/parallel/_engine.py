@@ -11,13 +11,11 @@ from typing import Any
 from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import Done, State, Stream
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._messages import error_from
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pool import QUEUED
-from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
+from towerpack.dataflow.parallel._work import Job, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
 
@@ -111,7 +109,6 @@ class Engine:
             self._wait()
 
     def _ready(self) -> Unit | None:
-        """The unit to hand on, if it is done."""
         if self._pool.options.ordered:
             return self._order[0] if self._order[0].done else None
         return next((unit for unit in self._order if unit.done), None)
@@ -196,88 +193,3 @@ class Engine:
                 what = self._pipeline, place_of(member.queue[0].work), now - member.since
                 told = "%s: a worker has been at %s for %.0f s. Its stacks:\n%s"
                 log.warning(told, *what, member.stacks())
-
-
-Begin = Callable[[WorkSource], Engine]
-"""Begins a pass over some work."""
-
-
-class AheadNode(Node):
-    """Read a plan in order, ahead, with workers.
-
-    What is not asked for in order is read directly, by the caller. Not for several threads.
-    """
-
-    def __init__(self, inner: Node, begin: Begin) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self._begin = begin
-        self._run: Engine | None = None
-        self._rows: list[Datapoint] = []  # in reverse: the next one is the last
-        self._epoch: int = -1
-        self._next = -1
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        if position != self._next or epoch != self._epoch:
-            jumped = epoch == self._epoch
-            self.close()
-            self._epoch, self._next = epoch, position + jumped
-            if jumped:
-                return self.inner.get(epoch, position)
-        if not self._rows:
-            self._fill()
-        self._next += 1
-        datapoint = self._rows.pop()
-        if not self._rows and self._next == self.size:
-            self.close()
-        return datapoint
-
-    def close(self) -> None:
-        """End the pass."""
-        self._rows.clear()
-        self._epoch = self._next = -1
-        if self._run is not None:
-            self._run.close()
-            self._run = None
-
-    def _fill(self) -> None:
-        if self._run is None or self._run.closed:
-            left = [(self._next, sys.maxsize if self.size is None else self.size)]
-            self._run = self._begin(PlanWork(self.inner.chunk, self._epoch, left))
-        rows = self._run.take()
-        if not rows:
-            raise IndexError(f"there is no position {self._next}")
-        self._rows = rows[::-1]
-
-
-class UnorderedStream(Stream):
-    """Hand on what is ready of a plan. Its state may also be that of the ordered stream."""
-
-    def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
-        size = sys.maxsize if node.size is None else node.size
-        self._done = Done(state, size)
-        self._rows: list[Datapoint] = []
-        self._position = 0
-        self._ended = False
-        self._run = begin(PlanWork(node.chunk, epoch, self._done.gaps(size)))
-
-    def __next__(self) -> Datapoint:
-        if not self._rows:
-            rows = None if self._ended else self._run.take()
-            if rows is None:
-                self._ended = True
-                self._run.close()
-                raise StopIteration
-            self._position = self._run.taken[1]
-            self._rows = rows[::-1]
-        datapoint = self._rows.pop()
-        self._done.add(self._position)
-        self._position += 1
-        return datapoint
-
-    def state(self) -> State:
-        return self._done.state()
-
-    def close(self) -> None:
-        self._rows.clear()
-        self._run.close()

@@ -16,7 +16,6 @@ class IdlePools:
         self._closed = False
 
     def take(self, options: Options) -> Pool:
-        """A pool: one that waits here, or a new one."""
         for pool in reversed(self._pools):
             if pool.usable and pool.options == options:
                 self._pools.remove(pool)
@@ -31,7 +30,6 @@ class IdlePools:
         return ProcessPool(options)
 
     def put_back(self, pool: Pool) -> None:
-        """Keep a pool for the next pass."""
         if pool.usable:
             self._pools.append(pool)
         else:

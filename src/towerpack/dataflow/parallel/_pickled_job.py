@@ -6,28 +6,23 @@ their file. Workers map privately: what they write into an array is theirs.
 
 from __future__ import annotations
 
-import inspect
 import mmap
 import os
 import pickle
 import weakref
 from collections.abc import Sequence
-from types import FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arena import aligned
-from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
 from towerpack.dataflow.parallel._slots import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.sources._memory import SENDER, Sender
 
 _IN_MEMORY = 1 << 15
 _LONG = 1024
-_DEEPEST = 24  # from the last stage to what does not pickle
 
 
 class Piece(NamedTuple):
@@ -66,8 +61,6 @@ def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
 
 
 class ToShared(Sender):
-    """Put data where workers can map them."""
-
     def shared(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.nbytes < _IN_MEMORY or array.dtype.hasobject or owner_of(array) is not None:
             return array
@@ -124,7 +117,6 @@ class PickledJob:
         self.fds.insert(0, own.fd)
 
     def _put(self, view: memoryview) -> None:
-        """Give a buffer a place in the job's own file."""
         start = aligned(self._end, view.nbytes)
         self._end = start + view.nbytes
         self._loose.append((start, view))
@@ -154,7 +146,6 @@ class PickledJob:
 
 
 def load_job(pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
-    """The job, in a worker."""
     maps: dict[str | int, mmap.mmap] = {}
     try:
         *views, data = [_view(piece, maps, fds) for piece in pieces]
@@ -172,41 +163,3 @@ def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) ->
             maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     view = memoryview(maps[file])[start : start + nbytes]
     return view.toreadonly() if readonly else view
-
-
-def find_unpicklable(flow: DataFlow) -> str:
-    """The stage, and the member of it, that does not pickle."""
-    value: Any = flow
-    path: list[str] = []
-    for _ in range(_DEEPEST):
-        bad = next((one for one in _members(value).items() if not _pickles(one[1])), None)
-        if bad is None:
-            break
-        path.insert(0, bad[0])
-        value = bad[1]
-        if isinstance(value, DataFlow):
-            flow, path = value, []
-    where = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
-    return f"{where} of {pipeline_of(flow)}"
-
-
-def _members(value: Any) -> dict[str, Any]:
-    if isinstance(value, MethodType):
-        return {f"the object of {value.__qualname__}": value.__self__}
-    if isinstance(value, FunctionType):
-        used = inspect.getclosurevars(value)
-        members = {**used.globals, **used.nonlocals}
-        return {f"{name} of {value.__qualname__}": member for name, member in members.items()}
-    if isinstance(value, (dict, list, tuple)):
-        held = cast("Any", value)
-        items = held.items() if isinstance(value, dict) else enumerate(held)
-        return {f"[{key!r}]": member for key, member in items}
-    return getattr(value, "__dict__", {})
-
-
-def _pickles(value: Any) -> bool:
-    try:
-        dump_code(value, lambda buffer: False)
-    except Exception:  # noqa: BLE001  what it says is told already
-        return False
-    return True

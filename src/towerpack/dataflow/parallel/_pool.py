@@ -34,13 +34,11 @@ class Member(ABC):
         """What its threads are doing."""
 
     def assign(self, unit: Unit) -> None:
-        """Put a unit in its queue."""
         if not self.queue:
             self.since = time.monotonic()
         self.queue.append(unit)
 
     def finished(self) -> Unit:
-        """Take the unit that is done from the queue."""
         self.since = time.monotonic()
         self.reported = 0.0
         return self.queue.popleft()
@@ -81,7 +79,6 @@ class Pool(ABC):
         self.cancel()
 
     def release(self, unit: Unit) -> None:
-        """Give back the slot of a unit."""
         if unit.slot is not None:
             self.slots.give_back(unit.slot)
             unit.slot = None

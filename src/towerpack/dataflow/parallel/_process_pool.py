@@ -71,7 +71,6 @@ class ProcessMember(Member):
         self._words_read = 0
 
     def tell(self, *message: Any, fds: Sequence[int] = ()) -> None:
-        """Send a message."""
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
             send(self.channel, *message, fds=fds)
 
@@ -89,7 +88,6 @@ class ProcessMember(Member):
         return words.decode(errors="replace")
 
     def end(self, timeout_s: float) -> None:
-        """Wait for the process to end, and kill it if it does not."""
         end = time.monotonic() + timeout_s
         while self.process.poll() is None:
             if time.monotonic() > end:
@@ -98,8 +96,6 @@ class ProcessMember(Member):
 
 
 class ProcessPool(Pool):
-    """Worker processes."""
-
     members: list[ProcessMember]
 
     def __init__(self, options: Options) -> None:
@@ -148,7 +144,6 @@ class ProcessPool(Pool):
             self._bell[1].send(b"\0")
 
     def check(self) -> None:
-        """Find workers that ended though something keeps their sockets open."""
         for member in list(self.members):
             if member.process.poll() is not None:
                 while member in self.members and member.channel.poll():
@@ -253,7 +248,6 @@ class ProcessPool(Pool):
         _POOLS.discard(self)
 
     def _end_members(self) -> None:
-        """End all workers: they are told, waited for, and killed."""
         members = self.members.copy()
         self.members.clear()
         for member in members:
@@ -270,7 +264,6 @@ class ProcessPool(Pool):
 
 
 def _death_error(member: ProcessMember, unit: Unit | None) -> WorkerError:
-    """The error for a worker that ended, at a unit if it was at one."""
     code = member.process.returncode or 0
     if code < 0:
         name = signal.Signals(-code).name
@@ -291,7 +284,6 @@ _POOLS: set[ProcessPool] = set()
 
 @atexit.register
 def close_all() -> None:
-    """End all workers of this process."""
     for pool in list(_POOLS):
         pool.close()
 

@@ -7,19 +7,16 @@ the consumer, over what workers have made, so that states are those of the seria
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._compile import ParallelStage, prepared
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, is_exact, may_write_over
+from towerpack.dataflow._flow import DataFlow, is_exact
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
-from towerpack.dataflow.parallel._engine import Begin
+from towerpack.dataflow._stream import InnerStream, State, Stream, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._reader import Reader
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
@@ -62,7 +59,6 @@ class Levels:
         return node
 
     def node(self, context: StageContext, inner: Node) -> Node:
-        """The plan of these stages over that of their source."""
         for stage in self.stages:
             if isinstance(stage, BatchData):
                 inner = prepared(stage, stage.node(inner, context))
@@ -172,60 +168,3 @@ class MappedStream(InnerStream):
 
     def state(self) -> State:
         return {"count": self._count, "bad": 0, "inner": self._inner.state()}
-
-
-class ReadStream(Stream):
-    """What workers make of a source that a thread reads. Its states are the source's.
-
-    There is one datapoint for each of the source: the first of a group is what was made of it, and
-    the others are `None`.
-    """
-
-    def __init__(
-        self, levels: Levels, context: StageContext, epoch: int, state: State, begin: Begin
-    ) -> None:
-        start, below = levels.begin(state)
-        tally = Tally()
-        alone = replace(context, serial=True, workers=None, tally=tally, kept=False)
-        source = levels.source.open_in(alone, epoch, below)
-        self._state = source.state()
-        self._total = context.tally or Tally()
-        self._group = levels.group
-        self._used = 0
-        self._results: list[Datapoint] = []
-        self._ended = False
-        self._reader = Reader(
-            source,
-            tally,
-            reused=may_write_over(levels.source),
-            group=levels.group,
-            remainder=levels.remainder,
-            epoch=epoch,
-            start=start,
-        )
-        self._run = begin(self._reader)
-
-    def __next__(self) -> Datapoint:
-        first = self._used % self._group == 0
-        if first and not self._results and not self._ended:
-            self._results = (self._run.take() or [])[::-1]
-        if not self._reader.reads:
-            self._end()
-            raise StopIteration
-        self._state, skipped = self._reader.reads.popleft()
-        self._total.skipped += skipped
-        self._used += 1
-        return self._results.pop() if first and self._results else None
-
-    def state(self) -> State:
-        return self._state
-
-    def close(self) -> None:
-        self._run.close()
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._state, skipped = self._reader.last
-            self._total.skipped += skipped
-            self._run.close()  # the next pass, begun while this one is kept, has the workers

@@ -47,7 +47,6 @@ def pack(value: Any) -> list[memoryview]:
 
 
 def space_for(parts: Sequence[memoryview]) -> int:
-    """Bytes of a slot that is large enough."""
     end = 0
     for part in parts:
         end = aligned(end, part.nbytes) + part.nbytes

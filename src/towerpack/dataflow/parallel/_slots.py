@@ -62,7 +62,6 @@ def reserved_file(name: str, nbytes: int) -> tuple[int, int]:
 
 
 def whole_pages(nbytes: int) -> int:
-    """A number of bytes, rounded up to what can be mapped."""
     return -(-max(nbytes, 1) // _PAGE) * _PAGE
 
 
@@ -160,7 +159,6 @@ class SlotPool:
         self.wanted = max(self.wanted, whole_pages(nbytes))
 
     def give_back(self, slot: Slot) -> None:
-        """A slot that nobody looks at any more."""
         if slot.offset is None:
             self.total_bytes -= slot.nbytes
         else:
@@ -176,18 +174,15 @@ class SlotPool:
 
     @property
     def lent(self) -> tuple[int, int]:
-        """How many slots are lent, and their bytes."""
         self._collect()
         return self._lent, self._lent_bytes
 
     def trim(self, keep: int) -> None:
-        """Free the memory of all but `keep` free slots."""
         self._collect()
         while len(self._free) > keep:
             self._drop(self._free.pop(0))
 
     def close(self) -> None:
-        """Let go of all. Slots that are lent live until they are not."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -207,5 +202,4 @@ class SlotPool:
 
 
 def buffer_address(data: Any) -> int:
-    """Where a buffer lies in memory."""
     return address_of(np.frombuffer(data, np.uint8))

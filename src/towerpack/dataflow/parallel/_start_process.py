@@ -29,7 +29,6 @@ _REST_S = 10.0
 
 
 def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
-    """A fresh interpreter that finds the modules which this one finds."""
     arguments = [*fds, os.getpid(), *sys.path]
     # A child inherits the mask of the thread that starts it; the worker unblocks them when it has
     # its handlers (`leave_signals_to_parent`).
@@ -68,7 +67,6 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def start_fork(fds: Fds, job: Job) -> Forked:
-    """A copy of this process, which knows the job already."""
     with safe_to_fork():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed

@@ -60,7 +60,6 @@ class Job:
         self._key = key
 
     def run(self, work: Work, inputs: Inputs | None = None) -> Result:
-        """Do one piece of work; exceptions become part of the result."""
         epoch, start, stop = work
         if inputs is not None:
             SentNode.sent.first, SentNode.sent.datapoints = inputs
@@ -89,7 +88,6 @@ class Job:
 
 
 def place_of(work: Work) -> str:
-    """How messages call a piece of work."""
     epoch, start, stop = work
     span = f" {start}" if stop - start == 1 else f"s {start}..{stop - 1}"
     return f"position{span} of epoch {epoch}"
@@ -113,15 +111,12 @@ class Unit:
 
     @property
     def count(self) -> int:
-        """Datapoints that it gives."""
         return self.work[2] - self.work[1]
 
     def finish(self, value: Any, finished: int, error: BaseException | None) -> None:
-        """Take what a worker made."""
         self.value, self.finished, self.error, self.done = value, finished, error, True
 
     def reset(self) -> None:
-        """To be done again."""
         self.finish(None, 0, None)
         self.done, self.deaths = False, 0
 
@@ -168,7 +163,6 @@ class WorkSource(ABC):
         return
 
     def observe(self, unit: Unit) -> None:
-        """Learn what a unit cost."""
         cheap = unit.seconds < _WORTHWHILE_S / 2 and unit.nbytes < _LARGE_BYTES / 2
         if cheap and unit.count == self.size:
             self.size = min(2 * self.size, self.most)

@@ -110,8 +110,6 @@ def leave_signals_to_parent() -> None:
 
 
 class Worker:
-    """Serve one consumer."""
-
     def __init__(self, channel: Connection, slots_fd: int, job: Job | None) -> None:
         self._channel = channel
         self._come = select.poll()  # ten times as fast as the channel's own
@@ -123,7 +121,6 @@ class Worker:
         use_one_thread()
 
     def serve(self) -> None:
-        """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
             if kind == "job":

@@ -153,7 +153,6 @@ class ProfileReport:
 
 
 def _judge(it: ProfileReport) -> tuple[str, str]:
-    """The bottleneck, and what to do about it."""
     if it.consuming >= _MOSTLY or not it.stages:
         found = f"the loop that uses the datapoints: {it.consuming:.0%} of the time"
         return found, "nothing here, data are ready before they are asked for: a faster step"

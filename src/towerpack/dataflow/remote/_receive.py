@@ -172,7 +172,6 @@ class RemoteStream(Stream):
         return self._ended.issuperset(wanted or self._next) and bool(self._ended)
 
     def _handle(self, message: Message) -> None:
-        """Take what a message brings, also an error that a producer's flow has raised."""
         kind, run, number, name, frames = message
         if not self._is_welcome(name):
             self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
@@ -212,7 +211,6 @@ class RemoteStream(Stream):
         self._dropped[why] += 1
 
     def _received(self) -> Message:
-        """The next message that has the form of one."""
         zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         if self._closing:
             raise _over(self._closing)
@@ -233,7 +231,6 @@ class RemoteStream(Stream):
                 self._wait()
 
     def _wait(self) -> None:
-        """Until something can be received."""
         begin, report_s = time.monotonic(), REPORT_S
         timeout = self._flow.timeout_s
         while not self._link.poll(1000 * SLICE_S):

@@ -35,7 +35,6 @@ class PlannedStage(Wrapper):
         """The plan, made of that of `ds`."""
 
     def resized(self, size: int) -> int:
-        """Datapoints in a pass, given those of `ds`."""
         return size
 
     def length(self) -> Length:
@@ -103,7 +102,6 @@ class WindowStream(InnerStream):
         return with_skipped(state, self._skipped)
 
     def _forward(self) -> None:
-        """Go on to the window that begins here."""
         self._begin = self._inner.state()
         self._skipped = 0
         self._window += 1

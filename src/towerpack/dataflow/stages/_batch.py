@@ -130,8 +130,6 @@ def _stacks_alike(column: NDArray[Any]) -> bool:
 
 @dataclass(eq=False)
 class BatchNode(Node):
-    """Read batches of another plan."""
-
     inner: Node
     batch_size: int
     size: int | None
@@ -167,7 +165,6 @@ class BatchNode(Node):
 
 
 def is_batched(ds: DataFlow) -> bool:
-    """Whether what `ds` yields are batches."""
     while isinstance(ds, Wrapper) and not ds.makes_batches:
         ds = ds.ds
     return isinstance(ds, Wrapper)

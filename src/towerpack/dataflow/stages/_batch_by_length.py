@@ -179,11 +179,9 @@ class Buckets:
         return f"{shown}, {self.boundaries}" + (", no longer" * (self.limit is not None))
 
     def of(self, lengths: Array) -> Array:
-        """The buckets of lengths."""
         return np.searchsorted(self.boundaries, lengths, side="left")
 
     def of_one(self, length: int) -> int:
-        """The bucket of a length; a `DataFlowError` above the limit that tokens give."""
         if self.limit is not None and length > self.limit:
             raise DataFlowError(
                 f"A datapoint of length {length} is longer than the last boundary, {self.limit}.",
@@ -216,8 +214,6 @@ class PaddedBatch:
 
 @dataclass(eq=False)
 class BucketNode(Node):
-    """Read batches of another plan, whose datapoints have known `lengths`."""
-
     inner: Node
     grouping: Grouping
     buckets: Buckets

@@ -21,8 +21,6 @@ from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_
 
 @dataclass(frozen=True)
 class Grouping:
-    """How datapoints are gathered."""
-
     name: str
     property_of: Callable[[Datapoint], Any]  # a length, a shape
     group_of: Callable[[Any], Hashable]  # from that property
@@ -32,7 +30,6 @@ class Grouping:
     max_waiting: int | None = None  # hand on the oldest group if more datapoints wait
 
     def ask(self, datapoint: Datapoint, number: int) -> Any:
-        """The property of the datapoint at position `number`; a `DataFlowError` without one."""
         try:
             return self.property_of(datapoint)
         except Exception as error:
@@ -43,8 +40,6 @@ class Grouping:
 
 
 class Waiting(NamedTuple):
-    """A datapoint that is not in a batch yet."""
-
     number: int
     before: State
     skipped: int

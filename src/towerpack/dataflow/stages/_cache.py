@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, check_seed, infinite, length_of
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
@@ -57,7 +58,7 @@ class CacheData(PlannedStage):
         self.shuffle = shuffle
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
-        if infinite(length_of(ds)):
+        if length_of(ds) == math.inf:
             raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
         # For each place in a pipeline the last seed, and what is kept for it.
         self._by_position: Kept[dict[int, Datapoint]] = {}

@@ -40,8 +40,6 @@ _BLOCK = 256  # positions that are located at once
 
 
 class Combination(KeepsArguments, Stage):
-    """Base of stages that read several flows, one or more."""
-
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
         args, kwargs = self.__dict__["_arguments"]
@@ -67,11 +65,9 @@ class Combination(KeepsArguments, Stage):
         return self.combine(planned, context) if len(planned) == len(nodes) else None
 
     def open_input(self, index: int, context: StageContext, epoch: int, state: State) -> Stream:
-        """A pass over one of the flows."""
         return self.flows[index].open_in(self._context_of(index, context), epoch, state)
 
     def open_inputs(self, context: StageContext, epoch: int, states: Any) -> list[Stream]:
-        """A pass over each of the flows, from their beginnings or from a list of states."""
         begun = enumerate(states or [None] * len(self.flows))
         return [self.open_input(index, context, epoch, state) for index, state in begun]
 
@@ -80,13 +76,10 @@ class Combination(KeepsArguments, Stage):
 
 
 class CombinedStream(Stream):
-    """Base of streams that read several others."""
-
     def __init__(self, streams: list[Stream]) -> None:
         self.streams = streams
 
     def inner_states(self) -> list[State]:
-        """Their states."""
         return [stream.state() for stream in self.streams]
 
     def close(self) -> None:
@@ -211,7 +204,6 @@ class JoinData(Combination):
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:
-    """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
     if all(isinstance(part, dict) for part in parts):
         return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
@@ -225,8 +217,6 @@ def join(parts: Sequence[Datapoint]) -> Datapoint:
 
 
 class JoinNode(Node):
-    """Read the same positions of several plans."""
-
     def __init__(self, nodes: list[Node]) -> None:
         self.inputs = nodes
         self.size = min((node.size for node in nodes if node.size is not None), default=None)

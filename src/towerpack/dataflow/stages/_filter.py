@@ -66,8 +66,6 @@ class FilterData(FunctionStage):
 
 
 class FilterStream(MapStream):
-    """Hand on what passed; see `MapStream`."""
-
     def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
         super().__init__(inner, mapper, epoch, state, *rest)
         self._kept: int = 0 if state is None else state["kept"]

@@ -142,8 +142,6 @@ class MapDataComponent(MapData):
 
 
 class OnComponent:
-    """A function of one component, as a function of datapoints."""
-
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
         self._f = getattr(f, "make_in_row", f)  # the same in a row of the batch: `empty_row`
         self._index = index
@@ -197,8 +195,6 @@ def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
 
 
 class MapNode(RowMaker, InnerNode):
-    """Map datapoints of another plan one by one."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self.chunk = 1
@@ -215,8 +211,6 @@ class MapNode(RowMaker, InnerNode):
 
 
 class BatchedMapNode(InnerNode):
-    """Map blocks of another plan."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self._map = BlockMapper(mapper, inner.size)
@@ -226,8 +220,6 @@ class BatchedMapNode(InnerNode):
 
 
 class SelectNode(InnerNode):
-    """Select from another plan."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self._mapper = mapper

@@ -56,7 +56,6 @@ class ErrorPolicy:
             )
 
     def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
-        """Whether `bad` of `count` datapoints are too many."""
         limit = self.max_errors
         if limit is None or isinstance(limit, (int, np.integer)):
             return limit is not None and bool(bad > limit)
@@ -90,7 +89,6 @@ class Mapper:
         return result
 
     def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
-        """The error for a function that raised."""
         # Of an error that has these lines itself, they become ours: it is about the datapoint.
         ours = error if isinstance(error, TowerpackError) else TowerpackError(text_of(error))
         return MapError(
@@ -176,7 +174,6 @@ class MapStream(InnerStream):
             ) from error
 
     def ended(self) -> None:
-        """Judge and report a pass at its end."""
         self._judge(self.bad, self.count, self._last, ended=True)
         if self.bad:
             numbers = self.bad, self.count, self.epoch
@@ -194,7 +191,6 @@ class MapStream(InnerStream):
 
 
 def function_name(f: Callable[..., Any]) -> str:
-    """How messages call a function."""
     name = getattr(f, "__name__", None) or getattr(getattr(f, "func", None), "__name__", None)
     return name or type(f).__name__
 
@@ -226,6 +222,5 @@ class FunctionStage(Wrapper):
         return self.f
 
     def mapper(self, context: StageContext) -> Mapper:
-        """The function where it stands."""
         name = f"{type(self).__name__}({self.arguments()})"
         return Mapper(self.function(), name, context.key(self) if self.rng else None, self.skipping)

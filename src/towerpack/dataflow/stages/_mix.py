@@ -117,7 +117,6 @@ class EvenMix:
         self._starts = [start for start, _, _ in self._phases]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
-        """For each position the flow, and the position in it."""
         flows, local = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in cast("list[int]", np.unique(which).tolist()):
@@ -202,8 +201,6 @@ class RandomChooseData(MixData):
 
 
 class MixStream(CombinedStream):
-    """Take turns between streams, in chosen shares."""
-
     def __init__(self, flow: MixData, context: StageContext, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._stop_first = flow.stop != "all"
@@ -234,7 +231,6 @@ class MixStream(CombinedStream):
         return {"gone": self._gone, "turn": self._turn, "inner": self.inner_states()}
 
     def _turns(self) -> list[int]:
-        """The order of turns, which repeats itself; empty when all have ended."""
         left = any(self._weights)
         return even_turns(tuple(self._weights)).whose.tolist() if left else []
 
@@ -287,7 +283,6 @@ class RandomMix:
         self._last: tuple[int, Array, Array] | None = None
 
     def order(self, epoch: int) -> tuple[Array, Array]:
-        """For each position of a pass the flow, and the position in it."""
         last = self._last
         if last is None or last[0] != epoch:
             where = np.arange(self.size, dtype=np.int64)
@@ -301,7 +296,6 @@ class RandomMix:
         return last[1:]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
-        """For each of some positions the flow, and the position in it."""
         flows, local = self.order(epoch)
         return flows[positions], local[positions]
 
@@ -310,8 +304,6 @@ class RandomMix:
 
 
 class RandomMixStream(CombinedStream):
-    """Take turns between streams of known lengths, in a random order."""
-
     def __init__(
         self, flow: RandomMixData, context: StageContext, epoch: int, state: State
     ) -> None:

@@ -76,8 +76,6 @@ class PrintData(PlannedStage):
 
 
 class PrintNode(InnerNode):
-    """Write about datapoints that are read from another plan."""
-
     def __init__(self, inner: Node, flow: PrintData) -> None:
         super().__init__(inner)
         self._flow = flow
@@ -103,8 +101,6 @@ class PrintNode(InnerNode):
 
 
 class PrintStream(InnerStream):
-    """Write about datapoints that another stream gives."""
-
     def __init__(self, inner: Stream, flow: PrintData) -> None:
         self._inner = inner
         self._flow = flow
@@ -122,7 +118,6 @@ class PrintStream(InnerStream):
 
 
 def describe_tree(value: Any, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
-    """Lines about a datapoint: types, shapes, dtypes, ranges."""
     pad = "  " * indent
     if not is_datapoint(value):
         return [f"{pad}{_leaf(value)}"]

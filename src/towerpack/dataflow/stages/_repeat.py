@@ -231,8 +231,6 @@ class Waiting(NamedTuple):
 
 
 class FixedStream(Stream):
-    """Take a fixed number of datapoints from passes that can only be read in order."""
-
     def __init__(
         self,
         flow: FixedSizeData,
@@ -308,7 +306,6 @@ class FixedStream(Stream):
 
 
 def empty_error(ds: DataFlow) -> DataFlowError:
-    """The error for a flow that would be repeated for ever without giving anything."""
     return DataFlowError(
         "A pass that is to be repeated for ever has no datapoints.",
         got=f"nothing from {pipeline_of(ds)}",
@@ -317,7 +314,6 @@ def empty_error(ds: DataFlow) -> DataFlowError:
 
 
 def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
-    """Warn if that many datapoints are fewer than a flow's length says; gives whether they are."""
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
@@ -358,8 +354,6 @@ class RepeatedDataPoint(WindowStage):
 
 
 class RepeatPointNode(InnerNode):
-    """Read position p as position p // n of another plan."""
-
     def __init__(self, inner: Node, n: int) -> None:
         super().__init__(inner)
         self.n = n

@@ -81,8 +81,6 @@ class ShardData(WindowStage):
 
 
 class ShardNode(InnerNode):
-    """Read every `num_shards`-th position of another plan."""
-
     def __init__(self, inner: Node, num_shards: int, index: int, size: int | None) -> None:
         super().__init__(inner)
         self.size = size
@@ -148,7 +146,6 @@ class ShardRows(Wrapper):
 
 
 def _checked_shard(num_shards: int, index: int) -> tuple[int, int]:
-    """The number of parts and which one it is. Refuse a part that there is not."""
     num_shards = integer_of(num_shards, "num_shards", 1)
     index = integer_of(index, "index", 0)
     if index >= num_shards:

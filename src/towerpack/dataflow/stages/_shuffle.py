@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
-from towerpack.dataflow._flow import DataFlow, check_seed, infinite, length_of, require_plan
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
@@ -45,7 +46,7 @@ class ShuffleData(PlannedStage):
         super().__init__(ds)
         self.seed = check_seed(seed)
         self.random = seed is None
-        if infinite(length_of(ds)):
+        if length_of(ds) == math.inf:
             raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
         require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
@@ -138,7 +139,6 @@ class PermutedNode(InnerNode):
         return self.inner.get(epoch, int(self._order(epoch, block)[position - block * self.block]))
 
     def sources(self, epoch: int, positions: Positions) -> Array:
-        """The positions in `inner` of positions."""
         if isinstance(positions, range):
             block = positions.start // self.block
             first = block * self.block
@@ -149,7 +149,6 @@ class PermutedNode(InnerNode):
         return self.scattered(epoch, as_array(positions))
 
     def scattered(self, epoch: int, positions: Array) -> Array:
-        """The positions in `inner` of positions in several blocks."""
         found = np.empty_like(positions)
         blocks = positions // self.block
         for block in np.unique(blocks).tolist():
@@ -183,8 +182,6 @@ class ShuffleNode(PermutedNode):
 
 
 class WindowShuffleNode(PermutedNode):
-    """Read another plan in an order that is permuted within windows."""
-
     def __init__(self, inner: Node, window_size: int, key: int) -> None:
         super().__init__(inner, key, window_size)
 
@@ -194,5 +191,4 @@ class WindowShuffleNode(PermutedNode):
 
 
 def shuffled_range(size: int, key: int) -> Array:
-    """The numbers below `size` in a random order."""
     return permute(np.arange(size, dtype=np.int64), size, key)

@@ -125,7 +125,6 @@ class TestDataSpeed(PlannedStage):
 
 
 def bytes_of(value: Any) -> int:
-    """Bytes of the data in a datapoint."""
     if is_datapoint(value):
         return sum(map(bytes_of, values_of(value)))
     if isinstance(value, (np.ndarray, np.generic)):
