@@ -50,7 +50,7 @@ def test_show(run: Path) -> None:
     assert (second[0], second[3:]) == ("2", ["100", "to", "200", "killed"])
     assert "Epoch 2, step 200: cost 0.25, odd nan" in text
     assert "goodput 0.0%" in text
-    assert any(row[:1] == ["100"] and row[-1] == "whole" for row in rows)
+    assert sum(row[:1] == ["100"] and row[-1] == "whole" for row in rows) == 1
 
 
 def test_json(run: Path) -> None:

@@ -72,6 +72,23 @@ def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
     assert " ".join(start["command"]) == words.replace("abc", "***")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("mask", [0o077, 0o022])
+def test_the_umask_says_who_reads_a_run(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        train(tmp_path / "run", [ModelSaver()], monitors=None, max_epoch=1)
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")}
+    names = {path.name for path in found}
+    assert {"run.json", "log.txt", "stats.jsonl"} < names
+    assert [path for path in found if path.suffix == ".safetensors"]
+    assert not [path for path, mode in found.items() if mode & mask]
+    readable = 0o444 & ~mask
+    assert not [path for path, mode in found.items() if mode & readable != readable]
+
+
 def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
     config = {"loss": float("inf"), "path": Path("x"), "f": len, "sizes": (1, 2), 3: None}
     with RunDir(tmp_path) as run:

@@ -35,6 +35,7 @@ from towerpack.dataflow.remote._protocol import (
 log = get_logger(__name__)
 
 _SMALL_FRAME: Final = 1 << 16
+_MOST_REASONS: Final = 100
 
 _open_lock: Final = threading.Lock()
 _open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.WeakValueDictionary()
@@ -206,6 +207,8 @@ class RemoteStream(Stream):
         return wanted is None or name in wanted
 
     def _drop(self, why: str) -> None:
+        if len(self._dropped) >= _MOST_REASONS and why not in self._dropped:
+            why = "for other reasons"  # Peers choose some texts: names, what is damaged.
         if not self._dropped[why]:
             log.warning("%s: messages are dropped: %s", self._flow, why)
         self._dropped[why] += 1
