@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import logging
+import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,40 @@ def scaled(value: float) -> float:
     return value * NUMBER
 
 
+class Slots:
+    __slots__ = ("_numbers",)
+
+    def __init__(self, number: int) -> None:
+        self._numbers = {"a": [number]}
+
+
+class Scale(keras.layers.Layer):
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor, self.inner = factor, keras.layers.Dense(2)
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor
+
+
+def objects(number: int) -> dict[str, Any]:
+    """Arguments of a callback."""
+    generator, slots = np.random.default_rng(number), Slots(number)
+    return {
+        "rng": random.Random(number),
+        "generator": generator,
+        "state": np.random.RandomState(number),
+        "slots": slots,
+        "layer": keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(number)]),
+        "own": Scale(number),
+        "loss": keras.losses.Huber(float(number)),
+        "metric": keras.metrics.Precision(0.1 * number),
+        "draws": lambda: generator.normal(),
+        "reads": lambda: slots,
+        "rows": (i for i in range(number)),
+    }
+
+
 def closure(number: int) -> Any:
     count = 0
 
@@ -112,6 +147,7 @@ def build(number: int) -> dict[str, Any]:
         cb.EnableCallbackIf(cb.MaxSaver("cost"), lambda c: c.epoch_num > number),
         cb.RunOp(functools.partial(scaled, number)),
         Own(Options(frozenset(["x", "y", "z"]), number), Kind(number), function=closure(number)),
+        Own(Options(frozenset(), 0), **objects(number)),
     ]
     if number == 1:
         callbacks.append(cb.HyperParamSetterWithFunc("learning_rate", lambda e, v: 0.01))

@@ -176,6 +176,7 @@ PRIVATE_IMPORTS = {
     "dataflow._content": 3,
     "dataflow._datapoints": 1,
     "dataflow._flow": 2,
+    "dataflow._object_parts": 2,
     "dataflow._pipeline_names": 2,
     "dataflow._stage_context": 1,
     "dataflow.formats._hdf5": 1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from hashlib import blake2b
 from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -23,19 +22,25 @@ from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._datapoints import values_of
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._object_parts import (
+    CHANGING,
+    OPAQUE,
+    PLAIN,
+    attributes_of,
+    codes_in,
+    generator_state,
+    is_library,
+    parts_of,
+    portable_parts_of,
+)
 from towerpack.dataflow._pipeline_names import Described, flows_in, name_of_stage, pipeline_of
 from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow._user_files import PathLike, Strings
 
-_WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64
 _FEW: Final = 1000  # Items, or KiB of an array, that are never sampled.
-_DEPTH: Final = 6
-# Their objects hold numbers that differ from start to start.
-_OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
-# Methods that change containers: what such a function refers to is its state.
-_CHANGING: Final = {"add", "append", "appendleft", "extend", "insert", "pop", "popleft", "update"}
+_DEPTH: Final = 12
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
 # Set where directories and times of files may differ between machines: what counts of a text.
@@ -98,12 +103,15 @@ class _Digest:
         self._sum = blake2b(digest_size=16)
         self.update = self._sum.update
         self.hexdigest = self._sum.hexdigest
-        self.seen: set[int] = set()
+        self.in_library = False
+        self._seen: dict[int, tuple[object, int]] = {}
 
-    def is_new(self, value: object) -> bool:
-        new = id(value) not in self.seen
-        self.seen.add(id(value))
-        return new
+    def is_new(self, value: object, depth: int) -> bool:
+        """Whether the value has not been added yet, or not to this depth."""
+        _, before = self._seen.get(id(value), (None, 0))
+        if depth > before:
+            self._seen[id(value)] = value, depth  # Nothing else may get this id.
+        return depth > before
 
 
 def _content(values: Iterable[Any], depth: int) -> str:
@@ -121,7 +129,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed_array(digest, np.asarray(cast("Any", value)))
     elif depth and portable and isinstance(cast("object", value), (str, PurePath)):
         digest.update(f"{portable(str(value))!r};".encode("ascii", "backslashreplace"))
-    elif isinstance(value, _WRITTEN_OUT):
+    elif isinstance(value, PLAIN):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, (bytes, bytearray)):
         digest.update(b"bytes %d:" % len(value) + value)
@@ -134,9 +142,17 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         digest.update(value.co_code + repr(value.co_names).encode())
         _feed(digest, _constants(value), depth)
     elif depth and isinstance(value, (set, frozenset)):
-        digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
+        items = cast("set[Any]", value)
+        plain = *PLAIN, bytes
+        _feed(
+            digest,
+            sorted(repr(i) if isinstance(i, plain) else _content([i], depth) for i in items),
+            depth,
+        )
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
+    elif depth and isinstance(value, BuiltinMethodType) and _is_bound(value):
+        _feed(digest, (value.__name__, value.__self__), depth)
     elif isinstance(value, partial):
         _feed(digest, (value.func, value.args, value.keywords), depth)
     elif depth and isinstance(value, (FunctionType, type)):
@@ -148,19 +164,13 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed(digest, value.__wrapped__, depth)
     elif depth and _is_tensor(value):
         _feed_array(digest, np.asarray(value.numpy()))
-    elif depth and _has_attributes(value):
-        _feed_named(digest, type(value), depth)
-        _feed_attributes(digest, value, depth)
-    elif depth and not hasattr(value, "__dict__"):  # such as a path, a date or a dtype
-        text = re.sub(r"\b0x[0-9a-fA-F]+", "", repr(value))
-        digest.update(text.encode("ascii", "backslashreplace"))
-    elif depth:  # Some have a length that cannot be asked for.
-        digest.update(f"{type(value).__qualname__} {getattr(value, '__qualname__', '')};".encode())
+    elif depth:
+        _feed_object(digest, value, depth)
     elif isinstance(value, (FunctionType, type, DataFlow)):  # a pipeline names its flows itself
         digest.update(f"{getattr(value, '__qualname__', 'flow')};".encode())
     elif hasattr(value, "__dict__") and any(map(is_ours, type(value).__mro__)):  # an augmentor
         digest.update(f"{type(value).__qualname__};".encode())
-        _feed_attributes(digest, value, depth)
+        _feed(digest, attributes_of(value, private=False), depth)
     else:
         length: Any = ""
         with suppress(TypeError, AttributeError):  # some have none, or one that is not known
@@ -176,15 +186,35 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
     return (None, *constants[1:]) if documented else constants
 
 
-def _feed_attributes(digest: Any, value: object, depth: int) -> None:
-    attributes = sorted(vars(value).items())
-    plain = *_WRITTEN_OUT, np.ndarray  # of private attributes: others may be caches
-    _feed(digest, [(n, v) for n, v in attributes if n[0] != "_" or isinstance(v, plain)], depth)
+def _is_bound(method: Any) -> bool:
+    """Whether a built-in method belongs to an object, and not to a module or class."""
+    return not isinstance(method.__self__, (ModuleType, type, type(None)))
+
+
+def _feed_object(digest: _Digest, value: Any, depth: int) -> None:
+    cls = type(value)
+    library = is_library(cls.__module__)
+    _feed_named(digest, cls, depth)
+    if isinstance(value, ModuleType) or not digest.is_new(value, depth):
+        return
+    if _portable.get():  # Libraries may keep what differs between machines.
+        parts = portable_parts_of(value)
+    elif isinstance(value, DataFlow):
+        parts = content_of(value, sample=True), functions_of(value)
+    elif (state := generator_state(value)) is not None:
+        parts = () if digest.in_library else state
+    else:
+        parts = parts_of(value)
+    outside = digest.in_library
+    top = cls.__module__.partition(".")[0]
+    digest.in_library = outside or (library and top not in sys.stdlib_module_names)
+    _feed(digest, parts, depth)
+    digest.in_library = outside
 
 
 def _feed_named(digest: Any, value: Any, depth: int) -> None:
     digest.update(f"{value.__qualname__.rpartition('.')[2]};".encode())
-    if not digest.is_new(value):
+    if not digest.is_new(value, depth):
         return
     library = is_library(value.__module__)
     if isinstance(value, type):
@@ -194,7 +224,7 @@ def _feed_named(digest: Any, value: Any, depth: int) -> None:
     elif not library:
         parts = value.__code__, value.__defaults__, value.__kwdefaults__, *_referred(value)
         _feed(digest, parts, depth)
-    elif value.__module__.partition(".")[0] not in _OPAQUE:
+    elif value.__module__.partition(".")[0] not in OPAQUE:
         _feed(digest, (value.__defaults__, *_referred(value)), depth)
 
 
@@ -206,7 +236,7 @@ def _is_member(name: str, value: Any) -> bool:
 def _referred(function: FunctionType) -> list[Any]:
     """The values of the closure, and of the program's globals, that a function reads."""
     code = function.__code__
-    codes = [code, *_inner(code)]
+    codes = [*codes_in(code)]
     used = [i for c in codes for i in dis.get_instructions(c)]
     assigned = {i.argval for i in used if i.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     found: dict[str, Any] = {}
@@ -223,7 +253,7 @@ def _referred(function: FunctionType) -> list[Any]:
                 found |= {
                     f"{module.__name__}.{n}": vars(module)[n] for n in named if n in vars(module)
                 }
-    state: Any = (list, dict, set) if any(_CHANGING & {*c.co_names} for c in codes) else ()
+    state: Any = (list, dict, set) if any(CHANGING & {*c.co_names} for c in codes) else ()
     return [
         value
         for name, value in found.items()
@@ -231,35 +261,9 @@ def _referred(function: FunctionType) -> list[Any]:
     ]
 
 
-def _inner(code: CodeType) -> Iterable[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _inner(constant)
-
-
-def is_library(name: str | None) -> bool:
-    """Whether a module is installed, and not a part of the user's program.
-
-    The name is None for a function that `exec` made.
-    """
-    if name is None:
-        return False
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names - {"__main__"} or top in (*_OPAQUE, "towerpack"):
-        return True
-    path = getattr(sys.modules.get(name), "__file__", None) or ""
-    return "site-packages" in path or "dist-packages" in path
-
-
 def _is_tensor(value: Any) -> bool:
     """Whether a value is an eager tensor of TensorFlow: no variable, and none of a graph."""
     return type(value).__name__ == "EagerTensor" and value.dtype.name not in ("resource", "variant")
-
-
-def _has_attributes(value: Any) -> bool:
-    plain = not isinstance(value, (type, ModuleType))
-    return plain and hasattr(value, "__dict__") and not is_library(type(value).__module__)
 
 
 def _feed_items(digest: Any, container: object, items: Sequence[Any], depth: int) -> None:

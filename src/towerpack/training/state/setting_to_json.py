@@ -16,9 +16,9 @@ from towerpack.dataflow._content import (
     checksum_of_setting,
     content_of,
     functions_of,
-    is_library,
     serial_pipeline_of,
 )
+from towerpack.dataflow._object_parts import configuration_of, is_library
 from towerpack.inputs import InputSource
 from towerpack.training.state.run_dir import plain
 
@@ -48,7 +48,7 @@ def described(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _call(value, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     if isinstance(value, keras.metrics.Metric | keras.losses.Loss):
-        return _call(value, {k: v for k, v in value.get_config().items() if k != "name"})
+        return _call(value, configuration_of(value) or {})
     name = getattr(value, "__name__", type(value).__name__)
     return f"{name} {checksum_of_setting(value)}"
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import keras
 
 from towerpack._core.arguments import arguments_of
+from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
@@ -20,6 +21,7 @@ from towerpack.dataflow._content import (
     serial_pipeline_of,
     stages_of,
 )
+from towerpack.dataflow._object_parts import noting_uncompared
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import first
@@ -30,11 +32,13 @@ from towerpack.training.steps.step import TrainStep
 
 Settings = Mapping[str, Any]
 
+_log = get_logger(__name__)
+
 _WIDEST = 48
 # What is compared of optimizers that Keras cannot describe.
 _COMPARED = (bool, int, float, str, list)
-# Settings that other releases have computed differently.
-_CHECKSUMS = ("data.content", "data.functions")
+# Texts with checksums, which other releases have computed differently.
+_CHECKSUM = re.compile(r"\b[0-9a-f]{8}\b")
 FORMAT = "settings format"
 _VARIABLE = "variable "
 _TABLE = "kept variable "
@@ -63,9 +67,12 @@ def settings_of(
         tower: The model; nothing has been restored yet.
     """
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
+    with noting_uncompared() as classes:
+        data = _data(source)
+    uncompared = [f"{each} in data.functions" for each in classes]
     found = {
         **{name: getattr(config, name) for name in names},
-        **_data(source),
+        **data,
         **source.settings(),
         "step": class_of(step),
         **step.settings(),
@@ -73,9 +80,16 @@ def settings_of(
         **_optimizers(optimizer),
         **operations_of(trace),
         **_variables(tower, trace),
-        FORMAT: 3,
+        FORMAT: 4,
     }
-    return {name: described(value) for name, value in found.items()}
+    settings: dict[str, Any] = {}
+    for name, value in found.items():
+        with noting_uncompared() as classes:
+            settings[name] = described(value)
+        uncompared += [f"{each} in {name}" for each in classes]
+    if uncompared:
+        _log.info("A continued run does not compare: %s.", "; ".join(uncompared))
+    return settings
 
 
 def common_settings(config: Any, source: InputSource, settings: Settings) -> Settings:
@@ -119,7 +133,8 @@ def changes(old: Settings, new: Settings) -> list[Change]:
     """The settings that differ."""
     names = [*new, *(name for name in old if name not in new)]
     if old.get(FORMAT) != new.get(FORMAT):  # Other releases know other settings.
-        names = [n for n in names if n in old and n in new and n not in (FORMAT, *_CHECKSUMS)]
+        names = [n for n in names if n in old and n in new and n != FORMAT]
+        names = [n for n in names if not _CHECKSUM.search(f"{old[n]} {new[n]}")]
     found = [n for n in names if old.get(n) != new.get(n)]
     # Other changes tell as much: other operations, a callback that comes or goes.
     needless = {OPERANDS} if sum(n.startswith("model.") for n in found) > 1 else set[str]()

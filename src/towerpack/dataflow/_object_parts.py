@@ -1,0 +1,252 @@
+"""Parts of objects of any class, for checksums of settings."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import dis
+import random
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import CodeType, FunctionType
+from typing import Any, Final, cast
+
+import numpy as np
+
+from towerpack._core.arguments import KeepsArguments, arguments_of
+
+PLAIN: Final = (type(None), bool, int, float, complex, str, range)
+# Their objects hold numbers that differ from start to start.
+OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
+# Methods that change containers: what such a function refers to is its state.
+CHANGING: Final = {
+    *("add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft"),
+    *("setdefault", "update"),
+}
+_BUILDING: Final = {"__init__", "__new__", "__post_init__", "__setstate__"}
+# These objects are no settings. Checkpoints hold variables.
+_NO_SETTINGS: Final = re.compile(r"(logging|threading|_thread|_contextvars)\..*|.*Variable")
+_uncompared: ContextVar[dict[str, None] | None] = ContextVar("uncompared", default=None)
+
+
+@contextmanager
+def noting_uncompared() -> Iterator[dict[str, None]]:
+    """Collect the names of classes whose objects a checksum made within does not compare."""
+    names: dict[str, None] = {}
+    token = _uncompared.set(names)
+    try:
+        yield names
+    finally:
+        _uncompared.reset(token)
+
+
+def _note(name: str) -> None:
+    names = _uncompared.get()
+    if names is not None:
+        names[name] = None
+
+
+def is_library(name: str | None) -> bool:
+    """Whether a module is installed, and not a part of the user's program.
+
+    The name is None for a function that `exec` made.
+    """
+    if name is None:
+        return False
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top in (*OPAQUE, "towerpack"):
+        return True
+    path = getattr(sys.modules.get(name), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
+
+
+def codes_in(code: CodeType) -> Iterable[CodeType]:
+    """Return a code object and those of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)
+
+
+def generator_state(value: object) -> Any:
+    """Return the state of a random number generator; None if the value is not a generator.
+
+    The state is empty for generators of the process and for generators without a seed, which are
+    others at each start.
+    """
+    if isinstance(value, random.Random):
+        of_the_system = isinstance(value, random.SystemRandom)
+        return () if of_the_system or value is random.random.__self__ else value.getstate()
+    if isinstance(value, np.random.RandomState):
+        process = cast("Any", np.random.random).__self__
+        return () if value is process else value.get_state(legacy=False)
+    bits = value.bit_generator if isinstance(value, np.random.Generator) else value
+    if isinstance(bits, np.random.BitGenerator):
+        entropy = getattr(bits.seed_seq, "entropy", None)
+        if isinstance(entropy, int) and entropy.bit_length() > 64:
+            _note(f"{type(value).__name__} (its seed looks drawn by NumPy)")
+            return ()
+        return bits.state
+    cls = type(value)
+    if cls.__module__.startswith("tensorflow.") and cls.__name__ == "Generator":
+        return np.asarray(cast("Any", value).state)
+    return None
+
+
+def configuration_of(value: Any) -> dict[str, Any] | None:
+    """Return the configuration of a Keras object; None if the value has no configuration.
+
+    Keras leaves some attributes out, which are added: functions of the program, arguments of
+    functions, and attributes that the program's own methods assign.
+    """
+    cls = cast("Any", type(value))
+    if isinstance(value, type) or not callable(getattr(value, "get_config", None)):
+        return None
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+    try:
+        config: dict[str, Any] = dict(value.get_config())
+    except Exception:  # noqa: BLE001 - Keras and the program's classes raise errors of many kinds.
+        config = {n: v for n, v in attributes.items() if n[0] != "_" or isinstance(v, dict)}
+    config.pop("name", None)
+    assigned = _assigned_in(cls)
+    for name, attribute in attributes.items():
+        function = isinstance(attribute, FunctionType) and not is_library(attribute.__module__)
+        # Keras wraps the methods of layers.
+        own = function and not hasattr(attribute, "__wrapped__")
+        if own or name in assigned or name == "_fn_kwargs":
+            config[name] = attribute
+    return config
+
+
+def _without_counts(value: Any, names: dict[str, str]) -> Any:
+    """Replace each text by its words and its place in the order of first occurrence.
+
+    Keras numbers automatic names over the whole process.
+    """
+    if isinstance(value, str):
+        return names.setdefault(value, f"{re.sub(r'_[0-9]+$', '', value)} {len(names)}")
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {key: _without_counts(each, names) for key, each in pairs}
+    if isinstance(value, list | tuple):
+        return [_without_counts(each, names) for each in cast("list[Any]", value)]
+    return value
+
+
+def attributes_of(value: object, *, private: bool = True) -> list[tuple[str, Any]]:
+    """Return the attributes and slots of an object by name, without its caches.
+
+    A private attribute is a cache if a method other than those that build the object assigns the
+    attribute, or changes the container that it holds.
+
+    Args:
+        value: The object.
+        private: False leaves out all private attributes but numbers, texts and arrays.
+    """
+    state: Any = object.__getstate__(value)
+    parts = cast("tuple[Any, ...]", state) if isinstance(state, tuple) else (state,)
+    attributes = sorted((n, v) for part in parts if part for n, v in part.items())
+    if not private:
+        return [(n, v) for n, v in attributes if n[0] != "_" or isinstance(v, (*PLAIN, np.ndarray))]
+    caches = _caches_in(type(value))
+    plain = *PLAIN[1:], np.ndarray  # Without None, which an empty cache may hold.
+    return [(n, v) for n, v in attributes if n[0] != "_" or n not in caches or isinstance(v, plain)]
+
+
+def _caches_in(cls: type) -> set[str]:
+    """Return the attributes that methods assign or change after the object is built."""
+    methods = {n: code for c in cls.__mro__[::-1] for n, code in _methods(c)}
+    building = _BUILDING & methods.keys()
+    while more := {n for b in building for n in methods[b].co_names if n in methods} - building:
+        building |= more
+    later = [code for name, code in methods.items() if name not in building]
+    return {name for method in later for code in codes_in(method) for name in _changed_by(code)}
+
+
+def _changed_by(code: CodeType) -> Iterator[str]:
+    used = list(dis.get_instructions(code))
+    for i, instruction in enumerate(used):
+        if instruction.opname == "STORE_ATTR":
+            yield instruction.argval
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in CHANGING:
+            yield used[i - 1].argval
+        elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            # The instructions of the key come last, and add one value to the stack.
+            size, key = 0, i
+            while size < 1 and key:
+                key -= 1
+                size += dis.stack_effect(used[key].opcode, used[key].arg)
+            yield used[key - 1].argval
+
+
+def _assigned_in(cls: type) -> set[str]:
+    codes = [code for c in cls.__mro__ for _, method in _methods(c) for code in codes_in(method)]
+    used = (instruction for code in codes for instruction in dis.get_instructions(code))
+    return {instruction.argval for instruction in used if instruction.opname == "STORE_ATTR"}
+
+
+def _methods(cls: type) -> list[tuple[str, CodeType]]:
+    """Return the code of the methods of a class of the program."""
+    if is_library(cls.__module__):
+        return []
+    return [(n, f.__code__) for n, f in vars(cls).items() if isinstance(f, FunctionType)]
+
+
+def parts_of(value: Any) -> Any:
+    """Return what an object consists of, besides its class.
+
+    The parts are the constructor's arguments, the configuration, what the class hands to pickle, or
+    the attributes. Objects without parts that could be compared are noted.
+    """
+    cls = cast("Any", type(value))
+    if isinstance(value, KeepsArguments) and is_library(cls.__module__):
+        return sorted(arguments_of(value).items())
+    if (config := configuration_of(value)) is not None:
+        return _without_counts(config, {})
+    if not is_library(cls.__module__):
+        try:
+            own = None if cls.__getstate__ is object.__getstate__ else value.__getstate__()
+        except Exception:  # noqa: BLE001 - the program's own code may refuse with any error.
+            own = None
+        return attributes_of(value) if own is None else own
+    if _NO_SETTINGS.fullmatch(f"{cls.__module__}.{cls.__name__}"):
+        return ()
+    top, _, module = cls.__module__.partition(".")
+    if top == "towerpack":  # An augmentor or a record; trainers and towers are no settings.
+        record = module.startswith("dataflow") or dataclasses.is_dataclass(cls)
+        return attributes_of(value, private=False) if record else ()
+    if top not in OPAQUE and (parts := _pickled(value)) is not None:
+        return parts
+    text = repr(value)
+    if " at 0x" not in text:
+        return text
+    _note(cls.__name__)
+    return ()
+
+
+def portable_parts_of(value: object) -> Any:
+    """Return the parts of an object that are the same on every machine and in every worker."""
+    if not is_library(type(value).__module__):
+        return attributes_of(value, private=False)
+    # Paths and dates describe themselves. The attributes of a library's object may differ.
+    return () if hasattr(value, "__dict__") else re.sub(r"\b0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _pickled(value: Any) -> Any:
+    """Return what the class of a library hands to pickle; None if it cannot be pickled."""
+    cls = cast("Any", type(value))
+    reduce = copyreg.dispatch_table.get(cls)
+    methods = "__reduce_ex__", "__reduce__", "__getstate__"
+    if reduce is None and all(getattr(cls, m) is getattr(object, m) for m in methods):
+        return attributes_of(value, private=False) if hasattr(value, "__dict__") else None
+    try:
+        reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+    except Exception:  # noqa: BLE001 - each class refuses with an error of its own.
+        return None
+    if isinstance(reduced, str):
+        return reduced
+    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    return make, arguments, state, [*(items or ())], [*(pairs or ())]
