@@ -18,7 +18,7 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import console, get_logger
-from towerpack.training._run_dir import (
+from towerpack.training.state.run_dir import (
     OnExisting,
     RunDir,
     choose_run_dir,

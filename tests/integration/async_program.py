@@ -33,7 +33,7 @@ from towerpack.dataflow import BatchData, DataFromArrays, RepeatedData
 from towerpack.inputs import QueueInput
 from towerpack.nn import FullyConnected, expose
 from towerpack.training import AsyncMultiGPUTrainer, SimpleTrainer, StopTraining
-from towerpack.training._executor import Executor
+from towerpack.training.loop.executor import Executor
 
 NUMBERS = np.arange(600, dtype=np.float32)
 BATCHES = (NUMBERS[::2] + 0.5).tolist()

@@ -34,7 +34,7 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("train", "digits.yaml", "--json", "--allow-code")
     told = json.loads(run("eval", "runs/digits", "--json", "--allow-code"))
     assert told["count"] == 40
-    assert told["ap50"] > 0.5
+    assert 0 < told["ap"] < told["ap50"] < 1  # compared with pycocotools below
     assert told["ap"] == pytest.approx(np.mean([told[f"ap/{name}"] for name in NAMES]), abs=1e-6)
     table = Path("runs/digits/eval-test/classes.csv").read_text().splitlines()
     truth = json.loads(Path("test.json").read_text())["annotations"]
@@ -47,10 +47,12 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {p.stem for p in folder.glob("test*.png")}
     assert len(rows) == len(drawn) == 40
     assert (folder / "contact-sheet.png").stat().st_size > 5000
-    assert sum(row["count"] for row in rows) > 0.5 * len(truth)
 
     # The numbers of `eval`, of what `infer` gives, by pycocotools itself.
     every = json.loads(run("infer", "runs/digits", "test", "--json", "--allow-code", "shown=0.01"))
+    for row, more in zip(rows, every, strict=True):
+        assert row["boxes"] == [box for box in more["boxes"] if box["score"] >= 0.4]
+        assert row["count"] == len(row["boxes"])
     coco = COCO("test.json")
     numbers = {Path(one["file_name"]).stem: one for one in coco.dataset["images"]}
     categories = {one["name"]: one["id"] for one in coco.dataset["categories"]}

@@ -196,7 +196,7 @@ def a_dataset(flow: DataFromList) -> Any:
 def test_a_cost_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, source: Any
 ) -> None:
-    monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
+    monkeypatch.setattr("towerpack.training.loop.loop.Pace", PacedBy)
     monkeypatch.setattr(PacedBy, "fixed", steps)
     bad = with_bad_rows(X, 35)  # In the fifth batch.
     flows = {"bad": DataFromList(batches(bad)), "good": DataFromList(batches())}
@@ -243,7 +243,7 @@ def test_the_first_cost_is_not_finite_and_outputs_are_asked_for(tmp_path: Path) 
 def test_hooks_of_the_steps_before_one_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
+    monkeypatch.setattr("towerpack.training.loop.loop.Pace", PacedBy)
     recorded = Recorded("cost", "out", "large", "fc0/output")
     with pytest.raises(NumericsError, match="step 2"):
         train(tmp_path, [recorded], dataflow=DataFromList(batches(y=with_bad_rows(Y, 8))))

@@ -117,7 +117,9 @@ def test_evaluation_is_exact(trainer: SimpleTrainer) -> None:
     assert [step for step, _ in trainer.monitors.history("often/error")] == [3, 6, 9, 12, 15, 18]
     checkpoints = {path.name for path in (trainer.run_dir / "checkpoints").iterdir()}
     assert {f"step-{step:08d}" for step in (5, 10, 15, 20)} <= checkpoints
-    assert any(name.startswith("best-") for name in checkpoints), checkpoints
+    (best,) = (name for name in checkpoints if name.startswith("best-"))
+    errors = trainer.monitors.history("val/error")
+    assert int(best.rpartition("-")[2]) == min(errors, key=lambda pair: (pair[1], pair[0]))[0]
 
 
 WATCHED = ("val/cost", "val/error", "often/error", "learning_rate", "cost")

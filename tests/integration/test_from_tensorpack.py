@@ -46,7 +46,8 @@ def run(where: Path, data: Path, name: str, *arguments: str) -> dict[str, list[f
     )
     assert done.returncode == 0, done.stderr
     (run_dir,) = (where / "runs").iterdir()
-    assert any(row.valid for row in list_checkpoints(run_dir))
+    checkpoints = list_checkpoints(run_dir)
+    assert checkpoints and all(row.valid for row in checkpoints)
     numbers: dict[str, list[float]] = {}
     for record in read_stats(run_dir / "stats.jsonl"):
         for key, value in record.scalars.items():

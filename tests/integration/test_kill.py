@@ -13,7 +13,7 @@ import pytest
 
 from scaling import only_in_full, sample, scaled
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
-from towerpack.training._ledger import read_ledger, totals_of
+from towerpack.training.state.ledger import read_ledger, totals_of
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("resumable_program.py")

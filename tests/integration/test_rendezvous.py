@@ -9,13 +9,13 @@ import pytest
 
 from processes import free_port, stopwatch
 from towerpack import PeerError
-from towerpack.training import _peers
-from towerpack.training._peers import wait_for_peers
+from towerpack.training.distribution import peers
+from towerpack.training.distribution.peers import wait_for_peers
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_two_that_wait_meet(host: str, caplog: pytest.LogCaptureFixture) -> None:
-    _peers._warn_of_open_ports.cache_clear()
+    peers._warn_of_open_ports.cache_clear()
     addresses = [f"{host}:{free_port()}" for _ in range(2)]
     other = threading.Thread(
         target=wait_for_peers, args=({"worker 0": addresses[0]}, addresses[1], 20)

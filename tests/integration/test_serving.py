@@ -114,6 +114,8 @@ def _check(client: Client, images: np.ndarray, shift: float | None) -> None:
 # The limits as arguments of a program of one line: connections, seconds, files, folder.
 LIMITED = """
 import resource, sys
+if sys.argv[6] != "httptools":  # uvicorn then parses requests with h11
+    sys.modules["httptools"] = None
 from towerpack.serving import Limits, serve
 connections, seconds, files = (int(text) for text in sys.argv[2:5])
 resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -123,8 +125,10 @@ serve(sys.argv[5], name="light", port=0, limits=Limits(connections=connections, 
 
 
 @contextlib.contextmanager
-def limited(folder: Path, connections: int, seconds: int, files: int) -> Iterator[tuple[str, int]]:
-    options = map(str, (connections, seconds, files, folder))
+def limited(
+    folder: Path, connections: int, seconds: int, files: int, parser: str = "httptools"
+) -> Iterator[tuple[str, int]]:
+    options = map(str, (connections, seconds, files, folder, parser))
     command = [*warm_python(), "-c", LIMITED, "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -138,9 +142,10 @@ def limited(folder: Path, connections: int, seconds: int, files: int) -> Iterato
 BEGUN = b"POST /v1/models/light:predict HTTP/1.1\r\nhost: x\r\n"
 
 
-def test_headers_without_an_end_are_not_kept(exported: Path) -> None:
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_headers_without_an_end_are_not_kept(exported: Path, parser: str) -> None:
     with (
-        limited(exported, 10, 60, 256) as (url, port),
+        limited(exported, 10, 60, 256, parser) as (url, port),
         socket.create_connection(("127.0.0.1", port), timeout=20) as client,
     ):
         sent = 0
@@ -173,9 +178,12 @@ def test_idle_connections_shut_nobody_out(exported: Path, connections: int, file
         assert httpx.get(f"{url}/readyz", timeout=20).text == "version 2"
 
 
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
 @pytest.mark.parametrize("name", ["nothing", "half of the headers"])
-def test_a_connection_without_a_request_is_closed_in_time(exported: Path, name: str) -> None:
-    with limited(exported, 1000, 1, 2000) as (url, port):
+def test_a_connection_without_a_request_is_closed_in_time(
+    exported: Path, name: str, parser: str
+) -> None:
+    with limited(exported, 1000, 1, 2000, parser) as (url, port):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
             client.sendall(SILENCES[name])
             began = time.monotonic()

@@ -16,7 +16,7 @@ from towerpack import LayerError
 from towerpack.callbacks import InferenceRunner, ScalarStats
 from towerpack.callbacks.monitors import Monitor
 from towerpack.nn import FullyConnected, get_current_tower_context
-from towerpack.training import _loop
+from towerpack.training.loop import loop
 
 V1 = tf.compat.v1.summary
 
@@ -51,7 +51,7 @@ class Kept(Monitor):
 def test_summaries_of_version_1_reach_the_monitors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_loop, "Pace", PacedBy)
+    monkeypatch.setattr(loop, "Pace", PacedBy)
 
     def report(x: tf.Tensor, cost: tf.Tensor) -> None:
         V1.scalar("cost", cost)

@@ -40,7 +40,7 @@ from towerpack.dataflow import (
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import MultiWorkerTrainer, StopTraining, _multi_worker, join_cluster
-from towerpack.training._peers import wait_for_peers
+from towerpack.training.distribution.peers import wait_for_peers
 
 # What was made before the workers have met keeps its values.
 BEFORE = keras.layers.Dense(2)
@@ -224,6 +224,39 @@ def what_the_chief_sets_holds_for_all_and_one_stops_all(where: Path) -> None:
         np.testing.assert_allclose([stop.seen[0], stop.seen[-1]], [0.05, 0.01])
 
 
+def a_rate_held_by_hand_holds_for_all(where: Path) -> None:
+    """The chief holds the rate for one epoch: all workers leave their schedules, and return."""
+
+    class Hold(Callback):
+        def trigger_epoch(self) -> None:
+            self.trainer.hold("learning_rate", 0.01 if self.trainer.epoch == 1 else None)
+
+    class Look(Everywhere):
+        acts_between_steps = True
+
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def setup(self, trainer: Any) -> None:
+            trainer.schedule("learning_rate", lambda step: 0.02 + 0.001 * step)
+
+        def after_call(self) -> None:
+            self.seen.append(self.trainer.hyper_param("learning_rate").get())
+
+    look = Look()
+    ours = together(where / "ours", [Hold(), look], model=plain(), max_epoch=3)
+    assert look.seen[3:6] == np.float32([0.01] * 3).tolist()
+    np.testing.assert_allclose(
+        np.diff(look.seen[:3] + look.seen[6:]), [0.001] * 2 + [0.004, 0.001, 0.001], rtol=1e-3
+    )
+    if TEAM.is_chief:
+        whole = train(
+            where / "whole", [Hold(), Look()], model=plain(), dataflow=flow(16), max_epoch=3
+        )
+        for name, value in whole.get_weights().items():
+            np.testing.assert_allclose(ours.get_weights()[name], value, rtol=2e-5, atol=1e-6)
+
+
 def stopped_before_a_step(where: Path) -> None:
     class Stop(Everywhere):
         acts_between_steps = True
@@ -244,6 +277,7 @@ def well(where: Path) -> None:
         own_parts_are_read_whole,
         uneven_data_end_together,
         what_the_chief_sets_holds_for_all_and_one_stops_all,
+        a_rate_held_by_hand_holds_for_all,
         stopped_before_a_step,
         long,
         fails,

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from towerpack.dataflow import (
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
+    FixedSizeData,
     LocallyShuffleData,
     MapData,
     RepeatedData,
@@ -66,6 +68,64 @@ def test_plans_are_read_in_any_order_by_threads_at_once(name: str, folder: Path)
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(read, range(8)))
+
+
+@pytest.mark.parametrize("name", [*SOURCES, *STAGES])
+def test_laps_are_epochs(name: str, folder: Path) -> None:
+    """Also of one plan, whichever epochs were read from it before."""
+    for source in (planned, in_order):
+        if name in SOURCES:
+            make: Make = partial(SOURCES[name][1], folder)
+        elif STAGES[name].needs_plan and source is in_order:
+            continue
+        else:
+            make = partial(STAGES[name].plain, source)
+        epochs = [list(islice(make().iterate(seed=3, epoch=epoch), 40)) for epoch in range(4)]
+        endless = len(epochs[0]) == 40
+        for n in (1, 2, 3):
+            repeated = RepeatedData(make(), n)
+            for epoch in range(4 // n):
+                laps = [epochs[0]] if endless else epochs[epoch * n : (epoch + 1) * n]
+                expected = [datapoint for lap in laps for datapoint in lap]
+                found = list(islice(repeated.iterate(seed=3, epoch=epoch), len(expected)))
+                assert_same(found, expected, f"{repeated} over {source}, epoch {epoch}")
+                if endless:
+                    break
+        try:
+            plan = make().plan(seed=3)
+        except ConfigError:
+            continue
+        whole = range(len(epochs[0]))
+        for epoch in (0, 1, 0, 3, 0):
+            assert_same(plan.read(whole, epoch=epoch), epochs[epoch], f"{name}, epoch {epoch}")
+        for position in whole:
+            for epoch in (0, 1, 0):
+                alone = plan.get(position, epoch=epoch), plan.root.get(epoch, position)
+                assert same_datapoints(alone, (epochs[epoch][position],) * 2), f"{name}, {epoch}"
+
+
+@pytest.mark.parametrize("source", [planned, in_order])
+def test_passes_of_a_fixed_size_are_cut_from_endless_ones(
+    source: Callable[[int], DataFlow],
+) -> None:
+    """For sizes below, at and above the length of the source, and multiples of it."""
+    for size in (1, 2, 3, 4, 5, 6, 8, 9, 13):
+        whole = list(islice(RepeatedData(source(4)).iterate(seed=3), 3 * size))
+        used = FixedSizeData(source(4), size)
+        for epoch in (0, 1, 2, 1, 0):
+            expected = whole[epoch * size : (epoch + 1) * size]
+            for flow in (used, FixedSizeData(source(4), size)):
+                assert_same(list(flow.iterate(seed=3, epoch=epoch)), expected, f"{flow}, {epoch}")
+        afresh = FixedSizeData(source(4), size, keep_state=False)
+        drawn = set[float]()
+        for epoch in (0, 1, 2):
+            found = list(afresh.iterate(seed=3, epoch=epoch))
+            first = list(source(4).iterate(seed=3, epoch=epoch))
+            assert_same(found[:4], first[:size], f"{afresh}, {epoch}")
+            laps = [{dp[0] for dp in found[start : start + 4]} for start in range(0, size, 4)]
+            assert sum(map(len, laps)) == size
+            drawn |= {dp[1] for dp in found}
+        assert len(drawn) == 3 * size  # no pass repeats what another one drew
 
 
 # Their libraries crash over some damaged files; each has a test in a process of its own.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from towerpack.dataflow.parallel._pool import IdlePools
+from towerpack.dataflow.parallel._idle_pools import IdlePools
 
 
 class _Shared(IdlePools):
@@ -22,6 +22,6 @@ def shared_workers() -> Iterator[None]:
     parking = _Shared()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towerpack.dataflow.parallel._prefetch.IdlePools", lambda: parking)
-        patch.setattr("towerpack.dataflow.parallel._pool._MOST_IDLE", 8)
+        patch.setattr("towerpack.dataflow.parallel._idle_pools._MOST_IDLE", 8)
         yield
     parking.close()

@@ -16,7 +16,7 @@ from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.model import ModelDesc
 from towerpack.nn import Dropout, FullyConnected, expose, summary
 from towerpack.training import SimpleTrainer, TrainConfig
-from towerpack.training._pace import Pace
+from towerpack.training.loop.executor import Pace
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(48, 3)).astype(np.float32)

@@ -64,6 +64,19 @@ def every_module() -> list[str]:
     return [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
 
 
+# Circles that are still to be opened: a set of modules that import each other.
+KNOWN_CIRCLE = {"_launch", "_pool", "_process", "_reader", "_thread", "_work", "_worker"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("towerpack", exclude_type_checking_imports=True, cache_dir=None)
+    known = {f"towerpack.dataflow.parallel.{name}" for name in KNOWN_CIRCLE}
+    left = {m: graph.find_modules_directly_imported_by(m) - known for m in graph.modules - known}
+    while ready := {module for module, imported in left.items() if not imported & left.keys()}:
+        left = {module: imported for module, imported in left.items() if module not in ready}
+    assert not left, "these modules import each other, or import some that do"
+
+
 def test_contract_names_every_lower_layer() -> None:
     lower = {path.name for path in PACKAGE.iterdir()} & {"_core", "config", "dataflow"}
     assert {f"towerpack.{name}" for name in lower} <= set(BASE), "add it to pyproject.toml"
@@ -162,25 +175,22 @@ PRIVATE_IMPORTS = {
     "dataflow._arguments": 2,
     "dataflow._content": 3,
     "dataflow._datapoints": 1,
-    "dataflow._flow": 4,
+    "dataflow._flow": 2,
+    "dataflow._pipeline_names": 2,
+    "dataflow._stage_context": 1,
     "dataflow.formats._hdf5": 1,
     "dataflow.formats._tfrecord": 1,
-    "dataflow.images._headers": 1,
+    "dataflow.images._headers": 2,
     "dataflow.images._image": 1,
     "dataflow.sources._discovery": 9,
     "dataflow.sources._files": 1,
     "dataflow.sources._labelled": 1,
-    "dataflow.stages._looking": 1,
     "dataflow.stages._repeat": 2,
+    "dataflow.stages._speed_test": 1,
     "inference._exported": 1,
     "inference._predictor": 1,
     "inputs._feeder": 1,
     "serving._gate": 1,
-    "training._foreign_weights": 3,
-    "training._ledger": 1,
-    "training._multi": 1,
-    "training._run_dir": 3,
-    "training._tables": 1,
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from towerpack import ConfigError, logger
-from towerpack.training._run_dir import RunDir, choose_run_dir, default_run_dir
+from towerpack.training.state.run_dir import RunDir, choose_run_dir, default_run_dir
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import logging
 import os
 import secrets
 from collections.abc import Iterable
@@ -12,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.logs import get_logger
 
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)  # not by logs.py, which opens files
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from towerpack._core.files import open_plain
 from towerpack._core.native_log import take_kept
 
 ROOT = "towerpack"
@@ -43,9 +44,6 @@ class _PlainFile(logging.FileHandler):
     """Write to a file that is no link."""
 
     def _open(self) -> Any:
-        # Imported here, as files.py has a logger.
-        from towerpack._core.files import open_plain
-
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_plain)
 
 

@@ -22,13 +22,14 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
-from towerpack.apps._splits import Places, path_below, places, root_of
+from towerpack.apps._splits import SPLIT_NAMES, Places, path_below, places, root_of, usual_places
 from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources._discovery import Discovery
 
 _LOG = get_logger(__name__)
 _IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)
 _MOST_XML_BYTES: Final = 16 << 20
+_YOLO_PLACES: Final = "{}/images", "images/{}"
 
 Size = tuple[float, float]
 Corners = tuple[float, float, float, float]
@@ -356,13 +357,19 @@ def read_yolo(config: BoxPlaces) -> Found:
 
     Centre and size are shares of the picture; a line of more numbers, `class x1 y1 x2 y2 x3 y3 …`,
     is a polygon, whose box is taken. A picture without a file of labels has no boxes. The classes
-    are `class_names`, or those of `data.yaml` or `classes.txt` in `path`.
+    are `class_names`, or those of `data.yaml` or `classes.txt` in `path`. Without `data.train`,
+    `train`, `val` and `test` of `data.yaml` say where the splits lie. Pictures may be listed, too:
+    paths in a `.txt` file.
     """
     root = root_of(config)
-    folders = places(config, "{}/images", "images/{}")
+    own = config.train is None
+    stated = places_of_yolo(root) if own else {}
+    folders = places(config, *_YOLO_PLACES, stated=stated)
     names = config.class_names or _names_of_yolo(root)
     reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
-    pictures = {folder: pictures_in(folder) for folder in itertools.chain(*folders.values())}
+    pictures = {
+        place: pictures_of_yolo(Path(place), root) for place in itertools.chain(*folders.values())
+    }
     parts = {
         split: [
             reader.annotated(Path(picture), _of_yolo(Path(picture), reader.bad), numbers)
@@ -375,6 +382,60 @@ def read_yolo(config: BoxPlaces) -> Found:
         _check_pictures(Path(folder), files, reader.bad)
     reader.tell()
     return names, parts
+
+
+def places_of_yolo(root: Path) -> dict[str, list[str]]:
+    """Return folders and lists of each split, below `root`: as `data.yaml` says, or usual ones.
+
+    Raises:
+        FormatError: The file names training or validation data that do not exist.
+    """
+    file, content = _yaml_of_yolo(root)
+    found = {split: usual_places(root, split, *_YOLO_PLACES) for split in SPLIT_NAMES}
+    for split in SPLIT_NAMES:
+        values = content.get(split) or ()
+        for number, value in enumerate([values] if isinstance(values, str) else values):
+            path = _below_root(root, f"{content.get('path') or ''}/{value}")
+            if path is not None:
+                found[split] = [*(found[split] if number else ()), path]
+            elif not found[split]:
+                if split != "test":  # Roboflow names test data even if there are none.
+                    raise FormatError(
+                        f"{file} names data '{split}' that do not exist: {value}.",
+                        expected=f"a folder or a list below {root}",
+                        fix=f"correct or remove {split} in the file",
+                    )
+                _LOG.warning("%s names data 'test' that do not exist: %s.", file, value)
+    return {split: several for split, several in found.items() if several}
+
+
+def _below_root(root: Path, name: str) -> str | None:
+    """Return the longest end of a path that exists below a folder.
+
+    Paths are relative to the folder, to another program's, or absolute on another machine.
+    """
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    ends = ("/".join(parts[i:]) for i in range(len(parts)))
+    found = next((end for end in ends if (root / end).exists()), None)
+    return found if parts else "."
+
+
+def pictures_of_yolo(place: Path, root: Path) -> list[str]:
+    """Return the pictures in a folder, or those that a list names.
+
+    Raises:
+        FormatError: A picture in the list does not exist.
+    """
+    if place.suffix.lower() != ".txt" or not place.is_file():
+        return pictures_in(place)
+    pictures: list[str] = []
+    for number, line in enumerate(lines_of(read_text(place)), 1):
+        if line.strip():
+            name = _below_root(root, line.strip())
+            if name is None:
+                raise FormatError(f"{place}, line {number}: there is no picture {line.strip()}.")
+            pictures.append(str(root / name))
+    return pictures
 
 
 def _check_pictures(folder: Path, pictures: Sequence[str], bad: BadAnnotations) -> None:
@@ -399,26 +460,41 @@ class _AsWritten(yaml.BaseLoader):
         return super().construct_mapping(node, deep)
 
 
+def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
+    """Return `data.yaml` and what it holds; nothing if there is none."""
+    file = next(filter(Path.is_file, (root / "data.yaml", root / "data.yml")), root / "data.yaml")
+    if not file.is_file():
+        return file, {}
+    try:  # All values are texts: `yes` is a class, and no boolean.
+        content: Any = yaml.load(read_text(file), _AsWritten)  # noqa: S506
+        if not isinstance(content, dict):
+            raise TypeError(f"a {type(content).__name__}")
+    except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise FormatError(
+            f"{file} does not name the classes: {error!r}.",
+            expected="names: [cat, dog], or names: {0: cat, 1: dog}",
+        ) from error
+    return file, content
+
+
 def _names_of_yolo(root: Path) -> list[str]:
-    for file in (root / "data.yaml", root / "data.yml"):
-        if not file.is_file():
-            continue
-        try:  # All values are texts: `yes` is a class, and no boolean.
-            content: Any = yaml.load(read_text(file), _AsWritten)  # noqa: S506
+    file, content = _yaml_of_yolo(root)
+    if file.is_file():
+        try:
             names = content["names"]
             if isinstance(names, Mapping):
                 by_number = {int(key): str(name) for key, name in names.items()}
                 names = [by_number[i] for i in range(len(by_number))]
             if int(content.get("nc", len(names))) != len(names):
                 raise ValueError(f"nc is {content['nc']}, but there are {len(names)} names")
-            if isinstance(names, list) and all(isinstance(name, str) for name in names):
-                return names
-        except (KeyError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise TypeError("names are no list of texts")
+        except (KeyError, TypeError, ValueError) as error:
             raise FormatError(
                 f"{file} does not name the classes: {error!r}.",
                 expected="names: [cat, dog], or names: {0: cat, 1: dog}",
             ) from error
-        raise FormatError(f"{file} does not name the classes.", expected="names: [cat, dog]")
+        return names
     if (root / "classes.txt").is_file():
         lines = lines_of(read_text(root / "classes.txt"))
         return [line.strip() for line in lines if line.strip()]

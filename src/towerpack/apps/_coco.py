@@ -206,7 +206,6 @@ def read_instances(
             categories = _records(content, "categories", Category, file)
             pictures = _records(content, "images", Picture, file)
             _check_unique(file, "categories", "id", [one.id for one in categories])
-            _check_unique(file, "categories", "name", [one.name for one in categories])
             _check_unique(file, "images", "id", [one.id for one in pictures])
             found = {one.id: one.name for one in categories}
             if not pictures:
@@ -244,8 +243,27 @@ def read_instances(
                 )
                 for name, entry in zip(files_of, pictures, strict=True)
             ]
+    used = {a.category_id for some in parts.values() for p in some for _, a in p.annotations}
+    names = _without_unused(names, used, config)
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
     return {key: names[key] for key in order}, parts
+
+
+def _without_unused(
+    names: Mapping[int | str, str], used: set[int | str], config: Places
+) -> dict[int | str, str]:
+    """Leave out categories without annotations that have the name of another one.
+
+    Roboflow writes such a category for the whole data set.
+    """
+    firsts: dict[str, int | str] = {}
+    for key in sorted(names, key=lambda key: key not in used):
+        if firsts.setdefault(names[key], key) != key and key in used:
+            raise FormatError(
+                f"{root_of(config)}: several categories have the name {names[key]!r}.",
+                got=f"the ids {firsts[names[key]]} and {key}, both of which annotations have",
+            )
+    return {key: name for key, name in names.items() if firsts[name] == key}
 
 
 def _content(file: Path) -> Mapping[str, Any]:

@@ -30,7 +30,16 @@ def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArr
     Raises:
         FormatError: It cannot be read, or holds another colour.
     """
-    pixels, palette = open_labels(file, what)
+    return to_labels(*open_labels(file, what), colours, what)
+
+
+def to_labels(
+    pixels: NDArray[Any],
+    palette: NDArray[np.int64] | None,
+    colours: Sequence[Colour] | None,
+    what: str,
+) -> NDArray[np.int64]:
+    """Return the labels of what `open_labels` returned. Arguments and errors: `read_labels`."""
     if pixels.ndim == 2 and colours is not None:
         if palette is not None:
             return _by_palette(pixels, palette, colours, what)

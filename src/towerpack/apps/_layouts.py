@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from towerpack._core.errors import FormatError
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_rows, read_text
-from towerpack.apps._box_files import label_file
-from towerpack.apps._splits import SPLIT_NAMES, has_splits, matching
+from towerpack.apps._box_files import label_file, pictures_of_yolo, places_of_yolo
+from towerpack.apps._splits import (
+    SPLIT_NAMES,
+    are_classes,
+    has_splits,
+    matching,
+    split_of,
+    usual_places,
+)
 from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
 
-_SPLIT: Final = re.compile(r"(?<![a-z])(train|val|valid|validation|test)(?![a-z])")
-_IMAGES: Final = {"images", "image", "imgs", "img", "jpegimages", "pictures", "photos"}
+_NAMES: Final = "|".join(name for names in SPLIT_NAMES.values() for name in names)
+_SPLIT: Final = re.compile(rf"(?<![a-z])({_NAMES})(?![a-z])")
+_IMAGES: Final = {"images", "image", "imgs", "img", "jpegimages", "pictures", "photos"} | {
+    "leftimg8bit"
+}
 _MASKS: Final = {"masks", "mask", "labels", "label", "annotations", "annot", "gt"} | {
-    "segmentationclass", "segmentation", "groundtruth", "ground_truth", "labelimages"
+    "segmentationclass", "segmentation", "groundtruth", "ground_truth", "labelimages", "gtfine"
 }  # fmt: skip
-# CamVid's `trainannot` beside `train`, and others alike.
-_SPLIT_MASKS: Final = re.compile(r"(train|val|valid|validation|test)[_-]?(annot|labels?|masks?)")
-_OF_MASK: Final = re.compile(r"[_-](masks?|labels?|seg|gt|l)$")
+_OBJECTS: Final = {"segmentationobject"}  # Label pictures of instances, which have no classes.
+# CamVid's `trainannot` beside `train`, `train_images` beside `train_masks`, and others alike.
+_SPLIT_KIND: Final = re.compile(rf"({_NAMES})[_-]?(annot|labels?|masks?|images?|imgs?)")
+_OF_MASK: Final = re.compile(
+    r"[_-](masks?|labels?|seg|segmentation|gt|l|gtfine_label(?:train)?ids)$"
+)
+_OF_IMAGE: Final = re.compile(r"[_-](images?|img|sat|leftimg8bit)$")
+_NO_CLASSES: Final = re.compile(r"_gtfine_(color|instanceids)$")
 _TEXT_COLUMNS: Final = {"text", "sentence", "review", "message", "content", "description", "body"}
 _LABEL_COLUMNS: Final = {"label", "class", "category", "target", "sentiment", "tag"}
 _START_BYTES: Final = 4096
@@ -50,16 +66,38 @@ def recognized(folder: Path) -> Layout | None:
     return next(filter(None, (find(folder) for find in layouts)), None)
 
 
-def _by_split(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of files by the split that they name; all in 'train' if none does."""
-    several = [(name, _SPLIT.search(name.lower())) for name in names]
-    found = {
-        split: [name for name, match in several if match and match[0] in usual]
-        for split, usual in SPLIT_NAMES.items()
-    }
-    return {split: some for split, some in found.items() if some} or {
-        "train": [name for name, _ in several]
-    }
+def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, list[str]]:
+    """Return the names of files by the split that they name; all in 'train' if none does.
+
+    A folder's whole name may be a split. Words in the names of files count only if all files
+    without such a folder have one; otherwise, they are a part of the names.
+
+    Args:
+        names: Relative to the folder of the data.
+        of_pictures: Whether the names are of pictures, not of annotations or tables.
+
+    Raises:
+        ConfigError: Some files name splits besides 'train', and others name none.
+    """
+    by_folder = {name: next(filter(None, map(split_of, Path(name).parts[:-1])), None)
+                 for name in names}  # fmt: skip
+    rest = [name for name, split in by_folder.items() if split is None]
+    words = {name: _SPLIT.search(Path(name).stem.lower()) for name in rest}
+    by_stem = {name: split_of(match[0]) for name, match in words.items() if match}
+    if len(by_stem) < len(rest) or (of_pictures and rest and "train" not in by_stem.values()):
+        in_folders = len(rest) < len(by_folder)
+        splits = set(by_folder.values()) | set(() if of_pictures else by_stem.values())
+        if splits & {"val", "test"} and (in_folders or "train" in splits):
+            other = next(name for name in rest if of_pictures or name not in by_stem)
+            raise ConfigError(
+                f"{other} is of no split, beside files of splits.",
+                got=", ".join([*by_folder][:5]),
+                fix=f"move {other} to another place, or to a folder 'train'",
+            )
+        by_stem = dict.fromkeys(rest, "train")
+    of = {name: split or by_stem[name] for name, split in by_folder.items()}
+    by_split = {split: [name for name in of if of[name] == split] for split in SPLIT_NAMES}
+    return {split: several for split, several in by_split.items() if several}
 
 
 def _below(folder: Path, *patterns: str) -> list[str]:
@@ -83,25 +121,20 @@ def _is_coco(file: Path) -> bool:
 
 
 def _yolo(folder: Path) -> Layout | None:
-    by_split = {
-        split: [p for n in names for form in ("{}/images", "images/{}") for p in
-                matching(folder, form.format(n))]
-        for split, names in SPLIT_NAMES.items()
-    }  # fmt: skip
-    usual = {split: several for split, several in by_split.items() if several}
-    # CVAT's `obj_train_data`; pictures that are not divided; labels beside pictures.
-    darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
-    others = {"train": matching(folder, "images") or ["."]}
-    folders = usual or (darknet if any(darknet.values()) else others)
-    names = [n for n in ("data.yaml", "data.yml", "classes.txt") if (folder / n).is_file()]
-    data: dict[str, Any] = {"inputter": "yolo", **folders}
+    data: dict[str, Any] = {"inputter": "yolo"}
     if (folder / "obj.names").is_file():
         lines = lines_of(read_text(folder / "obj.names"))
         data["class_names"] = [line.strip() for line in lines if line.strip()]
-    elif not names:
+    elif not any((folder / n).is_file() for n in ("data.yaml", "data.yml", "classes.txt")):
         return None
-    pictures = (Path(p) for ones in folders.values() for n in ones for p in _pictures(folder / n))
-    return Layout("detection", data) if any(map(label_file, pictures)) else None
+    places = places_of_yolo(folder)
+    if "train" not in places:
+        # CVAT's `obj_train_data`; pictures that are not divided; labels beside pictures.
+        darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
+        places |= darknet or {"train": matching(folder, "images") or ["."]}
+    below = (folder / name for names in places.values() for name in names)
+    pictures = (Path(p) for path in below for p in pictures_of_yolo(path, folder))
+    return Layout("detection", data | places) if any(map(label_file, pictures)) else None
 
 
 def _pictures(folder: Path) -> list[str]:
@@ -112,19 +145,16 @@ def _voc(folder: Path) -> Layout | None:
     data: dict[str, Any] = {"inputter": "voc"}
     annotations = matching(folder, "Annotations")
     if annotations:
-        lists = {
-            split: [p for n in names for p in matching(folder, f"ImageSets/Main/{n}.txt")]
-            for split, names in SPLIT_NAMES.items()
-        }
+        lists = {split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES}
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
-        pattern = f"{annotations[0]}/**/*.xml"
+        pattern = f"{glob.escape(annotations[0])}/**/*.xml"
         others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
         if others and "JPEGImages" not in others:
             data["images"] = others[0]
     else:
-        data |= _by_split(sorted(p.name for p in folder.iterdir())) if has_splits(folder) else {
-            "train": ["."]
-        }  # fmt: skip
+        parts = {split: matching(folder, "{}", split) for split in SPLIT_NAMES}
+        is_divided = has_splits(folder)
+        data |= {s: p for s, p in parts.items() if p} if is_divided else {"train": ["."]}
         pattern = "**/*.xml"
     first = next(iter(_below(folder, pattern)), None)
     if first is None:
@@ -134,27 +164,78 @@ def _voc(folder: Path) -> Layout | None:
     return Layout("detection", data) if is_voc else None
 
 
+_Key = tuple[str, ...]
+"""Names of the folders of a picture and its stem, without words that tell its kind."""
+
+
 def _label_pictures(folder: Path) -> Layout | None:
-    images: dict[tuple[str, ...], str] = {}
-    masks: dict[tuple[str, ...], str] = {}
-    for file in _pictures(folder):
+    files = _pictures(folder)
+    images: dict[_Key, str] = {}
+    masks: dict[_Key, str] = {}
+    beside: dict[_Key, str] = {}
+    for file in files:
         *parts, name = Path(file).relative_to(folder).parts
-        parts = [part.lower() for part in parts]
-        split_mask = any(map(_SPLIT_MASKS.fullmatch, parts))
-        is_mask = split_mask or not _MASKS.isdisjoint(parts)
-        kept = [_SPLIT_MASKS.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
-        stem = Path(name).stem
-        stem = _OF_MASK.sub("", stem.lower()) if is_mask else stem.lower()
-        (masks if is_mask else images)[(*kept, stem)] = file
-    keys = sorted(images.keys() & masks.keys())
-    if 2 * len(keys) < max(1, len(masks)):
+        parts, stem = [part.lower() for part in parts], Path(name).stem.lower()
+        if _NO_CLASSES.search(stem) or not _OBJECTS.isdisjoint(parts):
+            continue
+        kinds = {match[2] for match in map(_SPLIT_KIND.fullmatch, parts) if match}
+        is_mask = not _MASKS.isdisjoint({*parts, *kinds})
+        kept = [_SPLIT_KIND.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
+        key = (*kept, stem)
+        if is_mask and stem.endswith("_gtfine_labelids"):
+            beside.setdefault(key, file)  # Cityscapes: `labelTrainIds` are better.
+        else:
+            (masks if is_mask else images)[key] = file
+    pairs = _paired(images, masks)
+    if not pairs and not masks:  # Masks beside their pictures, of other names.
+        pairs = _paired(images, {k: f for k, f in images.items() if _OF_MASK.search(k[-1])})
+        masks = dict.fromkeys(pairs, "")
+    known = {image for image, _ in pairs.values()}
+    pairs |= {k: pair for k, pair in _paired(images, beside).items() if pair[0] not in known}
+    if not pairs or 2 * len(pairs) < max(1, len(masks)):
+        if any(matching(folder, name) for name in ("SegmentationClass", "gtFine", "labelmap.txt")):
+            raise ConfigError(
+                f"{folder} has label pictures, but not their pictures.",
+                got=f"{len(files)} pictures, {len(pairs)} of which have label pictures",
+                expected="pictures in a folder such as JPEGImages, with the same names",
+            )
         return None
-    by_split = _by_split("/".join(key) for key in keys)
-    pairs = {
-        split: [(images[key], masks[key]) for key in (tuple(name.split("/")) for name in names)]
-        for split, names in by_split.items()
-    }
-    return Layout("segmentation", {"inputter": "csv"}, pairs)
+    lists = {s: usual_places(folder, s, "ImageSets/Segmentation/{}.txt") for s in SPLIT_NAMES}
+    if lists["train"]:
+        stems = {s: {n.strip().lower() for p in ps for n in lines_of(read_text(folder / p))}
+                 for s, ps in lists.items()}  # fmt: skip
+        by_split = {s: [k for k in sorted(pairs) if k[-1] in stems[s]] for s in lists}
+        by_split = {split: keys for split, keys in by_split.items() if keys}
+    else:
+        names = {"/".join(key): key for key in sorted(pairs)}
+        divided = _by_split(names, of_pictures=True)
+        by_split = {split: [names[n] for n in several] for split, several in divided.items()}
+    by_pairs = {split: [pairs[key] for key in keys] for split, keys in by_split.items()}
+    return Layout("segmentation", {"inputter": "csv"}, by_pairs)
+
+
+def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key, tuple[str, str]]:
+    """Return pictures with their label pictures: of equal names, or of equal first parts of names.
+
+    Raises:
+        ConfigError: Two label pictures are of one picture.
+    """
+    pairs: dict[_Key, tuple[str, str]] = {}
+    short = {(*key[:-1], _OF_IMAGE.sub("", key[-1])): key for key in images}
+    equal = {key for key, mask in masks.items() if images.get(key, mask) != mask}
+    for key, mask in masks.items():
+        stem = (*key[:-1], _OF_MASK.sub("", key[-1]))
+        image = key if key in equal else stem if stem in images else short.get(stem)
+        if image is None or images[image] == mask or (image in equal and key not in equal):
+            continue
+        if image in pairs:
+            raise ConfigError(
+                f"{images[image]} has several label pictures.",
+                got=f"{pairs[image][1]} and {mask}",
+                fix="keep one of them below the folder",
+            )
+        pairs[image] = images[image], mask
+    return pairs
 
 
 def _texts(folder: Path) -> Layout | None:
@@ -170,12 +251,13 @@ def _texts(folder: Path) -> Layout | None:
     names = [n for n in _below(folder, "*.txt") if _starts_with(folder / n, b"__label__")]
     if names:
         return Layout("text_classification", {"inputter": "lines", **_by_split(names)})
-    roots = [p for p in sorted(folder.iterdir()) if p.is_dir()] if has_splits(folder) else [folder]
+    alone = are_classes(folder)
+    roots = [folder] if alone else [p for p in sorted(folder.iterdir()) if p.is_dir()]
     discovery = Discovery(is_text, NO_TEXT)
     texts = [f for r in roots for f in discovery.by_class(r, discovery.folders(r))]
     if not texts:
         return None
-    splits = {} if has_splits(folder) else {"train": ["."]}
+    splits = {"train": ["."]} if alone else {}
     return Layout("text_classification", {"inputter": "folder", **splits})
 
 

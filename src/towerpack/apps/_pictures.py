@@ -25,27 +25,13 @@ from towerpack.dataflow import (
     PrefetchData,
     ShuffleData,
 )
-from towerpack.dataflow.images import ImageHeader, decode_image, image_header
+from towerpack.dataflow.images import decode_image
+from towerpack.dataflow.images._headers import header_of as header_of
 from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.dataflow.sources._files import ImageReader
 
-_HEADER_BYTES = 1 << 18
-
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""
-
-
-def header_of(file: str | Path) -> ImageHeader:
-    """The header of a picture.
-
-    Raises:
-        FormatError: It is no picture.
-    """
-    with open(file, "rb") as opened:
-        data = opened.read(_HEADER_BYTES)
-        if not data.startswith((b"\xff\xd8", b"\x89PNG")):
-            data += opened.read()  # The EXIF block of a WebP or TIFF file may stand at its end.
-    return image_header(data, name=str(file))
 
 
 def check_exist(files: Sequence[str]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -17,10 +17,12 @@ from towerpack.apps._inputter import Split
 from towerpack.dataflow.sources._discovery import is_hidden
 
 SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
-    "train": ("train",),
-    "val": ("val", "valid", "validation"),
-    "test": ("test",),
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev", "development"),
+    "test": ("test", "testing", "eval", "evaluation", "holdout"),
 }
+_SPLITS: dict[str, Split] = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+_YEAR = re.compile(r"[_-]?(19|20)\d\d$")
 _Item = TypeVar("_Item")
 Name = str | bytes
 
@@ -43,12 +45,20 @@ def root_of(config: Places) -> Path:
     return Path(config.path or ".").expanduser()
 
 
-def places(config: Places, *patterns: str) -> dict[str, list[str]]:
+def split_of(name: str) -> Split | None:
+    """Return the split that a whole name means, in any case: `Training`, `val2017`."""
+    return _SPLITS.get(_YEAR.sub("", name.lower()))
+
+
+def places(
+    config: Places, *patterns: str, stated: Mapping[Any, list[str]] | None = None
+) -> dict[str, list[str]]:
     """Return files or folders of each split: as configured, or of usual names in any case.
 
     Args:
         config: Has `path`, `train`, `val` and `test`.
         patterns: Of usual names: `{}.csv`, with the name of the split.
+        stated: Instead of the usual places of the splits that it names.
 
     Raises:
         ConfigError: There is no such folder, or no data in it.
@@ -59,10 +69,9 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
             f"There is no folder {root}.", fix="set data.path to the folder of the data"
         )
     found: dict[str, list[str]] = {}
-    for split, names in SPLIT_NAMES.items():
+    for split in SPLIT_NAMES:
         given: str | list[str] | None = getattr(config, split)
-        every = [pattern.format(name) for name in names for pattern in patterns]
-        usual = [path for name in every for path in matching(root, name)]
+        usual = (stated or {}).get(split) or usual_places(root, split, *patterns)
         chosen = usual if given is None else [given] if isinstance(given, str) else given
         found[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(found.values()):
@@ -75,19 +84,54 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
     return {split: several for split, several in found.items() if several}
 
 
-def matching(root: Path, name: str) -> list[str]:
-    """Return the paths below a folder that have a name, whatever its case."""
+def matching(root: Path, name: str, split: str | None = None) -> list[str]:
+    """Return the paths below a folder that have a name, whatever its case.
+
+    Args:
+        root: The folder.
+        name: The name, in which `{}` stands for any name of `split`.
+        split: 'train', 'val' or 'test'.
+    """
     paths = [""]
     for part in name.split("/"):
+        form = re.compile(re.escape(part).replace(r"\{\}", "(.+)"), re.IGNORECASE)
         inner = [os.path.join(path, name) for path in paths for name in _visible(root / path)]
-        paths = [path for path in inner if os.path.basename(path).lower() == part.lower()]
+        pairs = [(path, form.fullmatch(os.path.basename(path))) for path in inner]
+        paths = [p for p, m in pairs if m and (not m.groups() or split_of(m[1]) == split)]
     return paths
+
+
+def usual_places(root: Path, split: str, *patterns: str) -> list[str]:
+    """Return the paths below a folder that match one of several patterns of a split's names."""
+    return [path for pattern in patterns for path in matching(root, pattern, split)]
 
 
 def has_splits(root: Path) -> bool:
     """Return whether all folders in a folder have names of splits; else `train` is a class."""
-    folders = {name.lower() for name in _visible(root) if (root / name).is_dir()}
-    return bool(folders) and folders <= set(itertools.chain(*SPLIT_NAMES.values()))
+    folders = _folders(root)
+    return bool(folders) and all(map(split_of, folders))
+
+
+def are_classes(root: Path) -> bool:
+    """Return whether the folders in a folder are classes, because not all of them are splits.
+
+    Raises:
+        ConfigError: There are training and other data, beside a folder that is no split.
+    """
+    folders = _folders(root)
+    splits = {split_of(name) for name in folders}
+    if "train" in splits and None in splits and len(splits) > 2:
+        known = ", ".join(name for name in folders if split_of(name))
+        other = next(name for name in folders if split_of(name) is None)
+        raise ConfigError(
+            f"{root} has the folders {known}, which are splits, and {other}, which is none.",
+            fix=f"move {other} to another place, or set data.train=. if all folders are classes",
+        )
+    return not has_splits(root)
+
+
+def _folders(root: Path) -> list[str]:
+    return [name for name in _visible(root) if (root / name).is_dir()]
 
 
 def _visible(folder: Path) -> list[str]:

@@ -14,6 +14,7 @@ import typer
 from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
+from towerpack.cli._options import JSON_LINES
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel
@@ -32,7 +33,7 @@ def bench(
     signature: Annotated[
         str | None, typer.Option(help="By default 'tensors' if there is one.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: JSON_LINES = False,
 ) -> None:
     """Measure latency and throughput of exported models on made-up inputs, one call at a time."""
     if not all(text.isdecimal() and int(text) for text in batch.split(",")):

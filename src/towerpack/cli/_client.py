@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack._core.extras import explain_missing
 from towerpack._core.naming import unique
-from towerpack.cli._console import console
+from towerpack.cli._console import console, table
+from towerpack.cli._options import JSON_LINES
 
 _LEAST_SCORE: Final = 0.5
 _LONGEST: Final = 60
@@ -35,7 +35,7 @@ def client(
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Where pictures of answers go.")] = None,
     token: Annotated[str | None, typer.Option(envvar="TOWERPACK_TOKEN")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: JSON_LINES = False,
 ) -> None:
     """Ask a server of `towerpack serve` about pictures or texts.
 
@@ -126,7 +126,7 @@ def _kept(picture: bytes, key: str, file: Path | None) -> str:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    table = Table("source", "prediction", box=None)
+    made = table("source", "prediction")
     for row in rows:
         if "error" in row:
             told = f"[red]{escape(row['error'])}[/]"
@@ -141,5 +141,5 @@ def _show(rows: list[dict[str, Any]]) -> None:
             told = escape("\n".join(str(v) for k, v in row.items() if k != "source"))
         source = str(row["source"])
         short = source if len(source) <= _LONGEST else f"{source[:_LONGEST]} …"
-        table.add_row(escape(short), told)
-    console().print(table)
+        made.add_row(escape(short), told)
+    console().print(made)

@@ -1,12 +1,16 @@
-"""The console of all commands: any terminal, any pipe."""
+"""Output of all commands: tables for any terminal and any pipe."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import sys
+from collections.abc import Iterable
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 _WIDTH_OF_PIPES = 160
 # One for one, so that columns stay aligned.
@@ -14,14 +18,47 @@ _PLAIN = str.maketrans("✓✗·→×…µ─│├└", "+x->x~u-|++")
 
 
 def console() -> Console:
-    """For tables on standard output."""
+    """Create a console for tables on standard output."""
     found = Console(highlight=False)
     # Rich cuts tables to 80 columns where there is no terminal; files and pipes have no edge.
     return found if found.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
 
 
+def table(*columns: str, title: str | None = None) -> Table:
+    """Create an empty table.
+
+    Args:
+        columns: Titles; a `>` before a title aligns the column to the right.
+        title: Shown above the table.
+    """
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        header_style="dim",
+    )
+    for number, column in enumerate(columns):
+        right, style = column.startswith(">"), None if number else "cyan"
+        justify = "right" if right else "left"
+        name = column.removeprefix(">")
+        made.add_column(name, justify=justify, no_wrap=right, overflow="fold", style=style)
+    return made
+
+
+def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Create a table of labels and texts, without titles."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
 def write_plainly() -> None:
-    """Have characters that the terminal's encoding lacks written as others, here and in `print`."""
+    """Replace characters that the terminal's encoding lacks, in `print` and in tables."""
     codecs.register_error("towerpack", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "surrogateescape":

@@ -28,6 +28,7 @@ from towerpack.cli._machine import (
     memory_limit,
     size_text,
 )
+from towerpack.cli._options import JSON_LINES
 
 Level = Literal["ok", "note", "warning", "error"]
 
@@ -96,7 +97,7 @@ def doctor(
     tensorflow: Annotated[
         bool, typer.Option("--tensorflow/--no-tensorflow", help="Load TensorFlow and try it.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: JSON_LINES = False,
 ) -> None:
     """Say what this machine has, what is missing, and what will go wrong."""
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())

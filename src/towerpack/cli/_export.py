@@ -10,8 +10,9 @@ import typer
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack._core.tables import lines_of, read_text
-from towerpack.cli._apps import ALLOW_CODE, open_run
-from towerpack.cli._model import model_of
+from towerpack.cli._options import ALLOW_CODE
+from towerpack.cli._recipe import open_run
+from towerpack.cli._user_code import model_of
 
 
 def export(
@@ -23,23 +24,25 @@ def export(
         ),
     ],
     run: Annotated[
-        Path | None, typer.Option(help="Of a script: its run directory, or a checkpoint.")
+        Path | None, typer.Option(help="Run directory or checkpoint of a script.")
     ] = None,
     outputs: Annotated[
         str | None,
-        typer.Option(help="Of a script: names of outputs: prob or classes=fc1/output,prob"),
+        typer.Option(help="Outputs of a script: prob or classes=fc1/output,prob."),
     ] = None,
     form: Annotated[
         str, typer.Option("--format", help="saved_model, onnx, litert or keras.")
     ] = "saved_model",
     to: Annotated[
-        Path | None, typer.Option(help="Holds the versions; by default RUN/export/FORMAT.")
+        Path | None, typer.Option(help="Directory for the versions (default: RUN/export/FORMAT).")
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(help="Of a script: the checkpoint kept under this name: best-val/error."),
+        typer.Option(help="Tag of a script's checkpoint: best-val/error."),
     ] = None,
-    ema: Annotated[bool, typer.Option("--ema", help="Of a script: the averages.")] = False,
+    ema: Annotated[
+        bool, typer.Option("--ema", help="Export the weight averages of a script.")
+    ] = False,
     quantize: Annotated[
         str | None, typer.Option(help="onnx: dynamic; litert: float16, dynamic, int8.")
     ] = None,
@@ -50,11 +53,9 @@ def export(
     class_names: Annotated[
         Path | None, typer.Option(help="A text file with the name of a class in each line.")
     ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="The greatest difference that is allowed.")
-    ] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Largest allowed difference.")] = None,
     version: Annotated[
-        int | None, typer.Option(min=0, help="A number; by default the next.")
+        int | None, typer.Option(min=0, help="Version number (default: the next).")
     ] = None,
     allow_code: ALLOW_CODE = False,
 ) -> None:
@@ -75,29 +76,28 @@ def export(
         raise ConfigError(
             f"{run} is no run directory.", fix="name the folder to write to with --to"
         )
-    names = None if class_names is None else lines_of(read_text(class_names))
-    export_model(
+    with explain_missing("towerpack export"):
+        from towerpack.inference import export as write
+    written = write(
         model_of(target),
         run,
         run / "export" / form if to is None else to,
-        form,
+        format=form,
+        tell=print,
         outputs=dict(_pair(text) for text in (outputs or "prob").split(",")),
         tag=tag,
         ema=ema,
         quantize=quantize,
-        batch_examples=None if examples is None else read_examples(examples),
-        class_names=names,
+        batch_examples=None if examples is None else _read_examples(examples),
+        class_names=None if class_names is None else lines_of(read_text(class_names)),
         tolerance=tolerance,
         version=version,
     )
+    print(f"exported: {written}")
 
 
 def _refuse(target: str, given: dict[str, Any]) -> None:
-    """Refuse options of scripts for a recipe, and scripts and runs without what they need.
-
-    Raises:
-        ConfigError: There are such.
-    """
+    """Raise an error for options of scripts, scripts without a run, and runs of scripts."""
     script, _, name = target.partition(":")
     if name or script.endswith(".py"):
         raise ConfigError(
@@ -116,27 +116,11 @@ def _refuse(target: str, given: dict[str, Any]) -> None:
             )
 
 
-def export_model(model: Any, checkpoint: Any, path: Path, form: str, **options: Any) -> Path:
-    """Export and say so, line by line.
-
-    Args:
-        model: A `ModelDesc`, or the plain functions.
-        checkpoint: A run directory, one checkpoint, or a loaded one.
-        path: Holds the versions.
-        form: Of `towerpack.inference.export`, as are the options.
-    """
-    with explain_missing("towerpack export"):
-        from towerpack.inference import export as write
-    written = write(model, checkpoint, path, format=form, tell=print, **options)
-    print(f"exported: {written}")
-    return written
-
-
-def read_examples(path: Path) -> dict[str, Any]:
-    """The arrays of an npz file.
+def _read_examples(path: Path) -> dict[str, Any]:
+    """Read the arrays of an npz file.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The file is not an npz file.
     """
     import numpy as np
 

@@ -13,7 +13,7 @@ from towerpack._core.extras import require
 from towerpack._core.logs import console as show_log
 
 
-def serve_model(
+def serve(
     export_dir: Annotated[
         Path,
         typer.Argument(
@@ -47,7 +47,8 @@ def serve_model(
     what is being answered is answered.
     """
     require("fastapi", extra="serve,tf", needed_for="The server")
-    from towerpack.serving import Limits, serve
+    from towerpack.serving import Limits
+    from towerpack.serving import serve as run_server
     from towerpack.serving._gate import LOOPBACK
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
@@ -65,7 +66,9 @@ def serve_model(
     if token is None:  # Typer leaves out an empty variable.
         token = os.environ.get("TOWERPACK_TOKEN")
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
-    serve(export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready)
+    run_server(
+        export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready
+    )
 
 
 def _exported(given: Path) -> tuple[Path, str]:

@@ -1,4 +1,4 @@
-"""`towerpack tune`: settings found by trial."""
+"""`towerpack tune`: search for settings by trial."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from towerpack._core.errors import TowerpackError
 from towerpack._core.extras import require
-from towerpack.cli._apps import ALLOW_CODE, RECIPE, SETTINGS, open_recipe
-from towerpack.cli._console import console
+from towerpack.cli._console import console, table
+from towerpack.cli._options import ALLOW_CODE, RECIPE, SETTINGS
+from towerpack.cli._recipe import open_recipe
 
 _SHOWN = 20
 
@@ -24,10 +24,14 @@ def tune(
     space: Annotated[
         Path | None, typer.Option(help="YAML with the search space, instead of the recipe's.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="In all, earlier ones included.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the choice of settings.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Study, runs, winner; runs/NAME-tune.")] = None,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of trials, earlier ones included.")
+    ] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Number of trials at the same time.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of settings.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the study (default: runs/NAME-tune).")
+    ] = None,
     allow_code: ALLOW_CODE = False,
 ) -> None:
     """Search for settings, scored on validation data; again: go on.
@@ -48,18 +52,15 @@ def tune(
     if workers > 1:
         _wait_for(workers, folder, [a for a in sys.argv[1:] if not a.startswith("--workers=")])
     done = search(found, folder, trials=trials, seed=seed)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in done.titles:
-        table.add_column(title)
+    rows = table(*done.titles)
     for row in done.rows[:_SHOWN]:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
-    out_ = console()
-    out_.print(table)
-    out_.print(f"Next: towerpack train {done.files[0]}; test data were not looked at.")
+        rows.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    console().print(rows)
+    console().print(f"Next: towerpack train {done.files[0]}; test data were not looked at.")
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
-    """Run this command in so many processes, each of which takes trials until none are left."""
+    """Run this command in several processes, which take trials until none are left."""
     folder.mkdir(parents=True, exist_ok=True)
     if "--workers" in arguments:
         place = arguments.index("--workers")

@@ -5,15 +5,15 @@ from towerpack.dataflow import formats as formats
 from towerpack.dataflow import images as images
 from towerpack.dataflow import imgaug as imgaug
 from towerpack.dataflow import remote as remote
+from towerpack.dataflow._compile import Stage as Stage
 from towerpack.dataflow._flow import (
     DataFlow as DataFlow,
     ProxyDataFlow as ProxyDataFlow,
     RNGDataFlow as RNGDataFlow,
-    Stage as Stage,
 )
-from towerpack.dataflow._memory import empty_row as empty_row
+from towerpack.dataflow._batch_rows import empty_row as empty_row
 from towerpack.dataflow._plan import Plan as Plan
-from towerpack.dataflow._randomness import ItemRNG as ItemRNG
+from towerpack.dataflow._item_rng import ItemRNG as ItemRNG
 from towerpack.dataflow._stream import DataIterator as DataIterator
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,
@@ -76,15 +76,15 @@ from towerpack.dataflow.sources._memory import (
     DataFromList as DataFromList,
 )
 from towerpack.dataflow.stages._batch import BatchData as BatchData
-from towerpack.dataflow.stages._by_length import BatchByLength as BatchByLength
+from towerpack.dataflow.stages._batch_by_length import BatchByLength as BatchByLength
 from towerpack.dataflow.stages._cache import CacheData as CacheData
 from towerpack.dataflow.stages._combination import (
     ConcatData as ConcatData,
     JoinData as JoinData,
 )
-from towerpack.dataflow.stages._grouping import BatchDataByShape as BatchDataByShape
-from towerpack.dataflow.stages._looking import (
-    PrintData as PrintData,
+from towerpack.dataflow.stages._batch_by_shape import BatchDataByShape as BatchDataByShape
+from towerpack.dataflow.stages._print import PrintData as PrintData
+from towerpack.dataflow.stages._speed_test import (
     SpeedReport as SpeedReport,
     TestDataSpeed as TestDataSpeed,
 )
@@ -93,7 +93,7 @@ from towerpack.dataflow.stages._map import (
     MapDataComponent as MapDataComponent,
     SelectComponent as SelectComponent,
 )
-from towerpack.dataflow.stages._mapping import FilterData as FilterData
+from towerpack.dataflow.stages._filter import FilterData as FilterData
 from towerpack.dataflow.stages._mix import (
     MixData as MixData,
     RandomChooseData as RandomChooseData,

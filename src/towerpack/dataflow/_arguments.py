@@ -36,5 +36,4 @@ def names_of(names: Iterable[str]) -> list[str]:
 
 
 def given(value: Any) -> str:
-    """How messages show an argument: `2.5 (float)`."""
     return f"{value!r:.80} ({type(value).__name__})"

@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.arguments import KeepsArguments, arguments_of
+from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._datapoints import values_of
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
-from towerpack.dataflow._opening import PathLike, Strings
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import Described, flows_in, name_of_stage, pipeline_of
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_files import PathLike, Strings
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
@@ -63,7 +65,6 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
 
 
 def _pieces_of(path: str) -> bytes:
-    """Name and size of a file, and bytes from eight places in it."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -182,7 +183,6 @@ def _feed_attributes(digest: Any, value: object, depth: int) -> None:
 
 
 def _feed_named(digest: Any, value: Any, depth: int) -> None:
-    """Add a function or a class."""
     digest.update(f"{value.__qualname__.rpartition('.')[2]};".encode())
     if not digest.is_new(value):
         return
@@ -280,13 +280,13 @@ def _feed_array(digest: Any, array: NDArray[Any]) -> None:
         digest.update(rows[start : start + step].tobytes())
 
 
-def _is_parallel(flow: DataFlow) -> bool:
+def _is_parallel(flow: DataFlow | Described) -> bool:
     return isinstance(flow, ParallelStage)
 
 
 def serial_pipeline_of(flow: DataFlow) -> str:
     """`pipeline_of` without the parallel stages, which change no datapoint."""
-    return pipeline_of(flow, passed_over=_is_parallel)
+    return pipeline_of(flow, leave_out=_is_parallel)
 
 
 def functions_of(flow: DataFlow) -> str:
@@ -315,7 +315,7 @@ def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     return _sampling_in(sample, pipeline_of, flow, _content_of_stage, _is_parallel)
 
 
-def _content_of_stage(stage: Stage) -> str:
+def _content_of_stage(stage: Described) -> str:
     """Describe a stage, and add a checksum over its arguments, so that none can be forgotten."""
     if stage.transparent or not isinstance(stage, KeepsArguments):
         return stage.content()
@@ -356,7 +356,8 @@ def _sources_of(flow: DataFlow) -> tuple[str, str]:
             first.append(())
         elif not here.inputs:
             functions: list[Any] = [v for v in vars(here).values() if callable(v)]
-            told += [pipeline_of(here, "content"), _content(functions, _DEPTH)]
+            name = name_of_stage(here, lambda stage: stage.content())
+            told += [name, _content(functions, _DEPTH)]
             first.append(_first_component(here))
     return _content(told, 0), _content(first, 0) if first and all(map(len, first)) else ""
 

@@ -30,7 +30,6 @@ _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 def is_datapoint(value: object) -> bool:
-    """Whether `value` has components."""
     return isinstance(value, (tuple, list, dict))
 
 
@@ -42,7 +41,6 @@ def keys_of(datapoint: Datapoint) -> list[Hashable]:
 
 
 def values_of(datapoint: Datapoint) -> list[Any]:
-    """The components in order."""
     if isinstance(datapoint, dict):
         return list(cast("dict[Hashable, Any]", datapoint).values())
     return list(datapoint)
@@ -117,7 +115,6 @@ def array_of(value: Any, name: str) -> NDArray[Any]:
 
 
 def name_of(key: Hashable) -> str:
-    """How messages call the component `key`."""
     return f"component {key}" if isinstance(key, int) else str(key)
 
 
@@ -139,7 +136,6 @@ def describe(value: object) -> str:
 
 
 def describe_datapoint(datapoint: object) -> str:
-    """All components of a datapoint in one line, for messages."""
     if not is_datapoint(datapoint):
         return describe(datapoint)
     kind = type(datapoint).__name__
@@ -166,7 +162,6 @@ Block = Columns | list[Datapoint]
 
 
 def to_rows(block: Block) -> list[Datapoint]:
-    """The datapoints of a block, one by one."""
     if isinstance(block, list):
         return block
     data = block.data
@@ -176,7 +171,6 @@ def to_rows(block: Block) -> list[Datapoint]:
 
 
 def take(block: Block, order: NDArray[np.int64]) -> Block:
-    """The datapoints of a block in another order."""
     if isinstance(block, list):
         return [block[i] for i in order.tolist()]
     return Columns(rebuild(block.data, [c[order] for c in values_of(block.data)]), len(order))
@@ -216,12 +210,10 @@ def read_groups(
 
 
 def as_array(positions: Positions) -> NDArray[np.int64]:
-    """Positions as an index array."""
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, dtype=np.int64)
     return positions
 
 
 def as_ints(positions: Positions) -> Sequence[int]:
-    """Positions as Python integers."""
     return positions if isinstance(positions, range) else positions.tolist()

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
-from towerpack.dataflow._memory import Allocate
 
 
 class Node:

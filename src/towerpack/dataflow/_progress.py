@@ -43,7 +43,6 @@ def progress(what: str, total: float | None) -> Generator[Tick]:
 
 
 def endless(ds: DataFlow, *, seed: int | None = None) -> Generator[Datapoint]:
-    """The datapoints of epochs 0, 1, 2, ...; closed, it closes the running pass."""
     for epoch in count():
         empty = True
         with ds.iterate(seed=seed, epoch=epoch) as iterator:

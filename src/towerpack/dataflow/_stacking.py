@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError
+from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._batch_rows import RowLender
 from towerpack.dataflow._datapoints import (
     Datapoint,
     array_of,
@@ -33,7 +35,6 @@ from towerpack.dataflow._datapoints import (
     name_of,
     rebuild,
 )
-from towerpack.dataflow._memory import Allocate, RowLender
 
 Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
@@ -70,7 +71,6 @@ def stack_rows(
 
 
 def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
-    """Collect each component of datapoints in a list, as it is."""
     _check_structure(rows)
     return rebuild(rows[0], map(list, _columns(rows)))
 
@@ -83,7 +83,6 @@ def _columns(rows: Sequence[Datapoint]) -> Sequence[Sequence[Any]]:
 
 
 def _check_structure(rows: Sequence[Datapoint]) -> None:
-    """Refuse datapoints of different kinds, lengths or keys."""
     first = rows[0]
     if not is_datapoint(first):
         raise BatchError(
@@ -108,7 +107,6 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
 
 
 def pad_value(pad: Pad | None, key: Hashable) -> float | None:
-    """What to pad one component with, or `None`."""
     return pad.get(key) if isinstance(pad, Mapping) else pad
 
 

@@ -64,8 +64,6 @@ class Stream(ABC):
 
 
 class InnerStream(Stream):
-    """Base of streams that read one other."""
-
     _inner: Stream
 
     def close(self) -> None:
@@ -132,7 +130,6 @@ def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
 def ended_early(
     name: object, found: int, wanted: int, origin: str = "the state was taken from"
 ) -> StateError:
-    """The error for data that end before the place that a state is of."""
     return StateError(
         f"{name} ended before the place where it is to continue.",
         got=f"{found} datapoints",
@@ -142,12 +139,10 @@ def ended_early(
 
 
 def inner_state(state: State) -> State:
-    """The part of a stage's state that belongs to what it wraps."""
     return None if state is None else state["inner"]
 
 
 def check_count(state: State, limit: int) -> int:
-    """A state that is a number of datapoints."""
     if state is None:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or not 0 <= state <= limit:
@@ -182,7 +177,6 @@ class Done:
         self._ranges = ranges_done(state, size)
 
     def add(self, position: int) -> None:
-        """One more position."""
         ranges = self._ranges
         index = bisect.bisect_right(ranges, [position, sys.maxsize])
         ranges.insert(index, [position, position + 1])
@@ -191,7 +185,6 @@ class Done:
                 ranges[at][1] = ranges.pop(at + 1)[1]
 
     def gaps(self, size: int) -> list[tuple[int, int]]:
-        """What is left of a pass."""
         starts = [end for _, end in self._ranges]
         ends = [start for start, _ in self._ranges[1:]]
         return [gap for gap in zip(starts, [*ends, size], strict=True) if gap[0] < gap[1]]

@@ -61,7 +61,6 @@ class Ambient:
         return derive_seed(self.seed, "inside", index), number + again * AGAIN
 
     def generator(self, flow: object) -> np.random.Generator:
-        """The random generator of a flow for this pass."""
         index = self._index(flow)
         if index not in self._generators:
             self._generators[index] = stream(self.seed, "rng", index, self.epoch)
@@ -75,7 +74,6 @@ AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", defa
 
 
 def is_ours(cls: type[Any] | Callable[..., Any]) -> bool:
-    """Whether a class or function is the library's, and not the user's."""
     return cls.__module__.partition(".")[0] == _LIBRARY
 
 
@@ -119,7 +117,6 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def overrides_reset(flow: Any) -> bool:
-    """Whether the class of a flow has a `reset_state` of the user's."""
     cls = cast("Any", type(flow))
     return hasattr(cls.reset_state, _PREPARES)
 
@@ -131,7 +128,6 @@ def is_ready(flow: object) -> bool:
 
 
 def make_ready(flow: Any) -> None:
-    """Call `reset_state`, unless that was done in this process."""
     with _lock:
         if not is_ready(flow):
             flow.reset_state()

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._datapoints import Datapoint, duplicate
-from towerpack.dataflow._flow import DataFlow, Place, compile_flow
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._stage_context import StageContext
 
 Make = Callable[[], DataFlow]
 
@@ -132,7 +133,7 @@ def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
 def check_reading(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
     """A datapoint is the same whether it is read alone, in order or in another order."""
     flow = make()
-    if compile_flow(flow, Place(seed, serial=True)) is None:
+    if flow.compile_in(StageContext(seed, serial=True)) is None:
         return
     plan = flow.plan(seed=seed)
     for epoch in range(epochs):

@@ -21,7 +21,7 @@ from towerpack.training import (
     Trainer,
     TrainStep,
 )
-from towerpack.training._multi import Devices, synchronous
+from towerpack.training.trainers.multi_gpu import Devices, synchronous
 
 GENERATOR, DISCRIMINATOR = "g_optimizer", "d_optimizer"
 _COSTS = {DISCRIMINATOR: D_LOSS, GENERATOR: G_LOSS}

@@ -1,55 +1,14 @@
 # Where each public name lives. `lazy` in `__init__.py`, type checkers and editors read it.
-from towerpack.training._async import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
-from towerpack.training._build_step import (
-    BuiltStep as BuiltStep,
-    build_step as build_step,
-)
-from towerpack.training._config import TrainConfig as TrainConfig
-from towerpack.training._distribution import SharedVariables as SharedVariables
-from towerpack.training._hyper import (
-    ObjAttrParam as ObjAttrParam,
-    VariableParam as VariableParam,
-)
-from towerpack.training._init import SmartInit as SmartInit
-from towerpack.training._interrupt import StopTraining as StopTraining
-from towerpack.training._keras_model import (
-    KerasMetrics as KerasMetrics,
-    KerasModel as KerasModel,
-)
-from towerpack.training._launch import launch_train_with_config as launch_train_with_config
-from towerpack.training._load_weights import load_weights as load_weights
-from towerpack.training._mirrored import Mirrored as Mirrored
-from towerpack.training._multi import (
-    SyncMultiGPUTrainer as SyncMultiGPUTrainer,
-    SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
-    SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
-    get_num_gpu as get_num_gpu,
-)
-from towerpack.training._multi_worker import (
-    MultiWorkerTrainer as MultiWorkerTrainer,
-    join_cluster as join_cluster,
-)
-from towerpack.training._noop import NoOpTrainer as NoOpTrainer
-from towerpack.training._parameter_server import ParameterServerTrainer as ParameterServerTrainer
-from towerpack.training._run_dir import (
-    OnExisting as OnExisting,
-    RunDir as RunDir,
-    default_run_dir as default_run_dir,
-)
-from towerpack.training._simple import SimpleTrainer as SimpleTrainer
-from towerpack.training._step import (
-    StepContext as StepContext,
-    StepSetup as StepSetup,
-    SupervisedStep as SupervisedStep,
-    TowerFunction as TowerFunction,
-    TrainStep as TrainStep,
-)
-from towerpack.training._trainer import Trainer as Trainer
+from towerpack.training.config import TrainConfig as TrainConfig
+from towerpack.training.distribution.base import SharedVariables as SharedVariables
+from towerpack.training.distribution.mirrored import Mirrored as Mirrored
+from towerpack.training.distribution.multi_worker import join_cluster as join_cluster
+from towerpack.training.interrupt import StopTraining as StopTraining
 from towerpack.training.optim import (
     gradproc as gradproc,
     optimizer as optimizer,
 )
-from towerpack.training.optim._processors import (
+from towerpack.training.optim.processors import (
     CheckGradient as CheckGradient,
     FilterNoneGrad as FilterNoneGrad,
     GlobalNormClip as GlobalNormClip,
@@ -60,7 +19,11 @@ from towerpack.training.optim._processors import (
     SummaryGradient as SummaryGradient,
     ValueClip as ValueClip,
 )
-from towerpack.training.optim._wrappers import (
+from towerpack.training.optim.variable_param import (
+    ObjAttrParam as ObjAttrParam,
+    VariableParam as VariableParam,
+)
+from towerpack.training.optim.wrappers import (
     AccumulateGradients as AccumulateGradients,
     PostProcess as PostProcess,
     ProcessGradients as ProcessGradients,
@@ -68,4 +31,41 @@ from towerpack.training.optim._wrappers import (
     WeightEMA as WeightEMA,
     apply_grad_processors as apply_grad_processors,
 )
-from towerpack.training.optim._wrapping import ProxyOptimizer as ProxyOptimizer
+from towerpack.training.optim.wrapping import ProxyOptimizer as ProxyOptimizer
+from towerpack.training.state.run_dir import (
+    OnExisting as OnExisting,
+    RunDir as RunDir,
+    default_run_dir as default_run_dir,
+)
+from towerpack.training.steps.keras_model import (
+    KerasMetrics as KerasMetrics,
+    KerasModel as KerasModel,
+)
+from towerpack.training.steps.step import (
+    StepContext as StepContext,
+    StepSetup as StepSetup,
+    SupervisedStep as SupervisedStep,
+    TowerFunction as TowerFunction,
+    TrainStep as TrainStep,
+)
+from towerpack.training.trainers.async_multi_gpu import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
+from towerpack.training.trainers.base import (
+    SimpleTrainer as SimpleTrainer,
+    Trainer as Trainer,
+    launch_train_with_config as launch_train_with_config,
+)
+from towerpack.training.trainers.multi_gpu import (
+    SyncMultiGPUTrainer as SyncMultiGPUTrainer,
+    SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
+    SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
+    get_num_gpu as get_num_gpu,
+)
+from towerpack.training.trainers.multi_worker import MultiWorkerTrainer as MultiWorkerTrainer
+from towerpack.training.trainers.noop import NoOpTrainer as NoOpTrainer
+from towerpack.training.trainers.own_loop import (
+    BuiltStep as BuiltStep,
+    build_step as build_step,
+)
+from towerpack.training.trainers.parameter_server import ParameterServerTrainer as ParameterServerTrainer
+from towerpack.training.weights.load import load_weights as load_weights
+from towerpack.training.weights.smart_init import SmartInit as SmartInit

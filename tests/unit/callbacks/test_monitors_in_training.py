@@ -11,7 +11,7 @@ from small_training import train
 from towerpack.callbacks import CallbackFactory, StopAfter
 from towerpack.callbacks.monitors import Monitor, TensorBoardMonitor, read_stats
 from towerpack.training import VariableParam
-from towerpack.training._run_dir import read_record
+from towerpack.training.state.run_dir import read_record
 
 
 class Down(Monitor):
@@ -38,7 +38,7 @@ def test_graph_and_settings_reach_tensorboard(
     assert caplog.text.count("Down failed (ConnectionError: refused). Training goes on") == 1
     found = accumulator.EventAccumulator(str(tmp_path / "events"))
     found.Reload()
-    assert any("fc0" in node.name or node.op == "MatMul" for node in found.Graph().node)
+    assert sum("fc0" in node.name and node.op == "MatMul" for node in found.Graph().node) == 1
     content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     given = hparams.parse_session_start_info_plugin_data(content).hparams
     assert given["seed"].number_value == 5 and given["max_epoch"].number_value == 2

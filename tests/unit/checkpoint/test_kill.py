@@ -123,7 +123,7 @@ def test_killed_while_removing(tmp_path: Path, file: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [row.path.name for row in list_checkpoints(tmp_path)] == ["step-00000002"]
     assert load_checkpoint(tmp_path).step == 2
-    assert any(entry.name.startswith(".trash") for entry in tmp_path.iterdir())
+    assert sum(entry.name.startswith(".trash") for entry in tmp_path.iterdir()) == 1
     with CheckpointStore(tmp_path):
         pass
     assert not any(entry.name.startswith(".trash") for entry in tmp_path.iterdir())

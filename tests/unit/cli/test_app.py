@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import towerpack
@@ -103,3 +105,14 @@ def test_errors_are_told_in_the_words_of_the_command_line(
     told = told[told.index("Error: ") :]
     assert re.search(SAID[command], told, re.DOTALL)
     assert not PYTHON.search(told.replace("devices=['CPU:7']", "").replace("skip='nothing'", ""))
+
+
+def test_a_command_lives_in_the_module_of_its_name() -> None:
+    def check(group: Any, prefix: str) -> None:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                check(command, f"{prefix}_{name}")
+            else:
+                assert command.callback.__module__ == f"towerpack.cli.{prefix}_{name}"
+
+    check(typer.main.get_command(app), "")

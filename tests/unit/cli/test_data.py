@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from towerpack import ConfigError
 from towerpack.cli import app, main
-from towerpack.cli._components import components_of
-from towerpack.cli._data import flow_of
+from towerpack.cli._data_components import components_of
 from towerpack.cli._data_files import open_data
-from towerpack.cli._recipe import load_recipe
+from towerpack.cli._flow import call_flow_function, open_flow
 from towerpack.dataflow import DataFromList, ImageFromFile, TarSerializer
 from towerpack.dataflow.formats import (
     LMDBSerializer,
@@ -25,7 +24,7 @@ from towerpack.dataflow.formats import (
     encode_example,
 )
 
-RECIPE = """
+PROGRAM = """
 import numpy as np
 from neighbour import SIZE
 from towerpack.dataflow import BatchData, DataFromArrays, RepeatedData, ShuffleData
@@ -49,9 +48,9 @@ number = 3
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("recipe_for_test", "neighbour"):
+    for name in ("program_for_test", "neighbour"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    (tmp_path / "recipe_for_test.py").write_text(RECIPE)
+    (tmp_path / "program_for_test.py").write_text(PROGRAM)
     (tmp_path / "neighbour.py").write_text("SIZE = 10\n")
     return tmp_path
 
@@ -66,8 +65,8 @@ def row(text: str, start: str) -> str:
     return " ".join(found.split())
 
 
-@pytest.mark.parametrize("target", ["recipe_for_test.py:train", "recipe_for_test:train"])
-def test_inspect_a_recipe(folder: Path, target: str) -> None:
+@pytest.mark.parametrize("target", ["program_for_test.py:train", "program_for_test:train"])
+def test_inspect_a_program(folder: Path, target: str) -> None:
     code, text = towerpack("inspect", target, "--num", 2)
     assert code == 0
     assert row(text, "pipeline").startswith("pipeline DataFromArrays(10) > ShuffleData")
@@ -182,59 +181,59 @@ def test_what_is_not_recognised(folder: Path) -> None:
 
 
 def test_speed(folder: Path) -> None:
-    code, text = towerpack("speed", "recipe_for_test.py:train", "--num", 7, "--warmup", 2)
+    code, text = towerpack("speed", "program_for_test.py:train", "--num", 7, "--warmup", 2)
     assert code == 0
     assert row(text, "datapoints").startswith("datapoints 7 in ")
     assert re.search(r"rate +[\d,.]+ /s, [\d,.]+ µs each", text)
     assert re.search(r"first +after [\d.e-]+ s +\n", text)
-    text = towerpack("speed", "recipe_for_test.py:train", "--num", 2)[1]
+    text = towerpack("speed", "program_for_test.py:train", "--num", 2)[1]
     assert re.search(r"first +after [\d.e-]+ s, which the rate includes; --warmup 1 leaves", text)
     code, text = towerpack(
-        "speed", "recipe_for_test:train", "--num", 10**9, "--seconds", 0, "--json"
+        "speed", "program_for_test:train", "--num", 10**9, "--seconds", 0, "--json"
     )
     report = json.loads(text)
     assert report["datapoints"] == 1 and report["nbytes"] == 48 + 32
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("program", "told"),
     [
-        ("recipe_for_test.py:fails", "raised ZeroDivisionError: division by zero"),
-        ("recipe_for_test:fails", "raised ZeroDivisionError: division by zero"),
-        ("recipe_for_test.py:forgets", "returned a NoneType"),
-        ("recipe_for_test.py:trian", "Did you mean 'train'?"),
-        ("recipe_for_test.py:number", "'number' in recipe_for_test.py is no function"),
+        ("program_for_test.py:fails", "raised ZeroDivisionError: division by zero"),
+        ("program_for_test:fails", "raised ZeroDivisionError: division by zero"),
+        ("program_for_test.py:forgets", "returned a NoneType"),
+        ("program_for_test.py:trian", "Did you mean 'train'?"),
+        ("program_for_test.py:number", "'number' in program_for_test.py is not a function"),
         ("absent.py:train", "There is no file absent.py"),
         ("absent:train", "There is no module 'absent'"),
         ("absent.deeper:train", "There is no module 'absent.deeper'"),
         ("../x:train", "not the name of a module"),
         ("broken.py:train", "importing broken.py raised SyntaxError"),
-        ("train", "not a recipe"),
-        ("x:", "not a recipe"),
-        ("x:y()", "not a recipe"),
+        ("train", "names no function"),
+        ("x:", "names no function"),
+        ("x:y()", "names no function"),
     ],
 )
-def test_bad_recipes(folder: Path, recipe: str, told: str) -> None:
+def test_bad_programs(folder: Path, program: str, told: str) -> None:
     (folder / "broken.py").write_text("def train(:")
     with pytest.raises(ConfigError, match=re.escape(told)):
         try:
-            load_recipe(recipe)
+            call_flow_function(program)
         except ConfigError as error:
             raise ConfigError(str(error)) from error
 
 
-def test_the_traceback_leads_into_the_recipe(folder: Path) -> None:
+def test_the_traceback_leads_into_the_program(folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_recipe("recipe_for_test.py:fails")
+        call_flow_function("program_for_test.py:fails")
     details = caught.value.details or ""
-    assert "return 1 / 0" in details and "_recipe.py" not in details
+    assert "return 1 / 0" in details and "_flow.py" not in details
 
 
 @pytest.mark.parametrize(
     ("target", "told"),
     [
         ("absent", "There is nothing at absent"),
-        ("recipe_for_test.py", "name the function in it"),
+        ("program_for_test.py", "name the function in it"),
         ("bad.npz", "cannot be read as an npz file"),
     ],
 )
@@ -255,7 +254,7 @@ def test_errors_are_told_without_a_traceback(
 
 
 def test_usage_errors_are_2(folder: Path) -> None:
-    assert towerpack("inspect", "recipe_for_test.py:train", "--num", 0)[0] == 2
+    assert towerpack("inspect", "program_for_test.py:train", "--num", 0)[0] == 2
     assert towerpack("inspect")[0] == 2
 
 
@@ -294,20 +293,20 @@ def test_strings_count_in_bytes() -> None:
 
 def test_what_is_no_function_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("size = 3\n")
-    with pytest.raises(ConfigError, match=r"'size' in .* is no function(.|\n)*a int"):
-        flow_of(f"{tmp_path}/odd.py:size")
+    with pytest.raises(ConfigError, match=r"'size' in .* is not a function(.|\n)*a int"):
+        open_flow(f"{tmp_path}/odd.py:size")
 
 
 def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     np.save(tmp_path / "x.npy", np.zeros(3))
-    assert len(flow_of("~/x.npy")) == 3
+    assert len(open_flow("~/x.npy")) == 3
     program = "from towerpack.dataflow import FakeData\ndef make(): return FakeData([[2]], 4)\n"
     (tmp_path / "at_home.py").write_text(program)
-    assert len(flow_of("~/at_home.py:make")) == 4
+    assert len(open_flow("~/at_home.py:make")) == 4
 
 
-BAD_RECIPE = """
+BAD_PROGRAM = """
 import numpy as np
 from towerpack.dataflow import (
     DataFromGenerator, DataFromList, MapData, MapDataComponent, MultiProcessRunner,
@@ -378,11 +377,11 @@ def misused():
 def told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    (folder / "bad_recipe.py").write_text(BAD_RECIPE)
-    monkeypatch.delitem(sys.modules, "bad_recipe", raising=False)
+    (folder / "bad_program.py").write_text(BAD_PROGRAM)
+    monkeypatch.delitem(sys.modules, "bad_program", raising=False)
 
-    def run(command: str, recipe: str, *more: str) -> list[str]:
-        arguments = ["towerpack", "data", command, f"bad_recipe.py:{recipe}", *more]
+    def run(command: str, program: str, *more: str) -> list[str]:
+        arguments = ["towerpack", "data", command, f"bad_program.py:{program}", *more]
         monkeypatch.setattr(sys, "argv", arguments)
         with pytest.raises(SystemExit, match="1"):
             main()
@@ -396,16 +395,16 @@ def functions_in(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "recipe"),
+    ("command", "program"),
     [
-        *[("inspect", recipe) for recipe in ("mapped", "streamed", "threads")],
+        *[("inspect", program) for program in ("mapped", "streamed", "threads")],
         *[(command, "mapped") for command in ("speed", "profile", "grid")],
     ],
 )
-def test_the_cause_of_an_error_leads_into_the_recipe(
-    told: Callable[..., list[str]], command: str, recipe: str
+def test_the_cause_of_an_error_leads_into_the_program(
+    told: Callable[..., list[str]], command: str, program: str
 ) -> None:
-    lines = told(command, recipe, *(["x.png"] if command == "grid" else []))
+    lines = told(command, program, *(["x.png"] if command == "grid" else []))
     assert lines[0] == "Traceback (most recent call last):"
     assert lines.count(lines[0]) == 1
     assert functions_in(lines) == ["load", "look_up"]
@@ -435,7 +434,7 @@ def test_the_cause_in_a_worker_is_told_once(told: Callable[..., list[str]]) -> N
 def test_the_cause_of_the_last_one_that_was_left_out(told: Callable[..., list[str]]) -> None:
     lines = told("inspect", "left_out")
     assert functions_in(lines) == ["load", "look_up"] and lines.count("KeyError: 'b'") == 1
-    assert any("found 4 bad datapoints" in line for line in lines)
+    assert sum("found 4 bad datapoints" in line for line in lines) == 1
 
 
 def test_the_cause_in_what_has_no_frames(told: Callable[..., list[str]]) -> None:
@@ -452,7 +451,7 @@ def test_causes_that_are_our_own(told: Callable[..., list[str]]) -> None:
     assert functions_in(lines) == [] and lines[0].startswith("MapError: ")
 
 
-def test_recipes_that_fail_are_told_once(told: Callable[..., list[str]]) -> None:
+def test_programs_that_fail_are_told_once(told: Callable[..., list[str]]) -> None:
     lines = told("inspect", "fails")
     assert lines[0].startswith("ConfigError: ") and lines[-1] == "KeyError: 'b'"
     assert functions_in(lines) == ["fails", "look_up"]

@@ -12,8 +12,8 @@ from towerpack.callbacks.monitors import JSONLMonitor, Monitors
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
 from towerpack.training import RunDir
-from towerpack.training._clock import Clock
-from towerpack.training._ledger import Ledger
+from towerpack.training.state.clock import Clock
+from towerpack.training.state.ledger import Ledger
 
 
 def show(*arguments: Any) -> tuple[int, str]:
@@ -50,7 +50,7 @@ def test_show(run: Path) -> None:
     assert (second[0], second[3:]) == ("2", ["100", "to", "200", "killed"])
     assert "Epoch 2, step 200: cost 0.25, odd nan" in text
     assert "goodput 0.0%" in text
-    assert any(row[:1] == ["100"] and row[-1] == "whole" for row in rows)
+    assert sum(row[:1] == ["100"] and row[-1] == "whole" for row in rows) == 1
 
 
 def test_json(run: Path) -> None:

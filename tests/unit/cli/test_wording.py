@@ -34,27 +34,89 @@ VERBS = {
     *("number", "pass", "remove", "restore", "run", "save", "see", "set", "start", "try", "write"),
 }
 # Modules of commands that read recipes; other commands take programs and files.
-OF_RECIPES = re.compile(r"apps/|cli/_(apps|data_import|export|serve|tune)\.py")
+OF_RECIPES = re.compile(
+    r"apps/|cli/_(recipe|train|eval|infer|recipes|data_import|export|serve|tune)\.py"
+)
 
 
-def texts_of(node: ast.expr) -> list[str]:
-    """Return the texts that an expression may give; names of variables stand for their values."""
+def texts_of(node: ast.expr, file: ast.Module) -> list[str]:
+    """Return the texts that an expression may give; unknown values are shown as NAME.
+
+    Names are followed to their assignments in the file, and calls to what its functions return.
+    """
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.Constant(value=None):
+            return []
+        case ast.IfExp(body=body, orelse=orelse):
+            return [*texts_of(body, file), *texts_of(orelse, file)]
+        case ast.BinOp(left=left, right=right):
+            return [a + b for a in texts_of(left, file) for b in texts_of(right, file)]
+        case ast.JoinedStr(values=parts):
+            found = [""]
+            for part in parts:
+                inner = part.value if isinstance(part, ast.FormattedValue) else part
+                texts = texts_of(inner, file) if is_known(inner, file) else ["NAME"]
+                found = [text + more for text in found for more in texts]
+            return found
+        case ast.Name(id=name):
+            return [t for value in assigned(name, file) for t in texts_of(value, file)]
+        case ast.Call(func=ast.Name(id="did_you_mean")):
+            return []  # The sentence names what is known in the place of a wrong name.
+        case ast.Call(func=ast.Name(id=name)):
+            found = [f for f in ast.walk(file) if isinstance(f, ast.FunctionDef) and f.name == name]
+            assert found, f"{ast.unparse(node)} is not a function of the same file"
+            returned = [
+                n.value for n in ast.walk(found[0]) if isinstance(n, ast.Return) and n.value
+            ]
+            return [text for value in returned for text in texts_of(value, file)]
+    raise AssertionError(f"The fix {ast.unparse(node)} cannot be followed.")
+
+
+def assigned(name: str, file: ast.Module) -> list[ast.expr]:
+    """Return what a file assigns to a name."""
+    assignments = [node for node in ast.walk(file) if isinstance(node, ast.Assign)]
+    values = [
+        (target, value)
+        for node in assignments
+        for target, value in (
+            zip(node.targets[0].elts, node.value.elts, strict=True)
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+            else [(node.targets[0], node.value)]
+        )
+    ]
+    return [value for target, value in values if isinstance(target, ast.Name) and target.id == name]
+
+
+def is_known(node: ast.expr, file: ast.Module) -> bool:
+    """Whether an expression is one of a few texts."""
+    if isinstance(node, ast.Name):
+        values = assigned(node.id, file)
+        return bool(values) and all(is_known(value, file) for value in values)
     if isinstance(node, ast.IfExp):
-        return [*texts_of(node.body), *texts_of(node.orelse)]
-    if isinstance(node, ast.JoinedStr):
-        parts = (p.value if isinstance(p, ast.Constant) else "NAME" for p in node.values)
-        return ["".join(map(str, parts))]
-    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+        return is_known(node.body, file) and is_known(node.orelse, file)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def fixes() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each fix in the applications and commands."""
     for folder in ("apps", "cli"):
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-                if isinstance(node, ast.keyword) and node.arg == "fix":
-                    where = f"{file.relative_to(ROOT).as_posix()}:{node.value.lineno}"
-                    yield from ((where, text) for text in texts_of(node.value))
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            file = ast.parse(path.read_text("utf-8"))
+            values = [
+                node.value
+                for node in ast.walk(file)
+                if isinstance(node, ast.keyword) and node.arg == "fix"
+            ]
+            values += [
+                node.args[2]
+                for node in ast.walk(file)
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "direction_of"
+            ]
+            for value in values:
+                where = f"{path.relative_to(ROOT).as_posix()}:{value.lineno}"
+                yield from ((where, text) for text in texts_of(value, file))
 
 
 def settings_of(config: type[Config], prefix: str = "") -> Iterator[str]:

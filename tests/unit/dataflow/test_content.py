@@ -13,8 +13,8 @@ import pytest
 from every_flow import public_flows, write_files
 from towerpack import dataflow as df
 from towerpack.dataflow import formats, images
+from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._content import content_of
-from towerpack.dataflow._flow import ParallelStage, Stage
 from towerpack.dataflow.formats import DiskCacheData
 
 

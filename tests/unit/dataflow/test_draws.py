@@ -11,7 +11,7 @@ import pytest
 from scaling import scaled
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import ItemRNG
-from towerpack.dataflow._randomness import ItemRNGs, position_rng
+from towerpack.dataflow._item_rng import ItemRNGs, position_rng
 
 
 def rng(positions: list[int] | range, epoch: int = 0, key: int = 9) -> ItemRNG:

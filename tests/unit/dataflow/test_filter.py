@@ -55,7 +55,7 @@ def test_a_predicate_without_return_is_found_out() -> None:
 def test_an_endless_flow_of_which_nothing_passes_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("towerpack.dataflow.stages._mapping._TELL_EVERY", 50)
+    monkeypatch.setattr("towerpack.dataflow.stages._filter._TELL_EVERY", 50)
     ds = FilterData(RepeatedData(numbers(7), 20), lambda dp: False)
     assert list(ds) == []
     assert "has dropped 100 datapoints in a row" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from towerpack.dataflow._randomness import permute
+from towerpack.dataflow._permutation import permute
 
 
 @settings(max_examples=25)

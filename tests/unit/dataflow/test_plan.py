@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -38,9 +39,16 @@ def test_infinite() -> None:
 def test_positions_are_checked() -> None:
     plan = arrays(5).plan()
     assert plan.read([]) == []
-    for wrong in ([-1], [0, 5], range(3, 6)):
-        with pytest.raises(ConfigError, match=r"no position (-1|5)"):
-            plan.read(wrong)
+    for wrong, place in itertools.product((-1, -6, 5, 99, 2**40), range(4)):
+        positions = [0, 4, 2]
+        positions.insert(place, wrong)
+        for some in (positions, tuple(positions), np.array(positions)):
+            with pytest.raises(ConfigError, match=f"no position {wrong}"):
+                plan.read(some)
+    for some in (range(3, 6), range(-1, 3), range(5, -1, -1), range(3, -2, -1), range(0, 9, 4)):
+        wrong = next(position for position in some if not 0 <= position < 5)
+        with pytest.raises(ConfigError, match=f"no position {wrong}"):
+            plan.read(some)
     with pytest.raises(ConfigError, match="no position 5"):
         plan.get(5)
     assert plan.read(range(4, -1, -1))[0] == (4, 2.0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towerpack.training._averages import StepAverages
+from towerpack.training.state.step_metrics import StepAverages
 
 
 def test_numbers_by_hand() -> None:

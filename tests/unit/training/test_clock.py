@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towerpack.training._clock import CALLBACKS, COMPILE, DATA_WAIT, PRODUCTIVE, SAVE, Clock
+from towerpack.training.state.clock import CALLBACKS, COMPILE, DATA_WAIT, PRODUCTIVE, SAVE, Clock
 
 
 class Now:

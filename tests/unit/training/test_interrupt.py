@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from towerpack.training._interrupt import Interrupted, InterruptFlag
+from towerpack.training.interrupt import Interrupted, InterruptFlag
 
 
 def terminate() -> None:

@@ -16,7 +16,7 @@ from towerpack.training import (
     get_num_gpu,
     launch_train_with_config,
 )
-from towerpack.training._run_dir import choose_run_dir
+from towerpack.training.state.run_dir import choose_run_dir
 
 
 @pytest.fixture(autouse=True)

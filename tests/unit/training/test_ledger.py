@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from towerpack.training._clock import DATA_WAIT, PRODUCTIVE, SAVE, Clock
-from towerpack.training._interrupt import Interrupted
-from towerpack.training._ledger import Ledger, goodput_of, read_ledger, totals_of
+from towerpack.training.interrupt import Interrupted
+from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE, SAVE, Clock
+from towerpack.training.state.ledger import Ledger, goodput_of, read_ledger, totals_of
 
 
 class Run:

@@ -22,8 +22,8 @@ from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
 from towerpack.nn import FullyConnected
 from towerpack.training import StopTraining
-from towerpack.training.optim._wrapping import adapt
 from towerpack.training.optim.optimizer import AccumulateGradients, WeightEMA
+from towerpack.training.optim.wrapping import adapt
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("optim_program.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towerpack.training._pace import Pace
+from towerpack.training.loop.executor import Pace
 
 
 def settled(step_s: float, calls: int = 40, budget_s: float = 0.05) -> int:

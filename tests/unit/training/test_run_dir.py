@@ -14,7 +14,7 @@ from small_training import train
 from towerpack import ConfigError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks import ModelSaver
-from towerpack.training._run_dir import RunDir, default_run_dir
+from towerpack.training.state.run_dir import RunDir, default_run_dir
 
 
 def started(path: Path) -> Path:
@@ -70,6 +70,23 @@ def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
         run.record_start(seed=5, command=words.split())
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
     assert " ".join(start["command"]) == words.replace("abc", "***")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("mask", [0o077, 0o022])
+def test_the_umask_says_who_reads_a_run(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        train(tmp_path / "run", [ModelSaver()], monitors=None, max_epoch=1)
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")}
+    names = {path.name for path in found}
+    assert {"run.json", "log.txt", "stats.jsonl"} < names
+    assert [path for path in found if path.suffix == ".safetensors"]
+    assert not [path for path, mode in found.items() if mode & mask]
+    readable = 0o444 & ~mask
+    assert not [path for path, mode in found.items() if mode & readable != readable]
 
 
 def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
@@ -149,7 +166,7 @@ def test_a_run_directory_has_one_process(tmp_path: Path) -> None:
 def test_the_kernel_ends_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     program = f"""
 import time
-from towerpack.training._run_dir import RunDir
+from towerpack.training.state.run_dir import RunDir
 run = RunDir({str(tmp_path)!r})
 print("open", flush=True)
 time.sleep(60)

@@ -8,7 +8,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.apps._splits import has_splits, matching, places, root_of
+from towerpack.apps._splits import are_classes, matching, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -32,7 +32,7 @@ class FolderInputter(ImageInputter):
     def find(self) -> Found:
         """As the folders are named."""
         root = root_of(self.config)
-        if self.config.train is None and not has_splits(root):
+        if self.config.train is None and are_classes(root):
             if matching(root, "train"):
                 _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
             return self._alone(ImageFolder(root, decode=False))

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_text
-from towerpack.apps._label_pictures import Colour, read_labels, voc_colour
+from towerpack.apps._label_pictures import Colour, open_labels, to_labels, voc_colour
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
 
@@ -97,7 +97,13 @@ class Classes:
             FormatError: It cannot be read, or holds something else than classes and void.
         """
         what = f"{where}: the label picture {file}"
-        labels = read_labels(file, self.colours if self.by_colour else None, what)
+        return self.labels_of(*open_labels(file, what), what)
+
+    def labels_of(
+        self, pixels: NDArray[Any], palette: NDArray[np.int64] | None, what: str
+    ) -> NDArray[np.uint8]:
+        """Return the labels of an opened label picture, as `read` does."""
+        labels = to_labels(pixels, palette, self.colours if self.by_colour else None, what)
         void = np.isin(labels, list(self.void))
         bad = ~void & (labels >= len(self.names))
         if bad.any():
@@ -117,7 +123,7 @@ def _fix_of(labels: NDArray[np.int64], count: int) -> str:
     if len(levels) > count:
         return "add classes, or list the values to be ignored in data.void"
     shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
-    return f"if grey levels stand for the classes, set data.colours to one of each: {shown}"
+    return f"set data.colours to {shown}, if grey levels stand for the classes"
 
 
 def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack.apps._inputter import Split
 from towerpack.apps._pictures import FilesInputter, listed, pictures_in, read_picture
-from towerpack.apps._splits import has_splits, places, root_of
+from towerpack.apps._splits import are_classes, places, root_of
 from towerpack.apps.classification import augmenters
 from towerpack.apps.style_transfer._config import DataConfig, StyleConfig
 from towerpack.config import Registry
@@ -53,7 +53,7 @@ class PhotoInputter(FilesInputter):
 def in_folders(config: DataConfig) -> Found:
     """Pictures in `train/`, `val/`, `test/` or the named folders; or in `path` alone."""
     root = root_of(config)
-    if config.train is None and not has_splits(root):
+    if config.train is None and are_classes(root):
         return {"train": pictures_in(root)}
     given = places(config, "{}").items()
     return {split: [file for n in names for file in pictures_in(n)] for split, names in given}

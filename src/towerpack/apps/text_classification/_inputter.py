@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import warn_of_similar
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import has_splits, held_out, parted, places, root_of, subset
+from towerpack.apps._splits import are_classes, held_out, parted, places, root_of, subset
 from towerpack.apps._text import VOCABULARY, Vocabulary, text_of, text_sources
 from towerpack.apps.text_classification._config import DataConfig, TextClassificationConfig
 from towerpack.apps.text_classification._files import READERS, Example
@@ -51,7 +51,7 @@ class TextInputter(Inputter):
         config, (patterns, read) = self.config, READERS[self.config.inputter]
         if patterns == ("{}",) and not (config.train or config.val or config.test):
             root = root_of(config)
-            if root.is_dir() and not has_splits(root):  # `train` is a class, like its siblings.
+            if root.is_dir() and are_classes(root):  # `train` is a class, like its siblings.
                 return {"train": read(root, config)}
         given = places(config, *patterns)
         return {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._user_files import PathLike
 from towerpack.dataflow.datasets._bases import (
     ArrayData,
     check_choice,

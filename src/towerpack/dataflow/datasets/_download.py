@@ -19,8 +19,8 @@ from towerpack._core.extras import require
 from towerpack._core.files import fsync_dir
 from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._progress import progress
+from towerpack.dataflow._user_files import PathLike
 
 log = get_logger(__name__)
 

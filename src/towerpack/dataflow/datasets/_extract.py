@@ -17,7 +17,7 @@ from typing import IO, Any, Final, cast
 
 from towerpack._core.errors import DataFlowError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._opening import PathLike, file_of
+from towerpack.dataflow._user_files import PathLike, file_of
 from towerpack.dataflow.datasets._download import RemoteFile, only_one
 
 log = get_logger(__name__)

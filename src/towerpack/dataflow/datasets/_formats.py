@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._opening import Strings, check_expansion, reading
+from towerpack.dataflow._user_files import Strings, check_expansion, reading
 from towerpack.dataflow.formats._protobuf import message_class
 
 _UINT8 = 8

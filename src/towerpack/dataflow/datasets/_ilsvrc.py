@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._opening import PathLike, Strings, reading
+from towerpack.dataflow._user_files import PathLike, Strings, reading
 from towerpack.dataflow.datasets._bases import (
     ChannelOrder,
     ImageList,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.extras import require
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._user_files import PathLike
 from towerpack.dataflow.datasets._bases import (
     ArrayData,
     check_choice,

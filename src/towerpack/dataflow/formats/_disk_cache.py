@@ -17,20 +17,14 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._content import content_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Place,
-    Wrapper,
-    check_seed,
-    compile_flow,
-    is_random,
-    open_flow,
-)
-from towerpack.dataflow._opening import PathLike, PerProcess, path_of
+from towerpack.dataflow._flow import DataFlow, check_seed, is_random
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
+from towerpack.dataflow._user_files import PathLike, PerProcess, path_of
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.formats._writing import check_finite
 
@@ -80,24 +74,24 @@ class DiskCacheData(Wrapper):
     def arguments(self) -> str:
         return self.path.name
 
-    def compile(self, place: Place) -> Node | None:
-        below = self._below(place)
-        inner = compile_flow(self.ds, below)
+    def compile(self, context: StageContext) -> Node | None:
+        below = self._below(context)
+        inner = self.ds.compile_in(below)
         return None if inner is None else DiskCacheNode(inner, self._store(below))
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        below = self._below(place)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        below = self._below(context)
         return DiskCacheStream(self.ds, below, self._store(below).get(), state)
 
-    def _below(self, place: Place) -> Place:
-        return place if self.seed is None else replace(place, seed=self.seed, branch="")
+    def _below(self, context: StageContext) -> StageContext:
+        return context if self.seed is None else replace(context, seed=self.seed, branch="")
 
-    def _store(self, place: Place) -> PerProcess[DiskStore]:
-        seed = place.seed if is_random(self.ds) else -1
+    def _store(self, context: StageContext) -> PerProcess[DiskStore]:
+        seed = context.seed if is_random(self.ds) else -1
         if seed not in self._stores:
             identity: dict[str, Any] = {"pipeline": content_of(self.ds), "version": self.version}
             if seed >= 0:
-                identity |= {"seed": seed, "branch": place.branch}
+                identity |= {"seed": seed, "branch": context.branch}
             self._stores[seed] = PerProcess(partial(DiskStore, self.path, identity))
         return self._stores[seed]
 
@@ -127,8 +121,8 @@ class DiskCacheNode(Node):
 class DiskCacheStream(Stream):
     """Stream of what is kept, and then of what can only be read in order."""
 
-    def __init__(self, ds: DataFlow, place: Place, store: DiskStore, state: State) -> None:
-        self._ds, self._place, self._store = ds, place, store
+    def __init__(self, ds: DataFlow, context: StageContext, store: DiskStore, state: State) -> None:
+        self._ds, self._context, self._store = ds, context, store
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         self._saved = None if state is None else state["inner"]
         self._inner: Stream | None = None
@@ -161,7 +155,7 @@ class DiskCacheStream(Stream):
 
     def _computed(self) -> Datapoint:
         if self._inner is None:
-            self._inner = open_flow(self._ds, self._place, 0, self._saved)
+            self._inner = self._ds.open_in(self._context, 0, self._saved)
             for position in range(self._position if self._saved is None else 0):
                 try:
                     self._store.write([(position, next(self._inner))])

@@ -24,9 +24,10 @@ from towerpack.dataflow._datapoints import (
     describe_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Length, kept_pass, length_of
-from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
+from towerpack.dataflow._flow import DataFlow, length_of, read_pass
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,
@@ -210,7 +211,7 @@ class HDF5Serializer:
         names = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-            written, datapoints = 0, kept_pass(df)
+            written, datapoints = 0, read_pass(df, keep=True)
             while rows := list(islice(datapoints, _CHUNK)):
                 components = values_of(stack_for_file(rows))
                 if len(components) != len(names):

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from towerpack._core.errors import FormatError
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._opening import OpenFile
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import Ambient, ReplayStream
+from towerpack.dataflow._user_files import OpenFile
 
 _MOST_OPEN: Final = 64
 
@@ -51,11 +53,11 @@ class IndexedFiles(Stage):
     def identity(self) -> str:
         return str(len(self.paths)) if self.in_order_only else str(self.length())
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         return None if self.in_order_only else self._indexed()
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        key = place.key(self)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        key = context.key(self)
         return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
 
     def _indexed(self) -> Node:

@@ -18,8 +18,8 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint, keys_of, values_of
-from towerpack.dataflow._flow import DataFlow, kept_pass
-from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow._flow import DataFlow, read_pass
+from towerpack.dataflow._user_files import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,
@@ -179,7 +179,7 @@ class NumpySerializer:
         check_finite(df)
         # `numpy.savez` takes names as keywords, and so none that are parameters of its own.
         with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-            rows = list(kept_pass(df))
+            rows = list(read_pass(df, keep=True))
             if not rows:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
             stacked = stack_for_file(rows)

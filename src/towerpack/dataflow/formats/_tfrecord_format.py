@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._opening import OpenFile, PathLike, check_expansion, reading
+from towerpack.dataflow._user_files import OpenFile, PathLike, check_expansion, reading
 from towerpack.dataflow.formats._indexed_files import Version
 from towerpack.dataflow.formats._numpy import parse_npy
 from towerpack.dataflow.formats._writing import whole_file

@@ -15,9 +15,9 @@ from typing import Final, Literal
 from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack._core.files import fsync_dir
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._opening import PathLike, path_of
+from towerpack.dataflow._flow import DataFlow, length_of, read_pass
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._user_files import PathLike, path_of
 from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.stages._map import MapData
@@ -82,7 +82,7 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
     """The records of one pass; the error for one that cannot be written says which it is."""
     check_finite(ds)
     encode, _ = codec_of(format)
-    for index, datapoint in enumerate(ds):
+    for index, datapoint in enumerate(read_pass(ds)):
         try:
             if datapoint is None:
                 fix = "leave it out with FilterData, or yield (None,)"

@@ -28,7 +28,7 @@ from towerpack.dataflow.images._transform import (
     TransformList,
     as_floats,
 )
-from towerpack.dataflow.stages._mapping import function_name
+from towerpack.dataflow.stages._map_function import function_name
 
 RNG = np.random.Generator
 

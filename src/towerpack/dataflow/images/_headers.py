@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +23,12 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
 _EXIF = b"Exif\0\0"  # what an EXIF block begins with in a JPEG; elsewhere some programs write it
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # their sizes in bytes
+_HEADER_BYTES = 1 << 18  # of a file are read first
 _HAS_EXIF = 8  # a flag of an extended WebP file
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
 _START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+_PNG = b"\x89PNG\r\n\x1a\n"
 # Those with a length, and the end: not stuffing, fill bytes or restarts.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
@@ -87,6 +93,24 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
     return header
 
 
+def header_of(path: str | Path) -> ImageHeader:
+    """Read the header of an image file. Pixels of JPEG and PNG files are not read.
+
+    Raises:
+        FormatError: The file is damaged, or is not an image.
+    """
+    with open(path, "rb", buffering=0) as file:
+        data = file.read(_HEADER_BYTES)
+        if data.startswith(_PNG):
+            header = image_header(data, name=str(path))
+            return header._replace(orientation=_png_orientation(file))
+        if data.startswith(_START):
+            with suppress(FormatError):
+                return image_header(data, name=str(path))
+        # Segments before the frame header may be long. WebP and TIFF may end with an EXIF block.
+        return image_header(data + file.read(), name=str(path))
+
+
 def begins_like_image(start: bytes) -> bool:
     """Return whether a file with these first 18 bytes or more is an image of a known format."""
     if start.startswith(b"BM"):  # Texts may start so too.
@@ -131,7 +155,9 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
 
     OpenCV would first allocate a chunk that is longer than the file.
     """
-    if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
+    if header.format == "png" and not any(
+        kind == b"IEND" for kind, _ in _png_chunks(BytesIO(data))
+    ):
         raise damaged(name, "png", "it ends too early")
     slow = header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
     # There are no more scans than these bytes occur, whatever they mean.
@@ -234,20 +260,26 @@ def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_CHANNELS:
         raise ValueError("its first chunk is no IHDR")
-    # The EXIF block may stand behind the pixels.
-    exif = next((exif for kind, exif in _png_chunks(data) if kind == b"eXIf"), b"")
-    return ImageHeader("png", height, width, _PNG_CHANNELS[colour], _exif_orientation(exif))
+    orientation = _png_orientation(BytesIO(data))
+    return ImageHeader("png", height, width, _PNG_CHANNELS[colour], orientation)
 
 
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and contents of each chunk that ends within the file, up to the end marker's."""
-    at, kind = 8, b""
+def _png_orientation(file: IO[bytes]) -> int:
+    """Return the orientation of a PNG file. Its EXIF block may follow the pixels."""
+    return _exif_orientation(next((e for kind, e in _png_chunks(file) if kind == b"eXIf"), b""))
+
+
+def _png_chunks(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the complete chunks of a file: the kind and, of EXIF blocks, the contents."""
+    at, kind, end = len(_PNG), b"", file.seek(0, os.SEEK_END)
     while kind != b"IEND":
-        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        file.seek(at)
+        start = file.read(8)
+        size, kind = int.from_bytes(start[:4], "big"), start[4:]
         at += 12 + size
-        if at > len(data):
+        if at > end:
             return
-        yield kind, data[at - 4 - size : at - 4] if kind == b"eXIf" else b""
+        yield kind, file.read(size) if kind == b"eXIf" else b""
 
 
 def _webp(data: bytes) -> ImageHeader:
@@ -290,7 +322,7 @@ def _bmp(data: bytes) -> ImageHeader:
 
 _PARSERS: dict[bytes, Callable[[bytes], ImageHeader]] = {
     b"\xff\xd8\xff": _jpeg,
-    b"\x89PNG\r\n\x1a\n": _png,
+    _PNG: _png,
     b"RIFF": _webp,
     b"GIF8": _gif,
     b"BM": _bmp,

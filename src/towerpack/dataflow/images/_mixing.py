@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Datapoint, array_of, describe, name_of, replaced
-from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, pipeline_of
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow._stacking import empty_alike
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
@@ -24,7 +27,7 @@ from towerpack.dataflow.images._geometry import ResizeTransform
 from towerpack.dataflow.images._image import Image, check_image, opencv
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
-from towerpack.dataflow.stages._mapping import Mapper
+from towerpack.dataflow.stages._map_function import Mapper
 
 Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]
@@ -276,7 +279,7 @@ class Mosaic(Wrapper):
     ) -> None:
         super().__init__(ds)
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
-        node = compile_flow(ds, Place(0, serial=True))
+        node = ds.compile_in(StageContext(0, serial=True))
         if node is None or node.size is None:
             what = f"Mosaic needs random access to a finite flow, not {pipeline_of(ds)}."
             fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
@@ -285,12 +288,12 @@ class Mosaic(Wrapper):
     def arguments(self) -> str:
         return "{} x {}".format(*args.height_and_width(self.layout.shape))
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, replace(place, serial=True))
+    def compile(self, context: StageContext) -> Node | None:
+        inner = self.ds.compile_in(replace(context, serial=True))
         if inner is None or inner.size is None:
             return None
         mapper = Mapper(self.layout, f"Mosaic({self.arguments()})")
-        return MosaicNode(inner, inner.size, mapper, place.key(self))
+        return MosaicNode(inner, inner.size, mapper, context.key(self))
 
 
 class MosaicNode(Node):

@@ -1,6 +1,5 @@
 """Parallel stages: the same datapoints in the same order, made by several workers."""
 
-from ._memory import is_lent as is_lent
 from ._prefetch import MultiProcessMapAndBatchData as MultiProcessMapAndBatchData
 from ._prefetch import MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ
 from ._prefetch import MultiProcessMapData as MultiProcessMapData
@@ -13,3 +12,4 @@ from ._prefetch import MultiThreadPrefetchData as MultiThreadPrefetchData
 from ._prefetch import MultiThreadRunner as MultiThreadRunner
 from ._prefetch import PrefetchData as PrefetchData
 from ._prefetch import PrefetchDataZMQ as PrefetchDataZMQ
+from ._slots import is_lent as is_lent

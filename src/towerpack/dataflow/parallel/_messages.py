@@ -27,7 +27,6 @@ _LONGEST_CHAIN = 10
 
 
 def dump(value: object, keep: Keep | None = None) -> bytes:
-    """Pickle data."""
     return pickle.dumps(value, 5, buffer_callback=keep)
 
 
@@ -82,7 +81,6 @@ class Failure(NamedTuple):
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """An exception as it travels."""
     chain: list[tuple[bytes | None, str, str]] = []
     one: BaseException | None = error
     while one is not None and len(chain) < _LONGEST_CHAIN:
@@ -121,7 +119,6 @@ def _restored(data: bytes | None, name: str, text: str) -> BaseException:
 
 
 def error_from(error: BaseException, what: str, **told: str) -> DataFlowError:
-    """An error with another one as its cause."""
     made = DataFlowError(f"{what}: {type(error).__name__}: {error}", **told)
     made.__cause__ = error
     return made

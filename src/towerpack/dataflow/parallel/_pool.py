@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow.parallel._memory import SlotPool
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._slots import SlotPool
 from towerpack.dataflow.parallel._work import Job, Unit
-
-Backend = Literal["process", "thread"]
-OnWorkerDeath = Literal["raise", "restart"]
-Start = Literal["fresh", "fork"]
 
 # One that it works on, and one so that it need not wait for the next.
 QUEUED = 2
 
 _MOST_LENT = 64
 _MOST_LENT_BYTES = 1 << 30
-_MOST_IDLE = 2  # for two passes side by side, each followed by another
-
-
-@dataclass(frozen=True)
-class Options:
-    """What all parallel stages can be told; see `PrefetchData` for the meaning."""
-
-    workers: int
-    prefetch: int | None = None
-    ordered: bool = True
-    backend: Backend | None = None
-    on_worker_death: OnWorkerDeath = "raise"
-    max_restarts: int = 100
-    stall_s: float = 60.0
-    copy: bool = False
-    start: Start = "fresh"
-
-    def __post_init__(self) -> None:
-        kinds = {"backend": Backend, "on_worker_death": OnWorkerDeath, "start": Start}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if value not in (None, *get_args(kind)):
-                choices = " or ".join(f'"{one}"' for one in get_args(kind))
-                raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
-        integer_of(self.workers, "num_proc", 0)
-        integer_of(1 if self.prefetch is None else self.prefetch, "num_prefetch", 1)
-        integer_of(self.max_restarts, "max_restarts", 0)
-        if not self.stall_s > 0:
-            raise ConfigError(f"stall_s is {self.stall_s}.", expected="seconds, above 0")
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use: by affinity, and by the quota of its control group."""
-    affine = hasattr(os, "sched_getaffinity")
-    count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such file, or "max"
-        return count
 
 
 class Member(ABC):
@@ -83,13 +34,11 @@ class Member(ABC):
         """What its threads are doing."""
 
     def assign(self, unit: Unit) -> None:
-        """Put a unit in its queue."""
         if not self.queue:
             self.since = time.monotonic()
         self.queue.append(unit)
 
     def finished(self) -> Unit:
-        """Take the unit that is done from the queue."""
         self.since = time.monotonic()
         self.reported = 0.0
         return self.queue.popleft()
@@ -130,7 +79,6 @@ class Pool(ABC):
         self.cancel()
 
     def release(self, unit: Unit) -> None:
-        """Give back the slot of a unit."""
         if unit.slot is not None:
             self.slots.give_back(unit.slot)
             unit.slot = None
@@ -180,43 +128,3 @@ class Pool(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the workers and free the memory. May be called again."""
-
-
-class IdlePools:
-    """The pools of one stage that no pass uses now; they end with it."""
-
-    def __init__(self) -> None:
-        self._pools: list[Pool] = []
-        self._closed = False
-
-    def take(self, options: Options) -> Pool:
-        """A pool: one that waits here, or a new one."""
-        for pool in reversed(self._pools):
-            if pool.usable and pool.options == options:
-                self._pools.remove(pool)
-                return pool
-        # Imported when needed: what they import is a third of importing the package.
-        if options.backend == "thread":
-            from towerpack.dataflow.parallel._thread import ThreadPool
-
-            return ThreadPool(options)
-        from towerpack.dataflow.parallel._process import ProcessPool
-
-        return ProcessPool(options)
-
-    def put_back(self, pool: Pool) -> None:
-        """Keep a pool for the next pass."""
-        if pool.usable:
-            self._pools.append(pool)
-        else:
-            pool.close()
-        while len(self._pools) > (0 if self._closed else _MOST_IDLE):
-            self._pools.pop(0).close()
-
-    def close(self) -> None:
-        """End all that wait here, and later those that come back."""
-        self._closed = True
-        while self._pools:
-            self._pools.pop().close()
-
-    __del__ = close

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    ParallelStage,
-    Place,
-    flows_in,
-    pipeline_of,
-)
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import PlanStream, State, Stream
-from towerpack.dataflow.parallel._image import find_unpicklable
-from towerpack.dataflow.parallel._in_order import Levels, ReadStream
-from towerpack.dataflow.parallel._pool import (
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._options import (
     Backend,
-    IdlePools,
     OnWorkerDeath,
     Options,
     Start,
     usable_cpus,
 )
-from towerpack.dataflow.parallel._run import AheadNode, Begin, Run, UnorderedStream
-from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
+from towerpack.dataflow.parallel._read_ahead import ReadAhead
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData
 
@@ -52,7 +39,6 @@ class PrefetchData(ParallelStage):
     fork-safe; resumable as `ds` is, with any number of workers or without this stage.
 
     Args:
-        ds: What to read.
         num_prefetch: How many datapoints to be ahead; by default some for each worker.
         num_proc: How many workers; by default as many as there are CPUs. With 0 the consumer does
             the same work by itself, for debuggers.
@@ -108,77 +94,8 @@ class PrefetchData(ParallelStage):
         plural = "" if count == 1 else "es" if kind == "process" else "s"
         return f"{count} {kind}{plural}"
 
-    def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        if not self.options.ordered and not place.in_order:
-            return None
-        if self._options(flow, node).workers == 0:
-            return node
-        ahead = AheadNode(node, self._beginning(flow, node, place, ordered=True))
-        if place.tally is not None:
-            place.tally.closing.append(ahead.close)
-        return ahead
-
-    def open_ahead(
-        self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
-    ) -> Stream | None:
-        if self._options(flow, node).workers == 0:
-            return None
-        if node is not None:
-            ahead = self.read_ahead(flow, node, place)
-            if ahead is not None:
-                return PlanStream(ahead, epoch, state)
-            begin = self._beginning(flow, node, place, ordered=False)
-            return UnorderedStream(node, epoch, state, begin)
-        levels = Levels(flow)
-        if not levels.stages:
-            return None
-        below = levels.plan_below(place)
-        if below is not None:
-            ahead = self.read_ahead(flow, levels.node(place, below), place.kept_in_order())
-            inner = None if state is None else state["inner"]
-            results = PlanStream(ahead or below, epoch, inner)
-            return levels.streams(results, place, epoch, state)
-        # What can only be read in order has no positions by which a state could tell what is done.
-        begin = self._beginning(flow, levels.node(place, SentNode()), place, ordered=True)
-        read = ReadStream(levels, place, epoch, state, begin)
-        return levels.streams(read, place, epoch, state)
-
-    def _beginning(self, flow: DataFlow, node: Node, place: Place, *, ordered: bool) -> Begin:
-        """What begins a pass over a plan: with a pool that waits here, or a new one."""
-        options = replace(self._options(flow, node), ordered=ordered)
-        pipeline = pipeline_of(flow)
-        job, key = Job(node, place.seed), (weakref.ref(flow), place.seed, place.branch)
-
-        # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
-        # not when garbage is collected.
-        def begin(source: WorkSource) -> Run:
-            try:
-                return Run(self._idle, options, job, key, source, pipeline)
-            except (TowerpackError, OSError, MemoryError):
-                raise
-            except Exception as error:
-                raise ConfigError(
-                    f"{type(self).__name__} cannot send the pipeline to its workers: "
-                    f"{type(error).__name__}: {error}",
-                    got=find_unpicklable(flow),
-                    fix="make it where it is used (in the function, or when it is first needed), "
-                    'or backend="thread"',
-                    pipeline=pipeline,
-                ) from error
-
-        return begin
-
-    def _options(self, flow: DataFlow, node: Node | None = None) -> Options:
-        options, backend = self.options, self.options.backend
-        if backend is None:
-            # Threads that only gather rows of arrays are as parallel as processes are, start at
-            # once, and take from the consumer's GIL no more than messages would.
-            releases_gil = node is not None and node.releases_gil
-            processes = options.start == "fork" or options.on_worker_death == "restart"
-            backend = "thread" if releases_gil and not processes else "process"
-        below = [one.options.workers for one in flows_in(flow) if isinstance(one, PrefetchData)]
-        workers = max([options.workers, *below])
-        return replace(options, workers=workers, backend=backend)
+    def workers(self) -> ReadAhead:
+        return ReadAhead(type(self).__name__, self.options, self._idle)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_idle": IdlePools()}
@@ -193,7 +110,6 @@ class MultiProcessRunnerZMQ(PrefetchData):
     Contract: as `PrefetchData`.
 
     Args:
-        ds: What to read.
         num_proc: How many processes.
         hwm: How many datapoints to be ahead.
         options: As for `PrefetchData`.
@@ -232,7 +148,6 @@ class MultiProcessMapData(PrefetchData):
     Contract: as `MapData`.
 
     Args:
-        ds: What to map.
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         buffer_size: How many datapoints to be ahead.
@@ -278,7 +193,6 @@ class MultiProcessMapAndBatchData(PrefetchData):
     Contract: as those two.
 
     Args:
-        ds: What to map.
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         batch_size: Datapoints in a batch.
@@ -304,7 +218,6 @@ class MultiProcessMapAndBatchData(PrefetchData):
 
 
 def _mapped(ds: DataFlow, f: Callable[..., Datapoint | None], options: dict[str, Any]) -> MapData:
-    """The map, with those options that are its own; they are taken out."""
     own = {name: options.pop(name) for name in ("rng", "on_error", "max_errors") if name in options}
     return MapData(ds, f, **own)
 

@@ -9,12 +9,12 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._stream import State, Stream, Tally
-from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 
 _AHEAD = 256
@@ -69,9 +69,9 @@ class Reader(threading.Thread, WorkSource):
         self._error: BaseException | None = None
         self._ended = self._awaited = False
 
-    def begin(self, pool: Pool) -> None:
-        self._wake = pool.wake
-        self._deep = pool.options.backend == "process"
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._deep = options.backend == "process"
         self.start()
 
     def run(self) -> None:
@@ -118,7 +118,6 @@ class Reader(threading.Thread, WorkSource):
         return (self._epoch, start, self._next), (start * self.group, datapoints)
 
     def _put(self, entry: Entry) -> None:
-        """Add an entry, and wait until there is room for another one."""
         with self._changed:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
@@ -126,14 +125,12 @@ class Reader(threading.Thread, WorkSource):
             self._changed.wait_for(lambda: self.closed or len(self._entries) < self._limit)
 
     def _fail(self, error: BaseException) -> None:
-        """The source raised. Wait until it is to be tried again."""
         with self._changed:
             self._error = error
             self._tell()
             self._changed.wait_for(lambda: self.closed or self._error is None)
 
     def _end(self, state: State, skipped: int) -> None:
-        """The source is exhausted."""
         with self._changed:
             self._ended = True
             self.last = state, skipped
@@ -154,7 +151,6 @@ class Reader(threading.Thread, WorkSource):
             return self._ended and not self._entries and self._error is None
 
     def close(self) -> None:
-        """End the thread, when the source lets it."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions
-from towerpack.dataflow._memory import lent_empty
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.parallel._memory import Slot
-
-if TYPE_CHECKING:
-    from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._slots import Slot
 
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
 _WORTHWHILE_S = 8e-3
@@ -62,7 +60,6 @@ class Job:
         self._key = key
 
     def run(self, work: Work, inputs: Inputs | None = None) -> Result:
-        """Do one piece of work; exceptions become part of the result."""
         epoch, start, stop = work
         if inputs is not None:
             SentNode.sent.first, SentNode.sent.datapoints = inputs
@@ -91,7 +88,6 @@ class Job:
 
 
 def place_of(work: Work) -> str:
-    """How messages call a piece of work."""
     epoch, start, stop = work
     span = f" {start}" if stop - start == 1 else f"s {start}..{stop - 1}"
     return f"position{span} of epoch {epoch}"
@@ -115,15 +111,12 @@ class Unit:
 
     @property
     def count(self) -> int:
-        """Datapoints that it gives."""
         return self.work[2] - self.work[1]
 
     def finish(self, value: Any, finished: int, error: BaseException | None) -> None:
-        """Take what a worker made."""
         self.value, self.finished, self.error, self.done = value, finished, error, True
 
     def reset(self) -> None:
-        """To be done again."""
         self.finish(None, 0, None)
         self.done, self.deaths = False, 0
 
@@ -150,8 +143,8 @@ class WorkSource(ABC):
     most: int = 1
 
     @abstractmethod
-    def begin(self, pool: Pool) -> None:
-        """Begin a pass."""
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
+        """Begin a pass; `wake` tells the consumer, from any thread, that there is work."""
 
     @abstractmethod
     def next_work(self) -> tuple[Work, Inputs | None] | None:
@@ -170,7 +163,6 @@ class WorkSource(ABC):
         return
 
     def observe(self, unit: Unit) -> None:
-        """Learn what a unit cost."""
         cheap = unit.seconds < _WORTHWHILE_S / 2 and unit.nbytes < _LARGE_BYTES / 2
         if cheap and unit.count == self.size:
             self.size = min(2 * self.size, self.most)
@@ -184,9 +176,9 @@ class PlanWork(WorkSource):
         self._epoch = epoch
         self._gaps = gaps[::-1]
 
-    def begin(self, pool: Pool) -> None:
+    def begin(self, options: Options, wake: Callable[[], None]) -> None:
         left = sum(stop - start for start, stop in self._gaps)
-        self.most = max(1, min(_MOST, left // (4 * pool.options.workers)))
+        self.most = max(1, min(_MOST, left // (4 * options.workers)))
         self.size = min(self.size, self.most)
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:

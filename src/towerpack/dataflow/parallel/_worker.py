@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._memory import Arena, lend
-from towerpack.dataflow.parallel._image import Piece, load_image
-from towerpack.dataflow.parallel._memory import SlotMemory, map_shared, reserved_file
+from towerpack.dataflow._arena import Arena, lend
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, dump, error_from, load
-from towerpack.dataflow.parallel._packing import Extents, bundle, pack, put, space_for, unpack
+from towerpack.dataflow.parallel._pickled_job import Piece, load_job
+from towerpack.dataflow.parallel._slot_packing import Extents, bundle, pack, put, space_for, unpack
+from towerpack.dataflow.parallel._slots import SlotMemory, map_shared, reserved_file
 from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
 
 _WATCH_S = 0.5
@@ -110,8 +110,6 @@ def leave_signals_to_parent() -> None:
 
 
 class Worker:
-    """Serve one consumer."""
-
     def __init__(self, channel: Connection, slots_fd: int, job: Job | None) -> None:
         self._channel = channel
         self._come = select.poll()  # ten times as fast as the channel's own
@@ -123,7 +121,6 @@ class Worker:
         use_one_thread()
 
     def serve(self) -> None:
-        """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
             if kind == "job":
@@ -149,7 +146,7 @@ class Worker:
     def _load(self, pieces: list[Piece], fds: list[int]) -> None:
         self._job = None  # free what the last one held
         try:
-            self._job = load_image(pieces, fds)
+            self._job = load_job(pieces, fds)
             use_one_thread()
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
             fix = "what the pipeline uses must be importable in a fresh process"

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, has_items, is_exact
 from towerpack.dataflow._user_code import alike, make_ready, overrides_reset
+from towerpack.dataflow.parallel._read_ahead import ReadAhead
 
 _PROBE = "_towerpack_probe"
-_MAKERS = ("compile", "open", "read_ahead", "open_ahead", "node", "mapper")
+_MAKERS = ("compile", "open", "workers", "read_ahead", "open_ahead", "node", "mapper")
 _GIVERS = ("read", "get", "__next__", "__call__")  # of nodes, streams, and functions of stages
 _MOST_FLOWS = 1000  # a longer list is data
 
@@ -64,7 +65,6 @@ class Timers(threading.local):
         return Timers, self._arguments
 
     def enter(self, stage: int) -> None:
-        """Charge `stage` from now on."""
         if self._process != os.getpid():  # a fork would write to its parent's table
             self.__init__(*self._arguments)
         self._charge()
@@ -78,7 +78,6 @@ class Timers(threading.local):
             self._table[stage * FIELDS + DATAPOINTS] += datapoints
 
     def read(self) -> Tables:
-        """All tables, as they are now."""
         tables = {path.name: np.fromfile(path) for path in Path(self._arguments[0]).iterdir()}
         # Between its making and `truncate`, a file is empty.
         return {name: one.reshape(-1, FIELDS) for name, one in tables.items() if one.size}
@@ -104,7 +103,6 @@ def _count_waits() -> int:
 
 
 def name_of_thread() -> str:
-    """Name of the calling thread's table."""
     thread = threading.current_thread()
     return f"{os.getpid()}-{thread.ident}-{quote(thread.name, safe='')}"
 
@@ -150,6 +148,9 @@ def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
                 result = make(*arguments)
             finally:
                 inside.pop()
+            if isinstance(result, ReadAhead):
+                _watch(result, probe)
+                return result
             # The map of a node is timed with the node, not once more for every datapoint.
             return result if inside else _attach(result, probe, *_GIVERS)
 

@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given
+from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, compile_flow, name_of_stage
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import name_of_stage
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow.parallel._pool import usable_cpus
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.parallel._options import usable_cpus
 from towerpack.dataflow.profiling._probes import FIELDS, SECONDS, name_of_thread, probed
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._map import MapData
@@ -150,7 +153,6 @@ class ProfileReport:
 
 
 def _judge(it: ProfileReport) -> tuple[str, str]:
-    """The bottleneck, and what to do about it."""
     if it.consuming >= _MOSTLY or not it.stages:
         found = f"the loop that uses the datapoints: {it.consuming:.0%} of the time"
         return found, "nothing here, data are ready before they are asked for: a faster step"
@@ -279,5 +281,5 @@ def _stage(flow: DataFlow, where: Where, numbers: NDArray[Any], worked: float) -
         share=seconds / worked,
         on_cpu=min(1.0, cpu / seconds),
         calls=is_map and not flow.batched and not is_batched(flow),
-        divisible=is_map or compile_flow(flow, Place(0)) is not None,
+        divisible=is_map or flow.compile_in(StageContext(0)) is not None,
     )

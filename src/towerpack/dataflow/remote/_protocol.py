@@ -67,12 +67,10 @@ class Message(NamedTuple):
 
 
 def header(kind: Kind, run: bytes, number: int, name: bytes) -> bytes:
-    """The first frame of a message."""
     return _HEADER.pack(_MAGIC, kind, run, number) + name
 
 
 def parse(frames: Sequence[Any]) -> Message:
-    """Read the frames of a message, which may come from anybody."""
     head = bytes(frames[0][: _HEADER.size + LONGEST_NAME + 1])
     if len(head) <= _HEADER.size or not head.startswith(_MAGIC):
         raise FormatError("This is no message of remote data, or one of another version.")
@@ -142,7 +140,6 @@ def _bind(socket: Any, address: str) -> None:
 
 
 def check_address(address: str, keys: Keys) -> None:
-    """Refuse malformed addresses, and without keys those that other machines can reach."""
     match = _ADDRESS.fullmatch(str(address))
     if match is None or not 0 < int(match["port"] or 1) < 1 << 16:
         raise ConfigError(

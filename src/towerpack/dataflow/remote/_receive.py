@@ -16,8 +16,9 @@ from towerpack._core.errors import ConfigError, DataFlowError, FormatError, Stat
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Place, Stage
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.formats._wire import unpack_frames
 from towerpack.dataflow.remote._keys import Keys
@@ -34,6 +35,7 @@ from towerpack.dataflow.remote._protocol import (
 log = get_logger(__name__)
 
 _SMALL_FRAME: Final = 1 << 16
+_MOST_REASONS: Final = 100
 
 _open_lock: Final = threading.Lock()
 _open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.WeakValueDictionary()
@@ -118,8 +120,8 @@ class RemoteDataZMQ(Stage):
     def identity(self) -> str:
         return ""
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        del place, epoch
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        del context, epoch
         if state is not None and not isinstance(state, int):
             raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
         self.counts, self.dropped = {}, Counter()
@@ -171,7 +173,6 @@ class RemoteStream(Stream):
         return self._ended.issuperset(wanted or self._next) and bool(self._ended)
 
     def _handle(self, message: Message) -> None:
-        """Take what a message brings, also an error that a producer's flow has raised."""
         kind, run, number, name, frames = message
         if not self._is_welcome(name):
             self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
@@ -206,12 +207,13 @@ class RemoteStream(Stream):
         return wanted is None or name in wanted
 
     def _drop(self, why: str) -> None:
+        if len(self._dropped) >= _MOST_REASONS and why not in self._dropped:
+            why = "for other reasons"  # Peers choose some texts: names, what is damaged.
         if not self._dropped[why]:
             log.warning("%s: messages are dropped: %s", self._flow, why)
         self._dropped[why] += 1
 
     def _received(self) -> Message:
-        """The next message that has the form of one."""
         zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         if self._closing:
             raise _over(self._closing)
@@ -232,7 +234,6 @@ class RemoteStream(Stream):
                 self._wait()
 
     def _wait(self) -> None:
-        """Until something can be received."""
         begin, report_s = time.monotonic(), REPORT_S
         timeout = self._flow.timeout_s
         while not self._link.poll(1000 * SLICE_S):

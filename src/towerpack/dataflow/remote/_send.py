@@ -101,8 +101,6 @@ def send_dataflow_zmq(
 
 
 class _Sender:
-    """Group small datapoints, number them, and show how many there are."""
-
     def __init__(self, link: Any, address: str, name: str, group: int, shown: bool) -> None:
         self._zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         self._link, self._address, self._group, self._shown = link, address, group, shown
@@ -131,7 +129,6 @@ class _Sender:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
         if self._waiting:
             self._send(Kind.DATA, [pack_list(self._waiting)], len(self._waiting))
             self._waiting.clear()
@@ -148,7 +145,6 @@ class _Sender:
                 return
 
     def _send(self, kind: Kind, frames: Sequence[Any], count: int = 0) -> None:
-        """Send a message of so many datapoints."""
         message = [header(kind, self._run, self.number, self._name), *frames]
         try:
             # A copy, since the flow may use its memory again.
@@ -161,7 +157,6 @@ class _Sender:
             self._show(last=count == 0)
 
     def _wait(self) -> None:
-        """Until something can be sent."""
         begin = time.monotonic()
         while not self._link.poll(1000 * REPORT_S, self._zmq.POLLOUT):
             log.warning(
@@ -184,6 +179,5 @@ class _Sender:
 
 
 def _size(datapoint: Datapoint) -> int:
-    """Bytes of the larger components, about."""
     values = values_of(datapoint)
     return sum(len(v) if isinstance(v, str | bytes) else getattr(v, "nbytes", 0) for v in values)

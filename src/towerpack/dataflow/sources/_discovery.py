@@ -55,7 +55,7 @@ def is_text(file: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder belongs to a program, not to the data."""
-    return name.startswith(".") or name.lower() in _HIDDEN_NAMES
+    return (name.startswith(".") and name != "..") or name.lower() in _HIDDEN_NAMES
 
 
 class Discovery:

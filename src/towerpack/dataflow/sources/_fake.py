@@ -11,10 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._flow import check_seed
+from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._stage_context import StageContext
 
 Domain = tuple[float, float]
 
@@ -72,9 +75,9 @@ class FakeData(Stage):
         drawn = f"{self.shapes}, {self.dtypes}, {self.domains}, {self.repeats_first}"
         return f"{super().content()}, {drawn}"
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         components = list(zip(self.shapes, self.dtypes, self.domains, strict=True))
-        return FakeNode(self.size, components, self.repeats_first, place.key(self, self.seed))
+        return FakeNode(self.size, components, self.repeats_first, context.key(self, self.seed))
 
 
 @dataclass(eq=False)

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._arguments import given
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 
@@ -49,10 +51,10 @@ class DataFromIterable(Stage):
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._source, self.random)}"
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        key = place.key(self)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        key = context.key(self)
         begin = partial(self._start, key, epoch)
-        kept = place.kept and not isinstance(self._source, (list, tuple))
+        kept = context.kept and not isinstance(self._source, (list, tuple))
         return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state, kept)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
@@ -125,7 +127,7 @@ class DataFromQueue(Stage):
         self.queue = queue
         self.sentinel = sentinel
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         return QueueStream(self.queue, self.sentinel, state)
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import (
     Block,
@@ -26,9 +28,10 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
-from towerpack.dataflow._memory import Allocate
+from towerpack.dataflow._flow import check_seed
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._user_code import IndexNode, is_ours
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
@@ -95,9 +98,9 @@ class OrderedSource(Stage):
     def content(self) -> str:
         return super().content() + (", shuffled" if self.shuffle else "")
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         node = items_of(self) or self.in_order()
-        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+        return ShuffleNode(node, context.key(self, self.seed)) if self.shuffle else node
 
 
 class PlannedSource(OrderedSource, Generic[N]):
@@ -167,7 +170,7 @@ class DataFromArrays(Stage):
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._held.data)}"
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         return items_of(self) or ArraysNode(self._held, self._size)
 
 

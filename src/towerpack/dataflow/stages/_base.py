@@ -7,9 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Wrapper, compile_flow, length_of, open_flow
+from towerpack.dataflow._flow import length_of
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import (
     InnerStream,
     State,
@@ -28,20 +31,19 @@ class PlannedStage(Wrapper):
     """Base of stages that have a plan wherever what they wrap has one."""
 
     @abstractmethod
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         """The plan, made of that of `ds`."""
 
     def resized(self, size: int) -> int:
-        """Datapoints in a pass, given those of `ds`."""
         return size
 
     def length(self) -> Length:
         length = length_of(self.ds)
         return self.resized(length) if isinstance(length, int) else length
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        return None if inner is None else self.node(inner, place)
+    def compile(self, context: StageContext) -> Node | None:
+        inner = self.ds.compile_in(context)
+        return None if inner is None else self.node(inner, context)
 
 
 class WindowStage(PlannedStage):
@@ -51,14 +53,14 @@ class WindowStage(PlannedStage):
     reads_again: bool = True  # a window gives several, so that a resume may read it again
 
     @abstractmethod
-    def transform(self, place: Place, epoch: int) -> Transform:
+    def transform(self, context: StageContext, epoch: int) -> Transform:
         """What is done to each window of a pass."""
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        below = place.kept_in_order() if self.reads_again else replace(place, kept=True)
-        inner = open_flow(self.ds, below, epoch, inner_state(state))
-        transform = self.transform(place, epoch)
-        return WindowStream(inner, self.window_size, transform, state, place.tally)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        below = context.kept_in_order() if self.reads_again else replace(context, kept=True)
+        inner = self.ds.open_in(below, epoch, inner_state(state))
+        transform = self.transform(context, epoch)
+        return WindowStream(inner, self.window_size, transform, state, context.tally)
 
 
 class WindowStream(InnerStream):
@@ -100,7 +102,6 @@ class WindowStream(InnerStream):
         return with_skipped(state, self._skipped)
 
     def _forward(self) -> None:
-        """Go on to the window that begins here."""
         self._begin = self._inner.state()
         self._skipped = 0
         self._window += 1

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._batch_rows import RowLender, RowMaker
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
-from towerpack.dataflow._flow import DataFlow, Place, Wrapper
-from towerpack.dataflow._memory import Allocate, RowLender, RowMaker
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
 
 log = get_logger(__name__)
@@ -77,12 +80,12 @@ class BatchData(WindowStage):
     def identity(self) -> str:
         return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         self.tell_if_too_few(inner.size)
         size = None if inner.size is None else self.resized(inner.size)
         return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
 
-    def transform(self, place: Place, epoch: int) -> Transform:
+    def transform(self, context: StageContext, epoch: int) -> Transform:
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
             if window == 0:
@@ -127,8 +130,6 @@ def _stacks_alike(column: NDArray[Any]) -> bool:
 
 @dataclass(eq=False)
 class BatchNode(Node):
-    """Read batches of another plan."""
-
     inner: Node
     batch_size: int
     size: int | None
@@ -164,7 +165,6 @@ class BatchNode(Node):
 
 
 def is_batched(ds: DataFlow) -> bool:
-    """Whether what `ds` yields are batches."""
     while isinstance(ds, Wrapper) and not ds.makes_batches:
         ds = ds.ds
     return isinstance(ds, Wrapper)

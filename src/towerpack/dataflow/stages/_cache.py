@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, TypeVar, cast
 
@@ -21,8 +22,9 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, open_flow
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of
 from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
@@ -56,7 +58,7 @@ class CacheData(PlannedStage):
         self.shuffle = shuffle
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
-        if infinite(length_of(ds)):
+        if length_of(ds) == math.inf:
             raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
         # For each place in a pipeline the last seed, and what is kept for it.
         self._by_position: Kept[dict[int, Datapoint]] = {}
@@ -65,21 +67,21 @@ class CacheData(PlannedStage):
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
 
-    def node(self, inner: Node, place: Place) -> Node:
-        node = CacheNode(inner, self._by_position, place)
-        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+    def node(self, inner: Node, context: StageContext) -> Node:
+        node = CacheNode(inner, self._by_position, context)
+        return ShuffleNode(node, context.key(self, self.seed)) if self.shuffle else node
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         if not self.shuffle:
-            return CacheStream(self.ds, self._passes, place, state)
-        key = derive_seed(place.key(self, self.seed), epoch)
+            return CacheStream(self.ds, self._passes, context, state)
+        key = derive_seed(context.key(self, self.seed), epoch)
 
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             return [datapoints[i] for i in shuffled_range(len(datapoints), key).tolist()]
 
         # The whole pass is one window.
-        inner = CacheStream(self.ds, self._passes, place, inner_state(state))
-        return WindowStream(inner, sys.maxsize, shuffled, state, place.tally)
+        inner = CacheStream(self.ds, self._passes, context, inner_state(state))
+        return WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
@@ -88,10 +90,12 @@ class CacheData(PlannedStage):
 class CacheNode(InnerNode):
     """Read another plan's epoch 0, each position once; add to what the flow keeps."""
 
-    def __init__(self, inner: Node, by_position: Kept[dict[int, Datapoint]], place: Place) -> None:
+    def __init__(
+        self, inner: Node, by_position: Kept[dict[int, Datapoint]], context: StageContext
+    ) -> None:
         super().__init__(inner)
         self._by_position = by_position
-        self._seed, self._branch = place.seed, place.branch
+        self._seed, self._branch = context.seed, context.branch
 
     def read(self, epoch: int, positions: Positions) -> Block:
         cache: dict[int, Datapoint] | None = self._last
@@ -116,19 +120,19 @@ class CacheStream(Stream):
     """Give the pass that is kept, or read one, and keep it if it was read from its beginning."""
 
     def __init__(
-        self, ds: DataFlow, passes: Kept[list[Datapoint]], place: Place, state: State
+        self, ds: DataFlow, passes: Kept[list[Datapoint]], context: StageContext, state: State
     ) -> None:
         self._passes = passes
-        self._place = place
+        self._context = context
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         saved = inner_state(state)
         from_start = saved is None or self._position == 0
         self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
-        found = passes.get(place.branch)
+        found = passes.get(context.branch)
         self._kept = [] if found is None else found[1]
-        if found is None or found[0] != place.seed:
-            self._inner = open_flow(ds, place.kept_in_order(), 0, saved)
+        if found is None or found[0] != context.seed:
+            self._inner = ds.open_in(context.kept_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
                     self._seen.append(_frozen(next(self._inner)))
@@ -145,7 +149,7 @@ class CacheStream(Stream):
                 datapoint = _frozen(next(self._inner))
             except StopIteration:
                 if self._seen is not None:
-                    self._passes[self._place.branch] = self._place.seed, self._seen
+                    self._passes[self._context.branch] = self._context.seed, self._seen
                 raise
             if self._seen is not None:
                 self._seen.append(datapoint)

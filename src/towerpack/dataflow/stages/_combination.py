@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -24,17 +25,10 @@ from towerpack.dataflow._datapoints import (
     read_groups,
     to_rows,
 )
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Stage,
-    compile_flow,
-    length_of,
-    open_flow,
-    require_flows,
-)
+from towerpack.dataflow._flow import DataFlow, length_of, require_flows
+from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream, inner_state
 
 log = get_logger(__name__)
@@ -46,8 +40,6 @@ _BLOCK = 256  # positions that are located at once
 
 
 class Combination(KeepsArguments, Stage):
-    """Base of stages that read several flows, one or more."""
-
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
         args, kwargs = self.__dict__["_arguments"]
@@ -63,36 +55,31 @@ class Combination(KeepsArguments, Stage):
         return tuple(self.flows)
 
     @abstractmethod
-    def combine(self, nodes: list[Node], place: Place) -> Node:
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
         """The plan, made of those of the flows."""
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         inputs = enumerate(self.flows)
-        nodes = [compile_flow(flow, self._place_of(index, place)) for index, flow in inputs]
+        nodes = [flow.compile_in(self._context_of(index, context)) for index, flow in inputs]
         planned = [node for node in nodes if node is not None]
-        return self.combine(planned, place) if len(planned) == len(nodes) else None
+        return self.combine(planned, context) if len(planned) == len(nodes) else None
 
-    def open_input(self, index: int, place: Place, epoch: int, state: State) -> Stream:
-        """A pass over one of the flows."""
-        return open_flow(self.flows[index], self._place_of(index, place), epoch, state)
+    def open_input(self, index: int, context: StageContext, epoch: int, state: State) -> Stream:
+        return self.flows[index].open_in(self._context_of(index, context), epoch, state)
 
-    def open_inputs(self, place: Place, epoch: int, states: Any) -> list[Stream]:
-        """A pass over each of the flows, from their beginnings or from a list of states."""
+    def open_inputs(self, context: StageContext, epoch: int, states: Any) -> list[Stream]:
         begun = enumerate(states or [None] * len(self.flows))
-        return [self.open_input(index, place, epoch, state) for index, state in begun]
+        return [self.open_input(index, context, epoch, state) for index, state in begun]
 
-    def _place_of(self, index: int, place: Place) -> Place:
-        return place if len(self.flows) == 1 else place.child(index)
+    def _context_of(self, index: int, context: StageContext) -> StageContext:
+        return context if len(self.flows) == 1 else context.child(index)
 
 
 class CombinedStream(Stream):
-    """Base of streams that read several others."""
-
     def __init__(self, streams: list[Stream]) -> None:
         self.streams = streams
 
     def inner_states(self) -> list[State]:
-        """Their states."""
         return [stream.state() for stream in self.streams]
 
     def close(self) -> None:
@@ -137,7 +124,7 @@ class ConcatData(Combination):
         lengths: list[Any] = [length_of(flow) for flow in self.flows]
         return None if None in lengths else sum(lengths)
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
         sizes = [math.inf if node.size is None else node.size for node in nodes]
         if math.inf in sizes:  # what follows an infinite flow is never reached
             nodes = nodes[: sizes.index(math.inf) + 1]
@@ -152,16 +139,16 @@ class ConcatData(Combination):
         node.forwarded = nodes
         return node
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return ConcatStream(self, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return ConcatStream(self, context, epoch, state)
 
 
 class ConcatStream(InnerStream):
     """Open one flow after another; stay at the end of one until asked for more."""
 
-    def __init__(self, flow: ConcatData, place: Place, epoch: int, state: State) -> None:
+    def __init__(self, flow: ConcatData, context: StageContext, epoch: int, state: State) -> None:
         self._flow = flow
-        self._pass = place, epoch
+        self._pass = context, epoch
         self._index: int = 0 if state is None else state["index"]
         self._inner = flow.open_input(self._index, *self._pass, inner_state(state))
 
@@ -208,16 +195,15 @@ class JoinData(Combination):
         lengths: list[Any] = [length_of(flow) for flow in self.flows]
         return None if None in lengths else min(lengths)
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
         return JoinNode(nodes)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inputs = self.open_inputs(replace(place, kept=True), epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        inputs = self.open_inputs(replace(context, kept=True), epoch, state)
         return JoinStream(inputs, strict=self.strict)
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:
-    """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
     if all(isinstance(part, dict) for part in parts):
         return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
@@ -231,8 +217,6 @@ def join(parts: Sequence[Datapoint]) -> Datapoint:
 
 
 class JoinNode(Node):
-    """Read the same positions of several plans."""
-
     def __init__(self, nodes: list[Node]) -> None:
         self.inputs = nodes
         self.size = min((node.size for node in nodes if node.size is not None), default=None)

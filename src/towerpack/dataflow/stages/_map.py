@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, MapError
+from towerpack.dataflow._batch_rows import RowMaker, without_rows
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -21,15 +22,15 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
-from towerpack.dataflow._memory import RowMaker, without_rows
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, inner_state
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
-from towerpack.dataflow.stages._mapping import FunctionStage, Limit, Mapper, MapStream, OnError
+from towerpack.dataflow.stages._map_function import FunctionStage, Limit, Mapper, MapStream, OnError
 
 _STREAM_BLOCK = 32
 
@@ -79,27 +80,27 @@ class MapData(FunctionStage):
     def identity(self) -> str:
         return "skip" if self.on_error == "skip" else ""
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place) if self.on_error == "raise" else None
-        return None if inner is None else self.node(inner, self.mapper(place))
+    def compile(self, context: StageContext) -> Node | None:
+        inner = self.ds.compile_in(context) if self.on_error == "raise" else None
+        return None if inner is None else self.node(inner, self.mapper(context))
 
     def node(self, inner: Node, mapper: Mapper) -> Node:
         """The plan, made of that of `ds`."""
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        below = place.kept_in_order() if self.batched else place
-        inner = open_flow(self.ds, below, epoch, inner_state(state))
-        mapper = self.mapper(place)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        below = context.kept_in_order() if self.batched else context
+        inner = self.ds.open_in(below, epoch, inner_state(state))
+        mapper = self.mapper(context)
         if not self.batched:
-            return MapStream(inner, mapper, epoch, state, self.policy, place.tally)
+            return MapStream(inner, mapper, epoch, state, self.policy, context.tally)
         map_block = BlockMapper(mapper)
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             first = window * _STREAM_BLOCK
             return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
 
-        return WindowStream(inner, _STREAM_BLOCK, mapped, state, place.tally)
+        return WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":
@@ -141,8 +142,6 @@ class MapDataComponent(MapData):
 
 
 class OnComponent:
-    """A function of one component, as a function of datapoints."""
-
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
         self._f = getattr(f, "make_in_row", f)  # the same in a row of the batch: `empty_row`
         self._index = index
@@ -196,8 +195,6 @@ def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
 
 
 class MapNode(RowMaker, InnerNode):
-    """Map datapoints of another plan one by one."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self.chunk = 1
@@ -214,8 +211,6 @@ class MapNode(RowMaker, InnerNode):
 
 
 class BatchedMapNode(InnerNode):
-    """Map blocks of another plan."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self._map = BlockMapper(mapper, inner.size)
@@ -225,8 +220,6 @@ class BatchedMapNode(InnerNode):
 
 
 class SelectNode(InnerNode):
-    """Select from another plan."""
-
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self._mapper = mapper

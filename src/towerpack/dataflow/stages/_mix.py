@@ -15,9 +15,11 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipeline_of, require_flows
+from towerpack.dataflow._flow import DataFlow, length_of, require_flows
+from towerpack.dataflow._permutation import permute
+from towerpack.dataflow._pipeline_names import Length, pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._randomness import permute
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
 from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData
@@ -115,7 +117,6 @@ class EvenMix:
         self._starts = [start for start, _, _ in self._phases]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
-        """For each position the flow, and the position in it."""
         flows, local = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in cast("list[int]", np.unique(which).tolist()):
@@ -172,12 +173,12 @@ class MixData(Combination):
     def identity(self) -> str:
         return f"{':'.join(map(str, self.weights))}, {self.stop}"
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
         mix = self._mix([node.size for node in nodes])
         return LocatedNode(nodes, mix.size, mix.locate)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return MixStream(self, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return MixStream(self, context, epoch, state)
 
     def _mix(self, sizes: Sequence[int | None]) -> EvenMix:
         return EvenMix(sizes, self.weights, stop_first=self.stop != "all")
@@ -200,10 +201,8 @@ class RandomChooseData(MixData):
 
 
 class MixStream(CombinedStream):
-    """Take turns between streams, in chosen shares."""
-
-    def __init__(self, flow: MixData, place: Place, epoch: int, state: State) -> None:
-        super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
+    def __init__(self, flow: MixData, context: StageContext, epoch: int, state: State) -> None:
+        super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._stop_first = flow.stop != "all"
         self._weights = list(flow.weights)  # 0 for those that have ended
         self._gone: list[int] = [] if state is None else list(state["gone"])
@@ -232,7 +231,6 @@ class MixStream(CombinedStream):
         return {"gone": self._gone, "turn": self._turn, "inner": self.inner_states()}
 
     def _turns(self) -> list[int]:
-        """The order of turns, which repeats itself; empty when all have ended."""
         left = any(self._weights)
         return even_turns(tuple(self._weights)).whose.tolist() if left else []
 
@@ -267,12 +265,12 @@ class RandomMixData(Combination):
     def identity(self) -> str:
         return ", ".join(str(len(flow)) for flow in self.flows)
 
-    def combine(self, nodes: list[Node], place: Place) -> Node:
-        mix = RandomMix(list(map(len, self.flows)), place.key(self))
+    def combine(self, nodes: list[Node], context: StageContext) -> Node:
+        mix = RandomMix(list(map(len, self.flows)), context.key(self))
         return LocatedNode(nodes, mix.size, mix.locate)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return RandomMixStream(self, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return RandomMixStream(self, context, epoch, state)
 
 
 class RandomMix:
@@ -285,7 +283,6 @@ class RandomMix:
         self._last: tuple[int, Array, Array] | None = None
 
     def order(self, epoch: int) -> tuple[Array, Array]:
-        """For each position of a pass the flow, and the position in it."""
         last = self._last
         if last is None or last[0] != epoch:
             where = np.arange(self.size, dtype=np.int64)
@@ -299,7 +296,6 @@ class RandomMix:
         return last[1:]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
-        """For each of some positions the flow, and the position in it."""
         flows, local = self.order(epoch)
         return flows[positions], local[positions]
 
@@ -308,12 +304,12 @@ class RandomMix:
 
 
 class RandomMixStream(CombinedStream):
-    """Take turns between streams of known lengths, in a random order."""
-
-    def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
-        super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
+    def __init__(
+        self, flow: RandomMixData, context: StageContext, epoch: int, state: State
+    ) -> None:
+        super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._flows = flow.flows
-        mix = RandomMix(list(map(len, flow.flows)), place.key(flow))
+        mix = RandomMix(list(map(len, flow.flows)), context.key(flow))
         self._whose, _ = mix.order(epoch)
         self._position = check_count(None if state is None else state["position"], mix.size)
 

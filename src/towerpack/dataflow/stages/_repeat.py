@@ -23,8 +23,10 @@ from towerpack.dataflow._datapoints import (
     read_groups,
     take,
 )
-from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
+from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._pipeline_names import Length, pipeline_of
 from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
@@ -62,14 +64,14 @@ class RepeatedData(PlannedStage):
     def identity(self) -> str:
         return "" if self.n == -1 else str(self.n)
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         if self.n == -1 and inner.size == 0:
             raise empty_error(self.ds)
         size = None if inner.size is None or self.n == -1 else self.resized(inner.size)
         return PassesNode(inner, size, self._begin)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return PassesStream(self.ds, place, self._begin(epoch), self.n, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return PassesStream(self.ds, context, self._begin(epoch), self.n, state)
 
 
 class FixedSizeData(PlannedStage):
@@ -91,7 +93,7 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # What is left of the last pass of each seed and place: the next need not read up to there.
+        # Unread rest of the last pass of each seed and branch: the next pass continues there.
         self._waiting: dict[tuple[int, str, bool], Waiting] = {}
 
     def length(self) -> Length:
@@ -100,13 +102,13 @@ class FixedSizeData(PlannedStage):
     def identity(self) -> str:
         return str(self.size) if self.keep_state else f"{self.size}, afresh"
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         if inner.size == 0:
             raise empty_error(self.ds)
         return PassesNode(inner, self.size, self.begin)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return FixedStream(self, self._waiting, place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return FixedStream(self, self._waiting, context, epoch, state)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_waiting": {}}
@@ -174,10 +176,16 @@ class PassesStream(InnerStream):
     """Open `n` passes (-1: for ever) in turn; stay at an end until asked for more."""
 
     def __init__(
-        self, ds: DataFlow, place: Place, begin: Beginning, n: int, state: State, turn: int = 0
+        self,
+        ds: DataFlow,
+        context: StageContext,
+        begin: Beginning,
+        n: int,
+        state: State,
+        turn: int = 0,
     ) -> None:
         self._ds = ds
-        self._place = place
+        self._context = context
         self._begin = begin
         self._n = n
         self._turn, self._empty = (turn, True) if state is None else (state["turn"], state["empty"])
@@ -211,7 +219,7 @@ class PassesStream(InnerStream):
 
     def _open(self, state: State) -> Stream:
         epoch = self._begin.first + self._turn * self._begin.step
-        return open_flow(self._ds, self._place, epoch, state)
+        return self._ds.open_in(self._context, epoch, state)
 
 
 class Waiting(NamedTuple):
@@ -223,25 +231,27 @@ class Waiting(NamedTuple):
 
 
 class FixedStream(Stream):
-    """Take a fixed number of datapoints from passes that can only be read in order."""
-
     def __init__(
         self,
         flow: FixedSizeData,
         waiting: dict[tuple[int, str, bool], Waiting],
-        place: Place,
+        context: StageContext,
         epoch: int,
         state: State,
     ) -> None:
         self._flow = flow
         self._waiting = waiting
-        self._place = place
+        self._context = context
         self._epoch = epoch
         self._end: State = None
         # The stream may go over to the next pass, whose tally is another one.
-        self._total = place.tally or Tally()
+        self._total = context.tally or Tally()
         self._counted = self._done = self._skip = 0
-        left = waiting.pop((place.seed, place.branch, place.kept), None) if state is None else None
+        left = (
+            waiting.pop((context.seed, context.branch, context.kept), None)
+            if state is None
+            else None
+        )
         if left is not None and left.epoch == epoch:
             _, self._passes, self._tally = left
             self._counted = self._tally.skipped
@@ -254,7 +264,7 @@ class FixedStream(Stream):
             turn, self._skip = divmod(begin.skip, length)
         if state is not None:
             self._done, self._skip = state["done"], state["skip"]
-        inside = replace(place, tally=self._tally)
+        inside = replace(context, tally=self._tally)
         self._passes = PassesStream(flow.ds, inside, begin, -1, inner_state(state), turn)
         self._count()
 
@@ -275,8 +285,8 @@ class FixedStream(Stream):
         self._end = self.state()
         if self._flow.keep_state:
             left = Waiting(self._epoch + 1, self._passes, self._tally)
-            place = self._place
-            self._waiting[place.seed, place.branch, place.kept] = left
+            context = self._context
+            self._waiting[context.seed, context.branch, context.kept] = left
         else:
             self._passes.close()
         raise StopIteration
@@ -296,7 +306,6 @@ class FixedStream(Stream):
 
 
 def empty_error(ds: DataFlow) -> DataFlowError:
-    """The error for a flow that would be repeated for ever without giving anything."""
     return DataFlowError(
         "A pass that is to be repeated for ever has no datapoints.",
         got=f"nothing from {pipeline_of(ds)}",
@@ -305,7 +314,6 @@ def empty_error(ds: DataFlow) -> DataFlowError:
 
 
 def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
-    """Warn if that many datapoints are fewer than a flow's length says; gives whether they are."""
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
@@ -338,16 +346,14 @@ class RepeatedDataPoint(WindowStage):
     def identity(self) -> str:
         return str(self.n)
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         return RepeatPointNode(inner, self.n)
 
-    def transform(self, place: Place, epoch: int) -> Transform:
+    def transform(self, context: StageContext, epoch: int) -> Transform:
         return lambda window, datapoints: [*map(duplicate, datapoints * (self.n - 1)), *datapoints]
 
 
 class RepeatPointNode(InnerNode):
-    """Read position p as position p // n of another plan."""
-
     def __init__(self, inner: Node, n: int) -> None:
         super().__init__(inner)
         self.n = n

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow._flow import DataFlow, Place, Wrapper
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._base import Transform, WindowStage
 from towerpack.dataflow.stages._batch import BatchData
@@ -63,11 +65,11 @@ class ShardData(WindowStage):
         # Without the index: one host writes the checkpoint that all continue from.
         return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         size = None if inner.size is None else self.resized(inner.size)
         return ShardNode(inner, self.num_shards, self.index, size)
 
-    def transform(self, place: Place, epoch: int) -> Transform:
+    def transform(self, context: StageContext, epoch: int) -> Transform:
         def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             if len(datapoints) < self.num_shards and self.tail == "drop":
                 return []
@@ -79,8 +81,6 @@ class ShardData(WindowStage):
 
 
 class ShardNode(InnerNode):
-    """Read every `num_shards`-th position of another plan."""
-
     def __init__(self, inner: Node, num_shards: int, index: int, size: int | None) -> None:
         super().__init__(inner)
         self.size = size
@@ -138,15 +138,14 @@ class ShardRows(Wrapper):
     def arguments(self) -> str:
         return f"{self.index} of {self.num_shards}"
 
-    def compile(self, place: Place) -> Node | None:
-        return self._part.compile(place)
+    def compile(self, context: StageContext) -> Node | None:
+        return self._part.compile(context)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return self._part.open(place, epoch, state)
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        return self._part.open(context, epoch, state)
 
 
 def _checked_shard(num_shards: int, index: int) -> tuple[int, int]:
-    """The number of parts and which one it is. Refuse a part that there is not."""
     num_shards = integer_of(num_shards, "num_shards", 1)
     index = integer_of(index, "index", 0)
     if index >= num_shards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -12,9 +13,10 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
-from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, require_plan
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
+from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._randomness import permute
+from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
 
@@ -44,16 +46,16 @@ class ShuffleData(PlannedStage):
         super().__init__(ds)
         self.seed = check_seed(seed)
         self.random = seed is None
-        if infinite(length_of(ds)):
+        if length_of(ds) == math.inf:
             raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
-        require_plan(ds, Place(0, serial=True), "ShuffleData needs random access")
+        require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
-    def compile(self, place: Place) -> Node | None:
+    def compile(self, context: StageContext) -> Node | None:
         # Nobody can read ahead of a shuffle: workers further down would only start in vain.
-        return super().compile(replace(place, serial=True))
+        return super().compile(replace(context, serial=True))
 
-    def node(self, inner: Node, place: Place) -> Node:
-        return ShuffleNode(inner, place.key(self, self.seed))
+    def node(self, inner: Node, context: StageContext) -> Node:
+        return ShuffleNode(inner, context.key(self, self.seed))
 
 
 class LocallyShuffleData(WindowStage):
@@ -99,13 +101,13 @@ class LocallyShuffleData(WindowStage):
         reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
         return f"{self.buffer_size}{reuse}"
 
-    def node(self, inner: Node, place: Place) -> Node:
+    def node(self, inner: Node, context: StageContext) -> Node:
         repeated = inner if self.num_reuse == 1 else RepeatPointNode(inner, self.num_reuse)
         size = self.window_size * self.num_reuse
-        return WindowShuffleNode(repeated, size, place.key(self, self.seed))
+        return WindowShuffleNode(repeated, size, context.key(self, self.seed))
 
-    def transform(self, place: Place, epoch: int) -> Transform:
-        key, n = derive_seed(place.key(self, self.seed), epoch), self.num_reuse
+    def transform(self, context: StageContext, epoch: int) -> Transform:
+        key, n = derive_seed(context.key(self, self.seed), epoch), self.num_reuse
 
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             order = shuffled_range(len(datapoints) * n, derive_seed(key, window)).tolist()
@@ -137,7 +139,6 @@ class PermutedNode(InnerNode):
         return self.inner.get(epoch, int(self._order(epoch, block)[position - block * self.block]))
 
     def sources(self, epoch: int, positions: Positions) -> Array:
-        """The positions in `inner` of positions."""
         if isinstance(positions, range):
             block = positions.start // self.block
             first = block * self.block
@@ -148,7 +149,6 @@ class PermutedNode(InnerNode):
         return self.scattered(epoch, as_array(positions))
 
     def scattered(self, epoch: int, positions: Array) -> Array:
-        """The positions in `inner` of positions in several blocks."""
         found = np.empty_like(positions)
         blocks = positions // self.block
         for block in np.unique(blocks).tolist():
@@ -182,8 +182,6 @@ class ShuffleNode(PermutedNode):
 
 
 class WindowShuffleNode(PermutedNode):
-    """Read another plan in an order that is permuted within windows."""
-
     def __init__(self, inner: Node, window_size: int, key: int) -> None:
         super().__init__(inner, key, window_size)
 
@@ -193,5 +191,4 @@ class WindowShuffleNode(PermutedNode):
 
 
 def shuffled_range(size: int, key: int) -> Array:
-    """The numbers below `size` in a random order."""
     return permute(np.arange(size, dtype=np.int64), size, key)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData, ShuffleData, _opening
+from towerpack.dataflow import BatchData, ShuffleData, _user_files
 from towerpack.dataflow.formats import NumpyData
 
 X = np.arange(60, dtype=np.float32).reshape(10, 3, 2)
@@ -103,7 +103,7 @@ def test_headers_that_lie(tmp_path: Path, kind: int | None) -> None:
 
 
 def test_zip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_opening, "_ALWAYS_ALLOWED", 1 << 20)
+    monkeypatch.setattr(_user_files, "_ALWAYS_ALLOWED", 1 << 20)
     header = npy("{'descr': '|u1', 'fortran_order': False, 'shape': (5000000,)}")
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("x.npy", header + bytes(5_000_000))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import DataFromList, ShuffleData, _opening
+from towerpack.dataflow import DataFromList, ShuffleData, _user_files
 from towerpack.dataflow.formats import TarData, TarSerializer, TarWriter
 
 
@@ -224,7 +224,7 @@ def test_compressed_archives_cut_off(tmp_path: Path, mode: str) -> None:
 
 
 def test_a_member_no_compression_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_opening, "_ALWAYS_ALLOWED", 1 << 20)
+    monkeypatch.setattr(_user_files, "_ALWAYS_ALLOWED", 1 << 20)
     path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(5_000_000)}, "w:bz2")
     with pytest.raises(FormatError, match=r"claims 5,000,000 bytes"):
         list(TarData(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picture_files import IMG, close, pillow, png_chunk, saved, smooth
+from picture_files import IMG, close, noise, pillow, png_chunk, saved, smooth
 from scaling import scaled
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg, image_header
+from towerpack.dataflow.images._headers import header_of
 
 cv2 = pytest.importorskip("cv2")
 simplejpeg = pytest.importorskip("simplejpeg")
@@ -146,6 +148,43 @@ def test_exif_block_wherever_it_is() -> None:
             assert np.array_equal(decode_image(data), np.rot90(IMG, -1))
     big = b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
     assert image_header(png_with(big)).orientation == 6
+
+
+def test_headers_of_files_behind_long_segments(tmp_path: Path) -> None:
+    """Only the metadata of a file is read, however long it is, and wherever it stands."""
+    jpeg = saved(orientation=6)
+    at = 4 + int.from_bytes(jpeg[4:6], "big")
+    profile = (b"\xff\xe2" + (65_000).to_bytes(2, "big") + bytes(64_998)) * 5
+    long_text = png_chunk(b"tEXt", b"a\0" + bytes(300_000))
+    at_end = png_with(exif(6), b"IEND")
+    files = [
+        jpeg,
+        jpeg[:2] + profile + jpeg[2:],  # also before the EXIF block
+        jpeg[:at] + profile + jpeg[at:],
+        png_with(exif(6)),
+        at_end,
+        at_end[:33] + long_text + at_end[33:],
+        noisy_png := saved(noise(400, 400), kind="PNG"),
+        noisy_png[:-12] + png_chunk(b"eXIf", exif(6)) + noisy_png[-12:],
+        saved(noise(400, 400), kind="WEBP", quality=100, orientation=6),
+        saved(noise(400, 400), kind="TIFF", orientation=6),
+        FORMATS["GIF"],
+    ]
+    for data in files:
+        (tmp_path / "picture").write_bytes(data)
+        assert header_of(tmp_path / "picture") == image_header(data)
+    assert [image_header(data).orientation for data in files] == [6] * 6 + [1, 6, 6, 6, 1]
+    for damaged in (
+        b"",
+        b"BM",
+        jpeg[:at],
+        (jpeg[:at] + profile)[:-9],
+        b"\x89PNG\r\n\x1a\n",
+        at_end[:20],
+    ):
+        (tmp_path / "picture").write_bytes(damaged)
+        with pytest.raises(FormatError, match="picture"):
+            header_of(tmp_path / "picture")
 
 
 def test_damaged_exif_is_upright() -> None:

@@ -22,7 +22,7 @@ from towerpack.dataflow import (
     empty_row,
     imgaug,
 )
-from towerpack.dataflow._memory import RowLender
+from towerpack.dataflow._batch_rows import RowLender
 from towerpack.dataflow.images import DecodeRandomCrop, encode_jpeg
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (24, 20, 24, 3), np.uint8)

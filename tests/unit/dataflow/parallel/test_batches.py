@@ -27,7 +27,7 @@ from towerpack.dataflow import (
     ShuffleData,
     empty_row,
 )
-from towerpack.dataflow.parallel import _run
+from towerpack.dataflow.parallel import _engine
 from towerpack.dataflow.parallel._pool import QUEUED, Pool
 from towerpack.dataflow.testing import same_datapoints
 
@@ -135,7 +135,7 @@ def test_slots_come_back_from_passes_that_are_broken_off(backend: Any, pools: se
     list(flow.iterate(seed=0, epoch=0))
     (pool,) = pools
     # Those that wait for the next pass, of units that workers are still at, and that were lent.
-    most = pool.options.workers * (1 + QUEUED) + _run._SPARE_SLOTS + 5
+    most = pool.options.workers * (1 + QUEUED) + _engine._SPARE_SLOTS + 5
     for epoch in range(30):
         iterator = flow.iterate(seed=0, epoch=epoch)
         found = list(itertools.islice(iterator, 1 + epoch % 5))

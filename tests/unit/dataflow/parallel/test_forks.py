@@ -75,7 +75,7 @@ assert sorted(os.listdir(marks)) == ["0", "1000", "40"]
 
 def test_a_reader_does_not_wait_for_itself_nor_for_ever_for_another() -> None:
     said = run("""
-from towerpack.dataflow.parallel import _launch
+from towerpack.dataflow.parallel import _start_process
 def refused(flow):
     try:
         list(flow)
@@ -83,14 +83,14 @@ def refused(flow):
         print(error)
 def inner():
     yield from PrefetchData(DataFromList([(1,), (2,)]), num_proc=1, start="fork")
-_launch._REST_S = 1000
+_start_process._REST_S = 1000
 refused(PrefetchData(MapData(DataFromGenerator(inner), lambda dp: dp), num_proc=1))
 inside = threading.Event()
 def hangs():
     yield (0,)
     inside.set()
     threading.Event().wait()
-_launch._REST_S = 0.2
+_start_process._REST_S = 0.2
 first = PrefetchData(
     MapData(DataFromGenerator(hangs), lambda dp: dp), num_proc=1, start="fork"
 ).iterate(seed=0)

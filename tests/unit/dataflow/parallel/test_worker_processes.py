@@ -43,7 +43,7 @@ def own_workers() -> set[int]:
 
 def test_results_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was stacked in a slot before there was no room in it is not lost."""
-    monkeypatch.setattr("towerpack.dataflow.parallel._memory._SMALLEST", 1 << 13)
+    monkeypatch.setattr("towerpack.dataflow.parallel._slots._SMALLEST", 1 << 13)
 
     def odd(dp: Any) -> Any:
         return (np.full(10 ** (dp[0] % 6), dp[0]), "x" * 10 ** (dp[0] % 5))
@@ -162,7 +162,7 @@ def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     def fails(fds: Any) -> Any:
         raise OSError("cannot start")
 
-    monkeypatch.setattr("towerpack.dataflow.parallel._process.start_fresh", fails)
+    monkeypatch.setattr("towerpack.dataflow.parallel._process_pool.start_fresh", fails)
     flow = PrefetchData(numbers(6), num_proc=2, backend="process")
     with pytest.raises(OSError, match="cannot start"):
         list(flow)
@@ -220,7 +220,7 @@ def test_stalls_are_reported(
     backend: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("towerpack"), "propagate", True)
-    monkeypatch.setattr("towerpack.dataflow.parallel._run._POLL_S", 0.05)
+    monkeypatch.setattr("towerpack.dataflow.parallel._engine._POLL_S", 0.05)
 
     def hangs(dp: Any) -> Any:
         time.sleep(0.8 if dp[0] == 3 else 0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import multiprocessing
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -276,6 +278,61 @@ def test_damaged_and_foreign_messages_are_dropped(
             assert "producer 'y' raised ? at datapoint 0: " in str(error)
     context.destroy(linger=0)
     assert came < 60 and "This is no message of remote data" in caplog.text
+
+
+def _greeting(kind: bytes) -> bytes:
+    """What a peer of ZMTP 3.0 without keys says before its first message."""
+    ready = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+    mechanism = b"NULL".ljust(20, b"\0") + bytes(32)
+    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism + b"\x04" + bytes([len(ready)]) + ready
+
+
+def test_frames_that_are_announced_too_large_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No byte of such a frame is awaited or kept, and others go on."""
+    monkeypatch.setattr(_protocol, "_HEARTBEAT_MS", 60_000)  # which would end it, too
+    address = tcp()
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    ds = RemoteDataZMQ(address, max_nbytes=1 << 20, timeout_s=30, producers=["a"])
+    with ThreadPoolExecutor(1) as pool:
+        came = pool.submit(list, ds.iterate())
+        for size in (1 << 21, 1 << 40, (1 << 63) - 1):
+            deadline = time.monotonic() + 20
+            while True:  # until the other thread listens
+                try:
+                    peer = socket.create_connection((host, int(port)), timeout=20)
+                    break
+                except ConnectionRefusedError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            with peer:
+                peer.sendall(_greeting(b"DEALER") + b"\x02" + size.to_bytes(8, "big"))
+                with contextlib.suppress(ConnectionResetError):
+                    while peer.recv(1000):
+                        pass
+        send(numbers(3), address)
+        assert came.result(30) == [(0,), (1,), (2,)]
+
+
+def test_many_frames_and_many_strangers_are_a_few_lines(
+    ipc: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = zmq.Context()
+    push = context.socket(zmq.DEALER)
+    push.sndhwm = 0  # nobody listens yet
+    push.connect(ipc)
+    push.send_multipart([header(Kind.DATA, b"r" * 8, 0, b"a")] + [b"x"] * 50_000)
+    for number in range(1000):
+        push.send_multipart([header(Kind.DATA, b"s" * 8, 0, b"%d" % number), pack_list([])])
+    push.send_multipart([header(Kind.DATA, b"t" * 8, 0, b"a"), *pack_frames([(7,)])])
+    push.send_multipart([header(Kind.END, b"t" * 8, 1, b"a")])
+    ds = RemoteDataZMQ(ipc, hwm=2000, timeout_s=30, producers=["a"])
+    assert list(ds) == [(7,)]
+    context.destroy(linger=0)
+    assert sum(ds.dropped.values()) == 1001
+    assert len(ds.dropped) <= 101
+    assert len(caplog.records) <= 102
 
 
 def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:

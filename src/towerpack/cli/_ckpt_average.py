@@ -1,0 +1,55 @@
+"""`towerpack ckpt average`: average the weights of checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from towerpack._core.errors import CheckpointMismatchError, ConfigError
+from towerpack.cli._console import console
+from towerpack.cli._options import OUTPUT, SOURCE_HELP
+from towerpack.cli._weights import is_float, read_weights, write_weights
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def average(
+    sources: Annotated[list[str], typer.Argument(help=f"{SOURCE_HELP} At least two.")],
+    output: OUTPUT,
+) -> None:
+    """Average the weights of checkpoints (Vaswani et al. 2017, section 6.1).
+
+    Integers are those of the last source. Moving averages of batch normalization are averaged, too,
+    which fits the averaged weights roughly: evaluate the result.
+    """
+    import numpy as np
+
+    if len(sources) < 2:
+        raise ConfigError(
+            "One source has no average.",
+            fix="name several, such as run/checkpoints/step-0000[789]*",
+        )
+    sums: dict[str, np.ndarray] = {}
+    weights: dict[str, np.ndarray] = {}
+    for source in sources:
+        weights = {name: np.asarray(value) for name, value in read_weights(source).items()}
+        shapes, expected = ({n: v.shape for n, v in some.items()} for some in (weights, sums))
+        if sums and shapes != expected:
+            unlike = sorted(n for n in {**shapes, **expected} if shapes.get(n) != expected.get(n))
+            raise CheckpointMismatchError(
+                f"{source} does not have the tensors of {sources[0]}.", got=", ".join(unlike[:20])
+            )
+        for name, value in weights.items():
+            if is_float(value):
+                sums[name] = sums.get(name, 0) + value.astype(np.float64)
+            else:
+                sums[name] = value
+    averaged = {
+        name: (sums[name] / len(sources)).astype(value.dtype) if is_float(value) else value
+        for name, value in weights.items()
+    }
+    write_weights(output, averaged)
+    console().print(f"The average of {len(sources)} is in {escape(str(output))}.")

@@ -1,0 +1,62 @@
+"""`towerpack ckpt ls`: list checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from towerpack._core.extras import explain_missing
+from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
+from towerpack.cli._console import console
+from towerpack.cli._options import JSON_LINES
+
+if TYPE_CHECKING:
+    from towerpack.checkpoint import CheckpointRow
+
+
+def ls(
+    run: Annotated[Path, typer.Argument(help="A run directory, or its checkpoints directory.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every file and compare its checksum.")
+    ] = False,
+    as_json: JSON_LINES = False,
+) -> None:
+    """List a run's checkpoints, and say which are damaged.
+
+    Without --check, names, sizes and structure are compared, which finds all but flipped bits.
+    With --check, a damaged checkpoint gives exit code 1.
+    """
+    with explain_missing("towerpack ckpt"):
+        from towerpack.checkpoint import list_checkpoints
+    rows = list_checkpoints(run, checksums=check)
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(checkpoint_as_json(row)))
+    elif rows:
+        out = console()
+        out.print(checkpoint_table(rows, check))
+        out.print(_footer(rows, check))
+    else:
+        console().print(f"No checkpoints in {escape(str(run))} yet.")
+    if check and not all(row.valid for row in rows):
+        raise typer.Exit(1)
+
+
+def _footer(rows: list[CheckpointRow], checked: bool) -> Text:
+    valid = [row for row in rows if row.valid]
+    text = Text(style="dim")
+    if valid:
+        newest = ([row for row in valid if row.tag is None] or valid)[-1]
+        text.append(f"A resume would go on from step {newest.step:,}.")
+    else:
+        text.append("There is nothing that could be loaded.", "red")
+    if len(valid) < len(rows):
+        text.append(f" {len(rows) - len(valid)} damaged.", "red")
+    if not checked:
+        text.append(" Contents were not read; --check does.")
+    return text

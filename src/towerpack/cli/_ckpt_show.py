@@ -1,0 +1,107 @@
+"""`towerpack ckpt show`: look into a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import explain_missing
+from towerpack.cli._ckpt_table import brief, info_text, time_text
+from towerpack.cli._console import console, pairs, table
+from towerpack.cli._machine import size_text
+from towerpack.cli._options import TAG
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from towerpack.checkpoint import Checkpoint
+
+
+def show(
+    path: Annotated[Path, typer.Argument(help="A checkpoint, or a run for its newest valid one.")],
+    tag: TAG = None,
+    match: Annotated[
+        str, typer.Option(help="Show only tensors whose name matches this expression.")
+    ] = "",
+) -> None:
+    """Show what a checkpoint holds: every tensor with its statistics, and the state.
+
+    All checksums are compared first.
+    """
+    with explain_missing("towerpack ckpt"):
+        from towerpack.checkpoint import load_checkpoint
+    try:
+        pattern = re.compile(match)
+    except re.error as error:
+        raise ConfigError(
+            f"--match {match!r} is not a regular expression: {error}.",
+            fix="escape what is meant literally with a backslash",
+        ) from error
+    checkpoint = load_checkpoint(path, tag=tag)
+    out = console()
+    out.print(_summary(checkpoint))
+    for group in checkpoint.tensors:
+        out.print(_tensor_table(checkpoint, group, pattern))
+    states = table("name", "type", "value", title="state")
+    state = checkpoint.state
+    items = cast("dict[Any, Any]", state if isinstance(state, dict) else {"": state})
+    for name, value in items.items():
+        states.add_row(escape(str(name)), type(value).__name__, escape(brief(value, 100)))
+    out.print(states)
+
+
+def _summary(checkpoint: Checkpoint) -> Table:
+    manifest = checkpoint.manifest
+    rows = {
+        "checkpoint": Text(str(checkpoint.path), "bold"),
+        "step": f"{checkpoint.step:,}",
+        "kept as": escape(manifest.tag or ""),
+        "saved": time_text(manifest.saved_at),
+        "size": size_text(manifest.nbytes),
+        "noted": escape(info_text(manifest.info)),
+        "written by": escape(", ".join(f"{n} {v}" for n, v in manifest.versions.items())),
+    }
+    return pairs((name, text) for name, text in rows.items() if text)
+
+
+def _tensor_table(checkpoint: Checkpoint, group: str, pattern: re.Pattern[str]) -> Table:
+    import numpy as np
+
+    specs = checkpoint.tensors[group].specs
+    names = [name for name in specs if pattern.search(name)]
+    count = sum(int(np.prod(specs[name][0], dtype=np.int64)) for name in names)
+    title = f"{group}: {len(names)} tensors, {count:,} numbers"
+    title += f" (of {len(specs)} tensors)" if len(names) < len(specs) else ""
+    statistics = (">size", ">mean", ">std", ">min", ">max", ">nan", ">inf")
+    made = table("name", "shape", "dtype", *statistics, title=title)
+    for name in names:
+        array = checkpoint.tensors[group][name]
+        shape = " × ".join(str(size) for size in array.shape) or "scalar"
+        row = [escape(name), shape, array.dtype.name, size_text(array.nbytes), *_statistics(array)]
+        made.add_row(*row)
+    return made
+
+
+def _statistics(array: np.ndarray) -> list[str]:
+    """Return mean, standard deviation, minimum, maximum, nan count and inf count, as text."""
+    import numpy as np
+
+    if array.size == 0 or array.dtype.kind == "c":
+        return [""] * 6
+    values: np.ndarray = array.astype(np.float64)
+    nans, infs = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    finite = values[np.isfinite(values)]
+    numbers = [""] * 4
+    if finite.size:
+        # The square of a float64 near its limit overflows; inf says so well enough.
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = finite.mean(), finite.std(), finite.min(), finite.max()
+        numbers = [f"{float(value):.4g}" for value in found]
+    return [*numbers, *(f"[bold red]{n:,}" if n else "" for n in (nans, infs))]

@@ -1,0 +1,77 @@
+"""Checkpoints as rows of a table or as JSON."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from towerpack.cli._console import table
+from towerpack.cli._machine import size_text
+
+if TYPE_CHECKING:
+    from towerpack.checkpoint import CheckpointRow
+
+
+def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
+    """Create a table with a row for each checkpoint."""
+    made = table(">step", "kept as", ">size", "saved", "noted", "state")
+    for row in rows:
+        state = ("[green]valid" if checked else "[green]whole") if row.valid else "[red]damaged: "
+        made.add_row(
+            f"{row.step:,}",
+            escape(row.tag or ""),
+            size_text(row.nbytes),
+            time_text(row.saved_at),
+            escape(info_text(row.info)),
+            state + escape(row.problem or ""),
+        )
+    return made
+
+
+def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
+    """Describe a checkpoint without reading its tensors."""
+    names = ("step", "tag", "nbytes", "saved_at", "valid", "problem")
+    return {
+        **{name: getattr(row, name) for name in names},
+        "path": str(row.path),
+        "info": dict(row.info),
+    }
+
+
+def info_text(info: Mapping[str, Any]) -> str:
+    """Return what was stored with a checkpoint, on one line."""
+    # Of a BestSaver: {'best': [{'name': 'val/error', 'value': 0.18}]}, one of these under its tag.
+    best = info.get("best") or ([info] if {*info} == {"name", "value"} else [])
+    items = {item["name"]: item["value"] for item in best} if best else info
+    return ", ".join(f"{name} {brief(value)}" for name, value in items.items())
+
+
+def brief(value: Any, limit: int = 40) -> str:
+    """Return the beginning of a value's text."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def time_text(saved_at: float | None) -> str:
+    """Return a time and its age, in Rich's markup."""
+    if saved_at is None:
+        return ""
+    try:
+        moment = datetime.datetime.fromtimestamp(saved_at).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"{saved_at:g}"
+    return f"{moment:%Y-%m-%d %H:%M:%S} [dim]({_age(time.time() - saved_at)})"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now" if seconds >= 0 else "in the future"

@@ -1,0 +1,94 @@
+"""What a datapoint is made of, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MANY = 16
+_DEEP = 4
+_TEXT = 48
+
+
+@dataclass(frozen=True)
+class Component:
+    """One leaf of a datapoint.
+
+    Attributes:
+        name: Its keys, joined by dots.
+        type: A dtype, or a type of Python's.
+        shape: Of an array.
+        value: The range of numbers, or the value itself.
+        nbytes: Of the data.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...] | None
+    value: str
+    nbytes: int
+
+
+def components_of(datapoint: Any) -> list[Component]:
+    """The leaves of a datapoint, in order; long lists and deep nests are one leaf each."""
+    return list(_leaves(datapoint, ""))
+
+
+def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[Component]:
+    from towerpack.dataflow._datapoints import is_datapoint, keys_of, values_of
+    from towerpack.dataflow.stages._speed_test import bytes_of
+
+    if is_datapoint(value) and len(value) <= _MANY and depth < _DEEP:
+        for key, inner in zip(keys_of(value), values_of(value), strict=True):
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key), depth + 1)
+        return
+    kind, shape, text = _told(value)
+    # Elsewhere a string counts as its characters, which takes no time; here it is one of few.
+    nbytes = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else None
+    yield Component(name, kind, shape, text, bytes_of(value) if nbytes is None else nbytes)
+
+
+def _told(value: Any) -> tuple[str, tuple[int, ...] | None, str]:
+    import numpy as np
+
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(cast("Any", value))
+        return str(array.dtype), array.shape, _range(array)
+    if isinstance(value, (list, tuple, dict)):
+        return type(cast("object", value)).__name__, None, f"{len(cast('Any', value))} elements"
+    if isinstance(value, (str, bytes)):
+        return type(value).__name__, (len(value),), _quoted(value)
+    text = repr(value)
+    return type(value).__name__, None, text if len(text) <= _TEXT else text[:_TEXT] + "…"
+
+
+def _quoted(value: str | bytes) -> str:
+    """What a string begins with."""
+    shown = value[:_TEXT]
+    while len(repr(shown)) > _TEXT + 3:  # of bytes each may take four characters
+        shown = shown[:-1]
+    return f"{shown!r}{'…' if shown != value else ''}"
+
+
+def _range(array: np.ndarray[Any, Any]) -> str:
+    import numpy as np
+
+    if array.size == 0:
+        return "empty"
+    if array.dtype.kind not in "biuf":
+        return repr(array.flat[0].item() if array.dtype.kind in "SU" else array.flat[0])[:_TEXT]
+    nans = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+    if nans == array.size:
+        return "nan" if array.size == 1 else f"{nans:,} nan"
+    low, high = (_number(bound(array)) for bound in (np.nanmin, np.nanmax))
+    if low == high and not nans:
+        return low if array.size == 1 else f"all {low}"
+    return f"{low} … {high}, {nans:,} nan" if nans else f"{low} … {high}"
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.4g}" if value.dtype.kind == "f" else str(value)

@@ -1,0 +1,51 @@
+"""`towerpack data speed`: measure a pipeline."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from towerpack.cli._console import console, pairs
+from towerpack.cli._flow import open_flow
+from towerpack.cli._machine import size_text
+from towerpack.cli._options import JSON, TARGET
+
+
+def speed(
+    target: TARGET,
+    num: Annotated[int, typer.Option(min=1, help="Datapoints to read, at most.")] = 5000,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds to read, at most.")] = 10.0,
+    warmup: Annotated[int, typer.Option(min=0, help="Datapoints to read before.")] = 0,
+    as_json: JSON = False,
+) -> None:
+    """Measure how fast datapoints come; passes follow one another until there are enough."""
+    from towerpack.dataflow import TestDataSpeed
+
+    deadline = math.inf
+
+    def is_over(count: int) -> bool:
+        nonlocal deadline
+        if count == 1:
+            deadline = time.monotonic() + seconds
+        return time.monotonic() >= deadline
+
+    report = TestDataSpeed(open_flow(target), num, warmup).measure(is_over)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+        return
+    first = "" if warmup else ", which the rate includes; --warmup 1 leaves it out"
+    micros = 1e6 * report.seconds / report.datapoints
+    rows = [
+        ("pipeline", escape(report.pipeline)),
+        ("datapoints", f"{report.datapoints:,} in {report.seconds:.3g} s"),
+        ("first", f"after {report.first_s:.3g} s{first}"),
+        ("rate", f"{report.datapoints_per_second:,.1f} /s, {micros:,.1f} µs each"),
+        ("bytes", f"{size_text(report.bytes_per_second)}/s"),
+    ]
+    console().print(pairs(rows))

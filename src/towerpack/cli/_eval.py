@@ -1,0 +1,39 @@
+"""`towerpack eval`: evaluate a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from towerpack._core.errors import ConfigError
+from towerpack.cli._console import console
+from towerpack.cli._options import ALLOW_CODE, JSON, RUN, RUN_DIR, SETTINGS
+from towerpack.cli._recipe import open_run
+
+
+def eval_(
+    run: RUN,
+    settings: SETTINGS = None,
+    split: Annotated[str, typer.Option(help="val or test.")] = "test",
+    run_dir: RUN_DIR = None,
+    allow_code: ALLOW_CODE = False,
+    json_: JSON = False,
+) -> None:
+    """Evaluate the best checkpoint of a run: metrics, per class too, and pictures."""
+    if split not in ("val", "test"):
+        raise ConfigError(f"--split {split}.", expected="val or test")
+    runner, _ = open_run(run, settings, run_dir, allow_code)
+    done = runner.evaluate(split)
+    if json_:
+        about = {name: getattr(done, name) for name in ("step", "count", "trained_on")}
+        files = [str(file) for file in done.files]
+        print(json.dumps({"split": split, **about, **done.numbers, "files": files}))
+        return
+    out = console()
+    out.print(f"{split}: {done.count} datapoints, checkpoint of step {done.step}")
+    for name, value in done.numbers.items():
+        out.print(f"{name:<20} {value:.4f}")
+    for line in ("", *done.lines, "", *(str(file) for file in done.files)):
+        out.print(line, markup=False)

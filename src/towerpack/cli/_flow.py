@@ -1,0 +1,79 @@
+"""Data flows that commands name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.naming import did_you_mean
+from towerpack.cli._data_files import open_data
+from towerpack.cli._user_code import CODE_FORM, load_module, run_user_code
+
+if TYPE_CHECKING:
+    from towerpack.dataflow import DataFlow
+
+_EXPECTED = "a function without arguments that returns a DataFlow"
+
+
+def open_flow(target: str) -> DataFlow:
+    """Return the flow of data on disk, or of a function.
+
+    Raises:
+        ConfigError: The target names neither.
+    """
+    path = Path(os.path.expanduser(target))
+    if path.exists():
+        if path.suffix == ".py":
+            raise ConfigError(
+                f"{target} is a program.", fix=f"name the function in it: {target}:function"
+            )
+        return open_data(path)
+    if ":" in target:
+        return call_flow_function(target)
+    raise ConfigError(
+        f"There is nothing at {target}, and it names no function.",
+        expected=f"a file, a folder, {CODE_FORM}",
+    )
+
+
+def call_flow_function(spec: str) -> DataFlow:
+    """Return the flow that `module:function` or `file.py:function` gives without arguments.
+
+    Runs the user's code: imports the module, and calls the function. Modules are looked for in the
+    working directory too.
+
+    Raises:
+        ConfigError: There is no such module or function, its code raised, or it returned no flow.
+    """
+    from towerpack.dataflow import DataFlow
+
+    where, _, name = spec.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ConfigError(f"{spec!r} names no function.", expected=CODE_FORM)
+    module = load_module(where)
+    function = getattr(module, name, None)
+    if function is None:
+        raise ConfigError(
+            f"{where} has no function {name!r}.",
+            expected=_EXPECTED,
+            fix=did_you_mean(name, vars(module)),
+        )
+    if not callable(function):
+        raise ConfigError(
+            f"{name!r} in {where} is not a function.",
+            got=f"a {type(function).__name__}",
+            expected=_EXPECTED,
+            fix=f"write `def make(): return {name}`, and name `make`"
+            if isinstance(function, DataFlow)
+            else None,
+        )
+    flow = run_user_code(function, f"{spec} raised")
+    if not isinstance(flow, DataFlow):
+        raise ConfigError(
+            f"{spec} returned a {type(flow).__name__}.",
+            expected="a DataFlow",
+            fix=f"end {name} with `return ds`",
+        )
+    return flow

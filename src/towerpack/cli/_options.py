@@ -1,0 +1,68 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from towerpack._core.extras import explain_missing
+
+
+def recipe_completion(incomplete: str) -> list[str]:
+    """Return the names of recipes that begin with the text."""
+    with explain_missing("Applications"):
+        from towerpack.apps import recipe_names
+    return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+RECIPE = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE_OR_RUN",
+        help="A name (`towerpack recipes` lists them), a .yaml file, or a run's directory.",
+        autocompletion=recipe_completion,
+    ),
+]
+RUN = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="The directory of a run, or the recipe whose run is in runs/NAME."
+    ),
+]
+SETTINGS = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings; `--show-config` shows all keys."),
+]
+RUN_DIR = Annotated[
+    Path | None,
+    typer.Option("--run-dir", "-o", help="Directory for the run's files (default: runs/NAME)."),
+]
+ALLOW_CODE = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Run code that the recipe or run names as module:name: it is a program, not data.",
+    ),
+]
+JSON = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+JSON_LINES = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+MATCH = Annotated[str, typer.Option(help="Show only numbers whose name matches this expression.")]
+RUNS = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
+TARGET = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A file or folder of data; or a function that returns a DataFlow, as "
+        "module:function or file.py:function.",
+    ),
+]
+SEED = Annotated[int | None, typer.Option(help="Seed of everything random in the pipeline.")]
+SOURCE_HELP = (
+    "A run (its newest checkpoint), a checkpoint, a file of weights, or a packaged network."
+)
+TAG = Annotated[str | None, typer.Option(help="Tag of a run's checkpoint: best-val/error.")]
+OUTPUT = Annotated[
+    Path, typer.Option("--output", "-o", help="New file: weights.npz or .safetensors.")
+]

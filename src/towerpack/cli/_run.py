@@ -1,0 +1,94 @@
+"""What a run directory holds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import explain_missing
+from towerpack._core.locks import is_held
+
+if TYPE_CHECKING:
+    from towerpack.callbacks.monitors import Record
+    from towerpack.training.state.ledger import Life
+
+Curve = tuple[list[int], list[float]]
+"""Steps and values of a number."""
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    """Return the content of `run.json`.
+
+    Raises:
+        ConfigError: The directory is not a run.
+    """
+    with explain_missing("towerpack runs"):
+        from towerpack.training.state.run_dir import read_record
+    record = read_record(run)
+    if not record:
+        raise ConfigError(
+            f"{run} is no run directory.",
+            got="no run.json in it" if run.is_dir() else "no directory",
+            fix="name the run_dir of a training",
+        )
+    return record
+
+
+def lives_of(run: Path) -> list[Life]:
+    """Return the starts of a run; runs of older versions record none."""
+    from towerpack.training.state.ledger import read_ledger
+
+    path = run / "ledger.jsonl"
+    return read_ledger(path) if path.exists() else []
+
+
+def is_running(run: Path) -> bool:
+    """Whether a process trains in the run directory."""
+    return is_held(run / ".lock")
+
+
+def stats_of(run: Path) -> list[Record]:
+    """Return the numbers that a run has monitored, oldest first.
+
+    Raises:
+        ConfigError: The directory is not a run.
+    """
+    record_of(run)
+    from towerpack.callbacks.monitors import read_stats
+
+    path = run / "stats.jsonl"
+    return read_stats(path) if path.exists() else []
+
+
+def last_values(records: list[Record]) -> Mapping[str, float]:
+    """Return the last value of each number."""
+    return {name: value for record in records for name, value in record.scalars.items()}
+
+
+def compiled(match: str) -> re.Pattern[str]:
+    """Compile the expression of --match.
+
+    Raises:
+        ConfigError: The text is not a regular expression.
+    """
+    try:
+        return re.compile(match)
+    except re.error as error:
+        raise ConfigError(f"--match {match!r} is no regular expression: {error}.") from error
+
+
+def curves_of(run: Path, match: str) -> dict[str, Curve]:
+    """Return the finite values of each number whose name matches."""
+    pattern = compiled(match)
+    found: dict[str, Curve] = {}
+    for record in stats_of(run):
+        for name, value in record.scalars.items():
+            if pattern.search(name) and math.isfinite(value):
+                xs, ys = found.setdefault(name, ([], []))
+                xs.append(record.step)
+                ys.append(value)
+    return found

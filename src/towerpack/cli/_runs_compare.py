@@ -1,0 +1,48 @@
+"""`towerpack runs compare`: compare runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rich.markup import escape
+
+from towerpack._core.naming import dotted
+from towerpack._core.yaml_text import parse_yaml
+from towerpack.cli._console import console, table
+from towerpack.cli._options import MATCH, RUNS
+from towerpack.cli._run import Curve, curves_of, record_of
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def compare(runs: RUNS, match: MATCH = "") -> None:
+    """Compare runs: the settings that differ; the last, lowest and highest value of each number."""
+    found = {str(run): curves_of(run, match) for run in runs}
+    rows = table("", *map(escape, found))
+    settings = [_settings(run) for run in runs]
+    for name in dict.fromkeys(n for some in settings for n in some):
+        values = [some.get(name, "") for some in settings]
+        if len(set(values)) > 1:
+            short = [v if len(v) < 200 else f"{v[:120]} … {v[-60:]}" for v in values]
+            rows.add_row(escape(name), *map(escape, short), style="dim")
+    rows.add_section()
+    for name in dict.fromkeys(n for curves in found.values() for n in curves):
+        rows.add_row(escape(name), *(_span(curves.get(name)) for curves in found.values()))
+    console().print(rows)
+
+
+def _settings(run: Path) -> dict[str, str]:
+    """Return the settings of a run and of its recipe."""
+    record = record_of(run)
+    found = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
+    if (recipe := run / "recipe.yaml").is_file():
+        found |= dotted(parse_yaml(recipe.read_text("utf-8")))
+    return {n: _ADDRESS.sub("", str(value)) for n, value in found.items() if n != "run_dir"}
+
+
+def _span(curve: Curve | None) -> str:
+    if curve is None:
+        return ""
+    ys = curve[1]
+    return f"[bold]{ys[-1]:.4g}[/]  [dim]{min(ys):.4g} to {max(ys):.4g}[/]"

@@ -1,0 +1,44 @@
+"""`towerpack runs ls`: list runs."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from towerpack._core.errors import ConfigError
+from towerpack.cli._console import console, table
+from towerpack.cli._options import MATCH
+from towerpack.cli._run import compiled, is_running, last_values, lives_of, record_of, stats_of
+
+
+def ls(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with runs.")] = Path(
+        "runs"
+    ),
+    match: MATCH = r"^cost$|^val/",
+) -> None:
+    """List the runs below a directory: when they began, their state, their last numbers."""
+    pattern = compiled(match)
+    runs = sorted(p.parent for p in [*path.glob("run.json"), *path.glob("**/run.json")])
+    if not runs:
+        raise ConfigError(f"There is no run below {path}.", expected="directories with a run.json")
+    rows = table("run", "began", "state", ">epoch", ">step", "last numbers")
+    for run in dict.fromkeys(runs):
+        records = stats_of(run)
+        last = last_values(records).items()
+        began = datetime.datetime.fromtimestamp(float(record_of(run)["starts"][0]["unix_time"]))
+        lives = lives_of(run)
+        ended = (lives[-1].ending or "killed") if lives else ""
+        rows.add_row(
+            escape(str(run)),
+            f"{began:%Y-%m-%d %H:%M}",
+            escape("running" if is_running(run) else ended),
+            f"{records[-1].epoch:,}" if records else "",
+            f"{records[-1].step:,}" if records else "",
+            escape(", ".join(f"{n} {v:.4g}" for n, v in last if pattern.search(n))),
+        )
+    console().print(rows)

@@ -1,0 +1,50 @@
+"""`towerpack train`: train by a recipe."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from towerpack._core.extras import require
+from towerpack.cli._console import console
+from towerpack.cli._options import ALLOW_CODE, JSON, RECIPE, RUN_DIR, SETTINGS
+from towerpack.cli._recipe import open_recipe
+
+
+def train(
+    recipe: RECIPE,
+    settings: SETTINGS = None,
+    run_dir: RUN_DIR = None,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print all settings and what they mean, no more.")
+    ] = False,
+    allow_code: ALLOW_CODE = False,
+    json_: JSON = False,
+) -> None:
+    """Train, or go on where the same command was stopped.
+
+    towerpack train digits train.epochs=5 batch_size=32
+
+    towerpack train runs/digits epochs=20
+    """
+    found = open_recipe(recipe, settings, allow_code)
+    if show_config:
+        from towerpack.config import explained
+
+        print(explained(found.config), end="")
+        return
+    require("tensorflow", extra="apps", needed_for="Training")
+    from towerpack.apps import Runner
+
+    trainer = Runner.of(found, run_dir).train()
+    names = trainer.monitors.names()
+    numbers = {n: trainer.monitors.latest(n) for n in names if n.startswith("val/")}
+    if json_:
+        print(json.dumps({"run_dir": str(trainer.run_dir), "step": trainer.global_step, **numbers}))
+        return
+    out = console()
+    for name, value in numbers.items():
+        out.print(f"{name:<20} {value:.4g}")
+    out.print(f"Next: towerpack eval {trainer.run_dir}")

@@ -1,0 +1,70 @@
+"""Weights of any source that `SmartInit` reads, and files of weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import explain_missing, require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Weights = Mapping[str, np.ndarray]
+
+
+def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
+    """Read weights by name."""
+    with explain_missing("towerpack ckpt"):
+        from towerpack.checkpoint import load_checkpoint
+        from towerpack.training.weights.foreign import read_arrays
+    if tag is not None or ema:
+        checkpoint = load_checkpoint(source, tag=tag)
+        return checkpoint.averaged if ema else checkpoint.model
+    _, weights, is_part = read_arrays(source)
+    if not is_part or Path(source).suffix != ".keras":
+        return weights
+    keras: Any = require("keras", extra="tf", needed_for="A file of Keras")
+    try:
+        model = keras.saving.load_model(source, compile=False)
+    except (TypeError, ValueError):  # The file has layers of the user, so weights keep numbers.
+        return weights
+    return {v.path.removeprefix(f"{model.name}/"): v.value.numpy() for v in model.variables}
+
+
+def write_weights(path: Path, weights: Weights) -> None:
+    """Write weights to a new file.
+
+    Raises:
+        ConfigError: The file exists, or its format cannot hold the weights.
+    """
+    import numpy as np
+
+    from towerpack.checkpoint._tensors import specs_of, write_tensors
+
+    if path.suffix not in (".npz", ".safetensors") or path.exists():
+        raise ConfigError(
+            f"{path} is there already." if path.exists() else f"-o {path}: no such format.",
+            expected="a new file, .npz or .safetensors",
+        )
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
+    if path.suffix == ".npz" and "bfloat16" in kinds.values():
+        raise ConfigError("npz cannot hold bfloat16.", fix="write to -o weights.safetensors")
+    part = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        if path.suffix == ".npz":
+            np.savez(part, **arrays)  # pyright: ignore[reportArgumentType] - names are free
+        else:
+            write_tensors(part, arrays)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether an array holds floating-point numbers; bfloat16 has no kind of NumPy's."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"

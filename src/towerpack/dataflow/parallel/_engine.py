@@ -1,0 +1,195 @@
+"""The engine of one pass with workers: work is issued ahead, and its results are taken."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.errors import DataFlowError, WorkerError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._messages import error_from
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._pool import QUEUED
+from towerpack.dataflow.parallel._work import Job, Unit, Work, WorkSource, place_of
+
+log = get_logger(__name__)
+
+_POLL_S = 0.5
+_START_S = 30.0
+# A worker's death is raised in its turn, unless what comes before it takes longer.
+_DEATH_PATIENCE_S = 0.5
+_SPARE_SLOTS = 4
+
+
+class Engine:
+    """The engine of one pass, with a pool that it borrows; jobs with equal keys are equal."""
+
+    closed = True  # or interrupted, or not begun
+
+    def __init__(
+        self,
+        pools: IdlePools,
+        options: Options,
+        job: Job,
+        key: Any,
+        source: WorkSource,
+        pipeline: str,
+    ) -> None:
+        self._pools = pools
+        self._source = source
+        self._pipeline = pipeline
+        self._order: deque[Unit] = deque()
+        self._outstanding = 0
+        self._checked = 0.0
+        self.taken: Work = (0, 0, 0)
+        """The work whose datapoints were taken last."""
+        self._pool = pools.take(options)
+        try:
+            self._pool.begin(key, job)
+            source.begin(options, self._pool.wake)
+        except BaseException:  # it may have told a worker half of it
+            self._pool.close()
+            raise
+        self.closed = False
+
+    def take(self) -> list[Datapoint] | None:
+        """The datapoints of the next unit; `None` at the end.
+
+        What one of them raised is raised after those before it; the next call tries it again.
+        """
+        if self.closed:
+            raise DataFlowError(
+                "This pass was closed or interrupted.",
+                fix="ds.iterate(state=iterator.state()) goes on where it was",
+            )
+        try:
+            return self._take()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C may have come amid a message
+                self._pool.close()
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Forget what is still being done; the pool can take another pass. May be called again."""
+        if self.closed:
+            return
+        self.closed = True
+        self._source.close()
+        if self._pool.usable:
+            self._pool.abandon(self._order)
+            self._order.clear()
+            self._pool.slots.trim(self._pool.options.workers + _SPARE_SLOTS)
+        self._pools.put_back(self._pool)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            self.close()
+
+    def _take(self) -> list[Datapoint] | None:
+        self._pool.wait(0.0)
+        waited_since: float | None = None
+        while True:
+            self._issue()
+            if not self._order:
+                self._source.raise_error()
+                if self._source.is_over():
+                    return None
+            else:
+                unit = self._ready()
+                if unit is not None:
+                    return self._deliver(unit)
+                self._raise_death(waited_since)
+            waited_since = waited_since or time.monotonic()
+            self._wait()
+
+    def _ready(self) -> Unit | None:
+        if self._pool.options.ordered:
+            return self._order[0] if self._order[0].done else None
+        return next((unit for unit in self._order if unit.done), None)
+
+    def _raise_death(self, waited_since: float | None) -> None:
+        """Raise the death of a worker, if what comes before is not done soon."""
+        if waited_since is None or time.monotonic() - waited_since < _DEATH_PATIENCE_S:
+            return
+        for unit in self._order:
+            if isinstance(unit.error, WorkerError) and unit.finished == 0:
+                self._deliver(unit)
+
+    def _deliver(self, unit: Unit) -> list[Datapoint]:
+        rows: list[Datapoint] = []
+        if unit.finished:
+            try:
+                rows = self._pool.take(unit)
+            except Exception as error:  # noqa: BLE001  classes of the user's may not unpickle
+                what = f"What a worker made at {place_of(unit.work)} cannot be received"
+                fix = "return arrays, numbers, strings, and tuples, lists and dicts of them"
+                unit.finish(None, 0, error_from(error, what, fix=fix))
+        if unit.error is not None and unit.finished == 0:
+            error = unit.error
+            unit.reset()  # should anybody ask again, it is done again
+            self._pool.again.append(unit)
+            raise error
+        self.taken = unit.work
+        if unit.error is None:
+            self._order.remove(unit)
+            self._outstanding -= unit.count
+            self._source.observe(unit)
+        else:
+            # Its good datapoints are handed on; its error comes next.
+            self._outstanding -= unit.finished
+            unit.advance(self._source.group)
+        self._issue()
+        return rows
+
+    def _issue(self) -> None:
+        pool = self._pool
+        while True:
+            if pool.again or not pool.members:
+                pool.start_members()  # before one is chosen: it may find that one has ended
+            member = min(pool.members, key=lambda one: len(one.queue))
+            unit = self._next_unit() if len(member.queue) < QUEUED else None
+            if unit is None:
+                return
+            pool.submit(unit, member)
+
+    def _next_unit(self) -> Unit | None:
+        if self._pool.again:
+            return self._pool.again.popleft()
+        work = self._source.next_work() if self._has_room() else None
+        if work is None:
+            return None
+        unit = Unit(*work)
+        self._order.append(unit)
+        self._outstanding += unit.count
+        return unit
+
+    def _has_room(self) -> bool:
+        options = self._pool.options
+        if len(self._order) < options.workers:
+            return True
+        if options.prefetch is None:
+            return len(self._order) < 2 * options.workers + 2
+        return self._outstanding < options.prefetch
+
+    def _wait(self) -> None:
+        pool = self._pool
+        pool.wait(min(_POLL_S, pool.options.stall_s / 2))
+        now = time.monotonic()
+        if now - self._checked <= _POLL_S:
+            return
+        self._checked = now
+        pool.check()
+        for member in pool.members:
+            # How long a worker takes to start is not the map's fault.
+            limit = max(pool.options.stall_s, 0.0 if member.started else _START_S)
+            if member.queue and now - max(member.since, member.reported) >= limit:
+                member.reported = now
+                what = self._pipeline, place_of(member.queue[0].work), now - member.since
+                told = "%s: a worker has been at %s for %.0f s. Its stacks:\n%s"
+                log.warning(told, *what, member.stacks())

@@ -1,0 +1,131 @@
+"""Compile parts of a pipeline for the workers of a parallel stage, which read them ahead."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._compile import ParallelStage
+from towerpack.dataflow._flow import DataFlow, may_write_over
+from towerpack.dataflow._pipeline_names import flows_in, pipeline_of
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stream import PlanStream, State, Stream, Tally
+from towerpack.dataflow.parallel._ahead import AheadNode, Begin, ReadStream, UnorderedStream
+from towerpack.dataflow.parallel._engine import Engine
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._reader import Reader
+from towerpack.dataflow.parallel._sequential_source import Levels
+from towerpack.dataflow.parallel._unpicklable import find_unpicklable
+from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
+
+
+class ReadAhead:
+    """The workers of one parallel stage, which is named `name` in messages; pools wait in `idle`.
+
+    They do the work of structural stages above it, too: `flow` is then the topmost of these.
+    """
+
+    def __init__(self, name: str, options: Options, idle: IdlePools) -> None:
+        self._name = name
+        self.options = options
+        self._idle = idle
+
+    def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
+        """The plan of `flow`, read ahead; `None` if its datapoints may come in another order."""
+        if not self.options.ordered and not context.in_order:
+            return None
+        if self.options_for(flow, node).workers == 0:
+            return node
+        ahead = AheadNode(node, self._beginning(flow, node, context, ordered=True))
+        if context.tally is not None:
+            context.tally.closing.append(ahead.close)
+        return ahead
+
+    def open_ahead(
+        self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
+    ) -> Stream | None:
+        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
+
+        `flow` may also be a flow that the parallel stage wraps.
+        """
+        if self.options_for(flow, node).workers == 0:
+            return None
+        if node is not None:
+            ahead = self.read_ahead(flow, node, context)
+            if ahead is not None:
+                return PlanStream(ahead, epoch, state)
+            begin = self._beginning(flow, node, context, ordered=False)
+            return UnorderedStream(node, epoch, state, begin)
+        levels = Levels(flow)
+        if not levels.stages:
+            return None
+        below = levels.plan_below(context)
+        if below is not None:
+            ahead = self.read_ahead(flow, levels.node(context, below), context.kept_in_order())
+            inner = None if state is None else state["inner"]
+            results = PlanStream(ahead or below, epoch, inner)
+            return levels.streams(results, context, epoch, state)
+        # What can only be read in order has no positions by which a state could tell what is done.
+        start, below_state = levels.begin(state)
+        tally = Tally()
+        alone = replace(context, serial=True, workers=None, tally=tally, kept=False)
+        source = levels.source.open_in(alone, epoch, below_state)
+        reader = Reader(
+            source,
+            tally,
+            reused=may_write_over(levels.source),
+            group=levels.group,
+            remainder=levels.remainder,
+            epoch=epoch,
+            start=start,
+        )
+        begin = self._beginning(flow, levels.node(context, SentNode()), context, ordered=True)
+        read = ReadStream(reader, begin, source.state(), context.tally)
+        return levels.streams(read, context, epoch, state)
+
+    def _beginning(
+        self, flow: DataFlow, node: Node, context: StageContext, *, ordered: bool
+    ) -> Begin:
+        """What begins a pass over a plan: with a pool that waits here, or a new one."""
+        options = replace(self.options_for(flow, node), ordered=ordered)
+        pipeline = pipeline_of(flow)
+        job, key = Job(node, context.seed), (weakref.ref(flow), context.seed, context.branch)
+
+        # It must not hold `context`, which comes to hold it: passes end when they are dropped, and
+        # not when garbage is collected.
+        def begin(source: WorkSource) -> Engine:
+            try:
+                return Engine(self._idle, options, job, key, source, pipeline)
+            except (TowerpackError, OSError, MemoryError):
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"{self._name} cannot send the pipeline to its workers: "
+                    f"{type(error).__name__}: {error}",
+                    got=find_unpicklable(flow),
+                    fix="make it where it is used (in the function, or when it is first needed), "
+                    'or backend="thread"',
+                    pipeline=pipeline,
+                ) from error
+
+        return begin
+
+    def options_for(self, flow: DataFlow, node: Node | None = None) -> Options:
+        """The options, with the backend chosen for a plan, and all workers of the pipeline."""
+        options, backend = self.options, self.options.backend
+        if backend is None:
+            # Threads that only gather rows of arrays are as parallel as processes are, start at
+            # once, and take from the consumer's GIL no more than messages would.
+            releases_gil = node is not None and node.releases_gil
+            processes = options.start == "fork" or options.on_worker_death == "restart"
+            backend = "thread" if releases_gil and not processes else "process"
+        below = [
+            one.workers().options.workers
+            for one in flows_in(flow)
+            if isinstance(one, ParallelStage)
+        ]
+        workers = max([options.workers, *below])
+        return replace(options, workers=workers, backend=backend)

@@ -1,0 +1,170 @@
+"""Pipelines over what can only be read in order: a thread reads, and workers do the stages above.
+
+Those stages become a plan of what is sent, which workers read like any other. Their streams run in
+the consumer, over what workers have made, so that states are those of the serial stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeGuard
+
+from towerpack._core.errors import MapError, StateError
+from towerpack.dataflow._compile import ParallelStage, prepared
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow, is_exact
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stream import InnerStream, State, Stream, check_count
+from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
+from towerpack.dataflow.stages._base import WindowStream
+from towerpack.dataflow.stages._batch import BatchData
+from towerpack.dataflow.stages._map import MapData, MapNode
+from towerpack.dataflow.stages._map_function import Mapper, MapStream
+
+_MOST = 1 << 62
+
+Level = MapData | BatchData
+
+
+class Levels:
+    """The stages at the top of a flow that workers can do: maps, and one batch of what maps give.
+
+    Only the topmost may leave out datapoints: positions above it are not known beforehand.
+
+    Attributes:
+        stages: From the lowest to the topmost.
+        source: What the lowest one wraps.
+        group: How many datapoints of the source become one.
+        remainder: Whether the last one may be made of fewer.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
+        stages, flow = _maps_above(flow, may_skip=True)
+        self.group, self.remainder = 1, True
+        if is_exact(flow) and isinstance(flow, BatchData) and type(flow).open is BatchData.open:
+            below, source = _maps_above(flow.ds, may_skip=False)
+            if below:
+                self.group, self.remainder = flow.batch_size, flow.remainder
+                stages, flow = [*stages, flow, *below], source
+        self.stages = stages[::-1]
+        self.source = flow
+
+    def plan_below(self, context: StageContext) -> Node | None:
+        """The plan of what the topmost stage maps, where only that keeps from a plan."""
+        top = self.stages[-1]
+        node = top.ds.compile_in(context) if _skips(top) else None
+        if node is not None:
+            self.stages = [top]
+        return node
+
+    def node(self, context: StageContext, inner: Node) -> Node:
+        for stage in self.stages:
+            if isinstance(stage, BatchData):
+                inner = prepared(stage, stage.node(inner, context))
+            else:
+                mapper = stage.mapper(context)
+                node = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
+                inner = prepared(stage, node)
+        return inner
+
+    def begin(self, state: State) -> tuple[int, State]:
+        """How many results were handed on before, and the state of the source."""
+        if state is None:
+            return 0, None
+        given: int | None = None
+        for stage in reversed(self.stages):
+            if isinstance(stage, BatchData):
+                at = check_count(state["window"], _MOST)
+                count, below = at + check_count(state["used"], 1), at * self.group
+            else:
+                at = count = below = check_count(state["count"], _MOST)
+            if given not in (None, count) or (state.get("bad") and not _skips(stage)):
+                raise StateError(f"A state of {stage} does not fit that of the stage above it.")
+            given, state = below, state["inner"]
+        return (given or 0) // self.group, state
+
+    def streams(self, inner: Stream, context: StageContext, epoch: int, state: State) -> Stream:
+        """The streams of these stages, over their results."""
+        states = [state]
+        for _ in self.stages:
+            states.append(None if states[-1] is None else states[-1]["inner"])
+        for stage, saved in zip(self.stages, states[-2::-1], strict=True):
+            if isinstance(stage, BatchData):
+                inner = WindowStream(inner, self.group, _made_of(stage), saved, context.tally)
+            elif _skips(stage):
+                mapper = Mapped(stage.f, stage.mapper(context).name, None)
+                inner = MapStream(inner, mapper, epoch, saved, stage.policy, context.tally)
+            else:
+                inner = MappedStream(inner, saved)
+        return inner
+
+
+def _maps_above(flow: DataFlow, *, may_skip: bool) -> tuple[list[Level], DataFlow]:
+    """The maps at the top of a flow, from the topmost to the lowest, and what they map."""
+    maps: list[Level] = []
+    while is_exact(flow):
+        if isinstance(flow, ParallelStage):
+            flow = flow.ds
+        elif _is_plain_map(flow) and not (_skips(flow) and (maps or not may_skip)):
+            maps.append(flow)
+            flow = flow.ds
+        else:
+            break
+    return maps, flow
+
+
+def _is_plain_map(flow: DataFlow) -> TypeGuard[MapData]:
+    return isinstance(flow, MapData) and type(flow).open is MapData.open and not flow.batched
+
+
+def _skips(stage: DataFlow) -> bool:
+    return isinstance(stage, MapData) and stage.on_error == "skip"
+
+
+def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoint]]:
+    def made(window: int, tokens: list[Datapoint]) -> list[Datapoint]:
+        if window == 0:
+            stage.tell_if_too_few(len(tokens))
+        return tokens[:1] if stage.remainder or len(tokens) == stage.batch_size else []
+
+    return made
+
+
+class Skipping(Mapper):
+    """A map function in a worker, which gives a `Failure` for what its stage leaves out."""
+
+    def __init__(self, mapper: Mapper) -> None:
+        self._mapper = mapper
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        try:
+            return self._mapper(datapoint, epoch, position)
+        except MapError as error:
+            return describe_failure(error)
+
+
+class Mapped(Mapper):
+    """Stand-in for a map function in the consumer: workers have called it."""
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        if isinstance(datapoint, Failure):
+            raise restore_failure(datapoint)
+        return datapoint
+
+
+class MappedStream(InnerStream):
+    """Stand-in for a `MapStream` that leaves out nothing, where workers have mapped."""
+
+    def __init__(self, inner: Stream, state: State) -> None:
+        self._inner = inner
+        self._advance = inner.__next__
+        self._count = 0 if state is None else state["count"]
+
+    def __next__(self) -> Datapoint:
+        datapoint = self._advance()
+        self._count += 1
+        return datapoint
+
+    def state(self) -> State:
+        return {"count": self._count, "bad": 0, "inner": self._inner.state()}

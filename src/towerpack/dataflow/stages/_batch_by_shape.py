@@ -1,0 +1,204 @@
+"""Batches of datapoints that are alike, gathered as they come by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._compile import Wrapper
+from towerpack.dataflow._datapoints import Datapoint, describe_datapoint, to_rows
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_early, with_skipped
+
+
+@dataclass(frozen=True)
+class Grouping:
+    name: str
+    property_of: Callable[[Datapoint], Any]  # a length, a shape
+    group_of: Callable[[Any], Hashable]  # from that property
+    full_size: Callable[[Any], int]  # of a group's batches
+    collate: Callable[[Any, list[Datapoint]], Datapoint]  # from a group and its datapoints
+    remainder: bool  # hand on groups that are not full at the end, the oldest first
+    max_waiting: int | None = None  # hand on the oldest group if more datapoints wait
+
+    def ask(self, datapoint: Datapoint, number: int) -> Any:
+        try:
+            return self.property_of(datapoint)
+        except Exception as error:
+            raise DataFlowError(
+                f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
+                got=describe_datapoint(datapoint),
+            ) from error
+
+
+class Waiting(NamedTuple):
+    number: int
+    before: State
+    skipped: int
+    datapoint: Datapoint
+
+
+class GroupStream(InnerStream):
+    """Gather datapoints in groups, and hand on a batch whenever one is full.
+
+    Its state holds the positions of those that wait, which a resume reads again.
+    """
+
+    def __init__(
+        self, ds: DataFlow, context: StageContext, epoch: int, state: State, grouping: Grouping
+    ) -> None:
+        self._grouping = grouping
+        self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
+        self._waiting = 0
+        self._due: list[Hashable] = []
+        self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
+        self._read = 0
+        self._tally = context.tally or Tally()
+        self._skipped = 0
+        if state is not None:
+            self._tally.uncount(state)
+        context = context.kept_in_order()
+        node = ds.compile_in(replace(context, serial=True))
+        if state is None:
+            self._inner = ds.open_in(context, epoch, None)
+        elif node is not None:
+            self._inner = ds.open_in(context, epoch, state["read"])
+            self._read = state["read"]
+            if numbers := state["waiting"]:
+                rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
+                for number, row in zip(numbers, rows, strict=True):
+                    self._sort_in(Waiting(number, number, 0, row))
+        else:
+            self._inner = ds.open_in(context, epoch, state["inner"])
+            self._read_again(state["read"], state["waiting"])
+
+    def __next__(self) -> Datapoint:
+        while not self._due:
+            try:
+                self._pending = self._pending or [self._next(self._read)]
+            except StopIteration:
+                if not self._groups or not self._grouping.remainder:
+                    raise
+                self._due = [next(iter(self._groups))]
+            else:
+                self._sort_in(self._pending[0])
+                self._pending = []
+                self._read += 1
+        group = self._due[0]
+        members = self._groups[group]
+        batch = self._grouping.collate(group, [one.datapoint for one in members])
+        self._due = []
+        del self._groups[group]
+        self._waiting -= len(members)
+        return batch
+
+    def state(self) -> State:
+        every = (one for group in self._groups.values() for one in group)
+        waiting = sorted(every, key=lambda one: one.number)
+        state: dict[str, Any] = {"read": self._read, "waiting": [one.number for one in waiting]}
+        again = [*waiting, *self._pending]
+        if not again:
+            return {**state, "inner": self._inner.state()}
+        state["inner"] = again[0].before
+        return with_skipped(state, self._skipped - again[0].skipped)
+
+    def _next(self, number: int) -> Waiting:
+        state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
+        try:
+            return Waiting(number, state, skipped, next(self._inner))
+        finally:
+            self._skipped += self._tally.skipped - before
+
+    def _sort_in(self, one: Waiting) -> None:
+        grouping = self._grouping
+        group = grouping.group_of(grouping.ask(one.datapoint, one.number))
+        members = self._groups.setdefault(group, [])
+        members.append(one)
+        self._waiting += 1
+        if len(members) >= grouping.full_size(group):
+            self._due = [group]
+        elif grouping.max_waiting is not None and self._waiting > grouping.max_waiting:
+            self._due = [next(iter(self._groups))]
+
+    def _read_again(self, read: int, numbers: list[int]) -> None:
+        wanted = set(numbers)
+        for number in range(numbers[0] if numbers else read, read):
+            try:
+                one = self._next(number)
+            except StopIteration:
+                raise ended_early(self._grouping.name, number, read) from None
+            if number in wanted:
+                self._sort_in(one)
+        self._read = read
+
+
+class BatchDataByShape(Wrapper):
+    """Stack datapoints into batches in which one component has the same shape throughout.
+
+    A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
+    still wait at the end of a pass follow in smaller batches, or rare shapes would never be seen.
+
+    Contract: batches in the order in which they fill up, within each the order of `ds`; length
+    unknown; not random; thread- and fork-safe as `ds` is; resumable as `ds` is, reading again
+    what waits (over an indexable source) or all since the oldest datapoint that waits.
+
+    Args:
+        idx: The component whose shape decides: an index, or the key of a dict.
+        remainder: Yield smaller batches at the end.
+        max_waiting: Yield a smaller batch of the shape that has waited longest whenever more
+            datapoints wait: a limit for memory, and for what a resume reads again.
+
+    Raises:
+        BatchError: Datapoints do not stack; raised while iterating.
+    """
+
+    makes_batches = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        batch_size: int,
+        idx: Hashable,
+        *,
+        remainder: bool = True,
+        max_waiting: int | None = None,
+    ) -> None:
+        super().__init__(ds)
+        self.batch_size = integer_of(batch_size, "batch_size", 1)
+        self.idx = idx
+        self.remainder = remainder
+        limit = max_waiting
+        self.max_waiting = None if limit is None else integer_of(limit, "max_waiting", 0)
+        if limit is not None and not remainder:
+            raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return f"{self.batch_size}, {self.idx!r}"
+
+    def identity(self) -> str:
+        limit = "" if self.max_waiting is None else f", {self.max_waiting}"
+        return self.arguments() + limit + ("" if self.remainder else ", whole")
+
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        idx: Any = self.idx
+        grouping = Grouping(
+            f"BatchDataByShape({self.arguments()})",
+            property_of=lambda datapoint: np.shape(datapoint[idx]),
+            group_of=lambda shape: shape,
+            full_size=lambda shape: self.batch_size,
+            collate=lambda shape, datapoints: stack_rows(datapoints),
+            remainder=self.remainder,
+            max_waiting=self.max_waiting,
+        )
+        return GroupStream(self.ds, context, epoch, state, grouping)

@@ -1,0 +1,90 @@
+"""Keep the datapoints that pass a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stream import State, Stream, inner_state
+from towerpack.dataflow.stages._map_function import (
+    FunctionStage,
+    Limit,
+    Mapper,
+    MapStream,
+    OnError,
+)
+
+log = get_logger(__name__)
+
+_TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
+
+
+class FilterData(FunctionStage):
+    """Keep the datapoints for which `predicate` is true.
+
+    What stands above can only be read in order: how many are kept is not known beforehand.
+
+    Contract: as `MapData`; length unknown.
+
+    Args:
+        predicate: From a datapoint to something true or false; `None` is an error.
+        rng, on_error, max_errors: As for `MapData`.
+
+    Raises:
+        MapError: `predicate` raised, or returned `None`; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        predicate: Callable[..., Any],
+        *,
+        rng: bool = False,
+        on_error: OnError = "raise",
+        max_errors: Limit = None,
+    ) -> None:
+        super().__init__(ds, predicate, rng, on_error, max_errors)
+
+    def length(self) -> Length:
+        return None
+
+    def function(self) -> Callable[..., Any]:
+        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
+            passed = self.f(datapoint, *rng)
+            return None if passed is None else (datapoint, bool(passed))
+
+        return verdict
+
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        inner = self.ds.open_in(context, epoch, inner_state(state))
+        return FilterStream(inner, self.mapper(context), epoch, state, self.policy, context.tally)
+
+
+class FilterStream(MapStream):
+    def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
+        super().__init__(inner, mapper, epoch, state, *rest)
+        self._kept: int = 0 if state is None else state["kept"]
+
+    def __next__(self) -> Datapoint:
+        dropped = 0
+        while True:
+            datapoint, passed = super().__next__()
+            if passed:
+                self._kept += 1
+                return datapoint
+            dropped += 1
+            if dropped % _TELL_EVERY == 0:
+                log.warning("%s has dropped %d datapoints in a row", self.name, dropped)
+
+    def state(self) -> State:
+        return {**super().state(), "kept": self._kept}
+
+    def ended(self) -> None:
+        super().ended()
+        total = self.count - self.bad
+        log.info("%s kept %d of %d in epoch %d", self.name, self._kept, total, self.epoch)

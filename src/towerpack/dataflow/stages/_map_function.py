@@ -1,0 +1,226 @@
+"""Functions of the user, called for one datapoint after another, and what their errors do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._batch_rows import without_rows
+from towerpack.dataflow._compile import Wrapper
+from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
+from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._item_rng import position_rng
+from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally
+
+log = get_logger(__name__)
+
+_LOG_FIRST = 5
+_LOG_EVERY = 1000
+_GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
+_SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
+
+# Arguments by which stages leave out bad datapoints.
+_SKIPPING = {"on_error": 'on_error="skip"', "catch_exceptions": "catch_exceptions=True"}
+
+OnError = Literal["raise", "skip"]
+Limit = int | float | None
+
+
+@dataclass(frozen=True)
+class ErrorPolicy:
+    """What a stage does about bad datapoints, and how many it leaves out; see `MapData`."""
+
+    on_error: OnError
+    max_errors: Limit
+
+    def __post_init__(self) -> None:
+        limit: Any = self.max_errors
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(f"There is no on_error={self.on_error!r}.", expected="raise or skip")
+        if limit is None:
+            return
+        count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+        share = isinstance(limit, (float, np.floating)) and bool(limit < 1)
+        if not (count or share) or limit < 0 or self.on_error == "raise":
+            raise ConfigError(
+                f"max_errors={limit!r} is no limit.",
+                expected='a number of datapoints, or a share from 0.0 to below 1; on_error="skip"',
+            )
+
+    def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
+        limit = self.max_errors
+        if limit is None or isinstance(limit, (int, np.integer)):
+            return limit is not None and bool(bad > limit)
+        return (ended or count >= _SHARE_FROM) and bad > limit * count
+
+
+@dataclass(eq=False)
+class Mapper:
+    """A map function with its random key, named for messages."""
+
+    f: Callable[..., Any]
+    name: str
+    key: int | None = None  # of the generator that it is given, if it is
+    skipping: str | None = None  # how bad datapoints are left out, for messages
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
+        try:
+            if self.key is None:
+                result = self.f(copied(datapoint))
+            else:
+                result = self.f(copied(datapoint), position_rng(self.key, epoch, position))
+        except Exception as error:
+            where = f"datapoint {position} of epoch {epoch}"
+            raise self.failure(error, where, datapoint) from error
+        if result is None:
+            raise MapError(
+                f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
+                fix=self._or_skip("return it at the end of the function"),
+            )
+        return result
+
+    def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
+        # Of an error that has these lines itself, they become ours: it is about the datapoint.
+        ours = error if isinstance(error, TowerpackError) else TowerpackError(text_of(error))
+        return MapError(
+            f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
+            got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
+            expected=ours.expected,
+            fix=self._or_skip(ours.fix or "see the cause above"),
+        )
+
+    def _or_skip(self, fix: str) -> str:
+        skipping = f"; {self.skipping} leaves out and counts bad datapoints"
+        return fix + skipping * (self.skipping is not None)
+
+
+class MapStream(InnerStream):
+    """Map what another stream gives, and leave out what raises if the policy says so."""
+
+    def __init__(
+        self,
+        inner: Stream,
+        mapper: Mapper,
+        epoch: int,
+        state: State,
+        policy: ErrorPolicy,
+        tally: Tally | None,
+    ) -> None:
+        self._inner = inner
+        self._mapper = mapper
+        self.name = mapper.name
+        self.epoch = epoch
+        self._policy = policy
+        self._tally = tally or Tally()
+        self.count, self.bad = (0, 0) if state is None else (state["count"], state["bad"])
+        self._in_a_row = 0
+        self._last: MapError | None = None
+        self._before: State = None
+        self._pending: list[Datapoint] = []  # read, but not mapped yet: kept for another try
+
+    def __next__(self) -> Datapoint:
+        while True:
+            if not self._pending:
+                before = self._inner.state()
+                try:
+                    self._pending = [next(self._inner)]
+                except StopIteration:
+                    self.ended()
+                    raise
+                self._before = before
+            try:
+                result = without_rows(self._mapper, self._pending[0], self.epoch, self.count)
+            except MapError as error:
+                if self._policy.on_error == "raise":
+                    raise
+                self._skip(error)
+            else:
+                self._forward()
+                self._in_a_row = 0
+                return result
+
+    def state(self) -> dict[str, Any]:
+        inner = self._before if self._pending else self._inner.state()
+        return {"count": self.count, "bad": self.bad, "inner": inner}
+
+    def _forward(self) -> None:
+        self._pending = []
+        self.count += 1
+
+    def _skip(self, error: MapError) -> None:
+        self._judge(self.bad + 1, self.count + 1, error)
+        self._tally.skipped += 1
+        self.bad += 1
+        self._last = error.with_traceback(None)  # its frames would hold this stream
+        self._forward()
+        if self.bad <= _LOG_FIRST or self.bad % _LOG_EVERY == 0:
+            log.warning("left out: %s", error.what)
+        self._in_a_row += 1
+        if self._in_a_row == _GIVE_UP_AFTER:
+            self._in_a_row = 0
+            raise MapError(
+                f"{self.name} left out {_GIVE_UP_AFTER} datapoints in a row.",
+                details=f"The last one: {error.what}",
+                fix="mend the function or the data: hardly any datapoint is good",
+            ) from error
+
+    def ended(self) -> None:
+        self._judge(self.bad, self.count, self._last, ended=True)
+        if self.bad:
+            numbers = self.bad, self.count, self.epoch
+            log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
+
+    def _judge(self, bad: int, count: int, last: MapError | None, *, ended: bool = False) -> None:
+        if self._policy.spent(bad, count, ended=ended):
+            raise MapError(
+                f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
+                f"{self.epoch}.",
+                expected=f"at most max_errors={self._policy.max_errors}",
+                details=None if last is None else f"The last one: {last.what}",
+                fix="mend the function or the data, or allow more",
+            ) from last
+
+
+def function_name(f: Callable[..., Any]) -> str:
+    name = getattr(f, "__name__", None) or getattr(getattr(f, "func", None), "__name__", None)
+    return name or type(f).__name__
+
+
+class FunctionStage(Wrapper):
+    """Base of stages that call a function of the user's; arguments as of `MapData`."""
+
+    def __init__(
+        self, ds: DataFlow, f: Callable[..., Any], rng: bool, on_error: OnError, max_errors: Limit
+    ) -> None:
+        super().__init__(ds)
+        if not callable(cast("object", f)):
+            raise ConfigError(f"{type(self).__name__} needs a function, not {f!r:.60}.")
+        self.f = f
+        self.rng = self.random = rng
+        self.on_error = on_error
+        self.policy = ErrorPolicy(on_error, max_errors)
+        taken = inspect.signature(type(self).__init__).parameters
+        self.skipping = next((told for name, told in _SKIPPING.items() if name in taken), None)
+
+    def length(self) -> Length:
+        return None if self.on_error == "skip" else length_of(self.ds)
+
+    def arguments(self) -> str:
+        return function_name(self.f)
+
+    def function(self) -> Callable[..., Any]:
+        """From a datapoint, and `rng` if asked for, to what the stage makes of it."""
+        return self.f
+
+    def mapper(self, context: StageContext) -> Mapper:
+        name = f"{type(self).__name__}({self.arguments()})"
+        return Mapper(self.function(), name, context.key(self) if self.rng else None, self.skipping)

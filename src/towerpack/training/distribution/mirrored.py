@@ -1,0 +1,128 @@
+"""Replicas that each keep the variables on their own device, equal at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack._keras.adapter import fold_replicas_into_seeds
+from towerpack.inputs import InputSource
+from towerpack.nn import find_tower_context
+from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training.distribution.base import Compute, Computed, Distribution, joined
+from towerpack.training.distribution.replicas import first, like, on_replicas
+
+
+class Mirrored(Distribution):
+    """Replicas under a synchronous strategy of `tf.distribute`.
+
+    Gradients are averaged over all replicas and applied to each copy. What the model itself moves
+    (moving averages of batch normalisation) is moved by each replica on its own batch and averaged
+    likewise; numbers that are no floats, such as counters, follow the first replica.
+
+    Args:
+        strategy: `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        self.replicas = strategy.num_replicas_in_sync
+        self.local_replicas = len(strategy.extended.worker_devices)
+        self._moved: list[tf.Variable] = []
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """That of the strategy."""
+        return self.strategy.scope()
+
+    def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:
+        """Put a distributed variable in the place of each of the model's.
+
+        Raises:
+            ConfigError: The model trains or moves a variable that it holds itself.
+        """
+        fold_replicas_into_seeds(_index_in_tower)
+        moved = set(trace.moved)
+
+        def make(name: str, variable: tf.Variable) -> tf.Variable:
+            own = {
+                "synchronization": tf.VariableSynchronization.ON_READ,
+                "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            }
+            return like(variable, **(own if name in moved else {}))
+
+        with self.strategy.scope():
+            staying = tower.store.replace(make)
+        variables = tower.store.named_variables()
+        wrong = [n for n in staying if n in moved or (n in trace.used and variables[n].trainable)]
+        if wrong:
+            raise ConfigError(
+                f"The model holds variables that cannot be mirrored: {', '.join(wrong)}.",
+                got="a tf.Variable that was not made by a layer or inside of the tower",
+                expected="variables of Keras layers, layers by name or tf.compat.v1.get_variable",
+                fix="make it in build_graph with tf.compat.v1.get_variable, or train with "
+                "SyncMultiGPUTrainerParameterServer, whose replicas share their variables",
+            )
+        self._moved = [variables[name] for name in trace.moved]
+
+    def on_each(self, function: Callable[[], Any]) -> None:
+        """Call it in each replica."""
+        self.strategy.run(function)
+
+    def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
+        """Call it in each replica, if values have copies."""
+        return on_replicas(self.strategy, function, *values)
+
+    def release(self, tower: TowerFunction) -> None:
+        """Put plain variables back."""
+
+        def make(name: str, variable: tf.Variable) -> tf.Variable:
+            distributed = isinstance(variable, tf.distribute.DistributedValues)
+            return like(variable) if distributed else variable
+
+        tower.store.replace(make)
+
+    def replicate(
+        self, compute: Compute, source: InputSource, step: tf.Variable
+    ) -> tuple[list[tf.Tensor], Computed]:
+        """Run the replicas, and average over all of them what is to be equal in all."""
+        batches = [source.get(step) for _ in range(self.local_replicas)]
+        steps: dict[int, Computed] = {}
+
+        def of_replica() -> tuple[list[Any], list[tf.Tensor]]:
+            index = _index()
+            here = index % self.local_replicas
+            steps[here] = computed = compute(index, *batches[here])
+            gradients = [g for of in computed.gradients for g in of if g is not None]
+            return [computed.row, *gradients], [v.read_value() for v in self._moved]
+
+        given, moved = self.strategy.run(of_replica)
+        means = self._averaged([*given, *(v for v in moved if first(v).dtype.is_floating)])
+        own = steps[0]
+        row = first(next(means))
+        gradients = [[None if g is None else next(means) for g in of] for of in own.gradients]
+        moved = [first(next(means) if first(v).dtype.is_floating else v) for v in moved]
+        return [tensor for batch in batches for tensor in batch], Computed(
+            row=row,
+            fetched=joined([steps[here].fetched for here in sorted(steps)]),
+            heavy=own.heavy,
+            gradients=gradients,
+            moved=list(zip(self._moved, moved, strict=True)),
+        )
+
+    def _averaged(self, values: list[Any]) -> Iterator[Any]:
+        pairs = [(value, value) for value in values]
+        return iter(self.strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs))
+
+
+def _index() -> int:
+    context: Any = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _index_in_tower() -> int:
+    context = find_tower_context()
+    return 0 if context is None else context.index

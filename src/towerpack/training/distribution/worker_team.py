@@ -1,0 +1,219 @@
+"""What the workers of a cluster share: data, agreements, and news of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import console, get_logger
+from towerpack.cluster import Cluster
+from towerpack.dataflow import DataFlow, RemoteDataZMQ, ShardData
+from towerpack.dataflow._content import sources_of
+from towerpack.dataflow._pipeline_names import flows_in, is_shard
+from towerpack.inputs import SplitInput
+from towerpack.training.distribution.peers import (
+    end_process,
+    leave_at_once_at_exit,
+    missing_peers,
+    silent_peers,
+)
+from towerpack.training.distribution.team import (
+    ENDINGS_BY_SIGNAL,
+    Ending,
+    Proposal,
+    Team,
+    peer_error,
+)
+
+_LOG = get_logger(__name__)
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+)
+_ANSWER_S = 5.0
+# How long a process that is to end waits for the others.
+_PATIENCE_S = 10.0
+_REPORT = re.compile(r"<<(\[.*?\])>>")
+
+
+class WorkerTeam(Team):
+    """The processes of a cluster. See `MultiWorker` for the arguments."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
+        self.size = cluster.number_of_workers
+        self.index = cluster.worker_index
+        self._strategy = strategy
+        self._cluster = cluster
+        self._gather = tf.function(self._gathered, autograph=False, reduce_retracing=True)
+        self._since: float | None = None
+
+    def name(self, index: int) -> str:
+        """As the cluster calls it."""
+        return self._cluster.peer_name(index)
+
+    def share(self, data: Any) -> Any:
+        """This worker's part of data that all workers have; data that differ stay as they are.
+
+        Raises:
+            ConfigError: Workers have the same inputs with other targets; or a `SplitInput`, of
+                which all have to read the same batches, and other data.
+        """
+        splits = isinstance(data, SplitInput)
+        if self.size == 1:
+            return data.share(1, 0) if splits else data
+        console()
+        flow = getattr(data, "dataflow", data)
+        is_flow = isinstance(flow, DataFlow)
+        contents = self.exchange(sources_of(flow) if is_flow else None)
+        remote = is_flow and any(isinstance(f, RemoteDataZMQ) for f in flows_in(flow))
+        equal = not remote and all(content == contents[0] for content in contents)
+        who = self.name(self.index)
+        if is_flow and not equal:
+            different = [self.name(i) for i, c in enumerate(contents) if c != contents[0]] or [who]
+            first_components = {content and content[1] for content in contents}
+            same_inputs = not remote and len(first_components) == 1 and "" not in first_components
+            if splits or same_inputs:
+                other = "data" if splits else "targets for the same inputs"
+                raise ConfigError(
+                    f"{' and '.join(different)} has other {other} than {self.name(0)}.",
+                    expected="the same data in all workers, or without SplitInput a part in each",
+                    fix="give all workers the same data",
+                )
+        if splits:
+            _LOG.info("%s reads part %d of %d of each batch.", who, self.index + 1, self.size)
+            return data.share(self.size, self.index)
+        if is_flow and (is_shard(flow) or not equal):
+            _LOG.info("%s reads all of its own data: they are a part already.", who)
+        elif isinstance(data, DataFlow):
+            _LOG.info("%s reads part %d of %d.", who, self.index + 1, self.size)
+            return ShardData(data, self.size, self.index)
+        else:
+            _LOG.warning(
+                "%s is not shared out over the workers: each reads what it is given. A DataFlow "
+                "in dataflow= is, and what is in a SplitInput.",
+                type(data).__name__,
+            )
+        return data
+
+    def exchange(self, value: Any) -> list[Any]:
+        """All-gather JSON texts, one line for each replica of each process."""
+        if self.size == 1:
+            return [value]
+        text = np.frombuffer(f"{json.dumps(value)}\n".encode(), np.uint8)
+        try:
+            with self.collective():
+                texts = self._gather(tf.constant(text, tf.int64)).numpy()
+        except tf.errors.OpError as error:
+            raise self.lost(error) or error from None
+        lines = texts.astype(np.uint8).tobytes().splitlines()
+        return [json.loads(line) for line in lines[:: len(lines) // self.size]]
+
+    def agree(self, proposal: Proposal) -> Proposal:
+        """Take the fewest steps, the greatest ending and the chief's numbers."""
+        if self.broken:
+            return proposal
+        proposals = [Proposal(*fields) for fields in self.exchange(proposal)]
+        process = max(range(self.size), key=lambda i: proposals[i].ending)
+        return proposals[process]._replace(
+            steps=min(other.steps for other in proposals),
+            numbers=proposals[0].numbers,
+            ending=Ending(proposals[process].ending),
+            process=process,
+        )
+
+    def lost(self, error: Exception) -> Exception | None:
+        """Take the report of a peer, or ask each whether it is there."""
+        if self.size == 1 or not isinstance(error, _LOST):
+            return None
+        peers = self._cluster.peers
+        if report := _REPORT.search(str(error)):
+            process, reason = json.loads(report[1])
+            lost = peer_error(self.name(process), "has failed", reason)
+        elif silent := silent_peers(peers, _ANSWER_S):
+            lost = missing_peers(silent, "does not answer")
+        elif "ollective" in str(error):
+            lost = missing_peers(peers, "ended the step")
+        else:
+            return None  # an operation of the model's own
+        leave_at_once_at_exit(1)
+        return lost
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Note since when this process waits, and whether the block fails."""
+        self._since = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+        finally:
+            self._since = None
+
+    def abort(self, reason: str) -> None:
+        """TensorFlow aborts collectives when a peer dies, but not when an operation fails."""
+        if self.size > 1:
+            leave_at_once_at_exit(1)
+            report = json.dumps([self.index, reason], ensure_ascii=False)
+            context: Any = eager_context.context()
+            context.report_error_to_cluster(tf.errors.ABORTED, f"<<{report}>>")
+
+    @contextmanager
+    def ended_by_sigterm(self) -> Iterator[None]:
+        """Watch for signals in a thread. Python handles none while TensorFlow waits."""
+        if self.size == 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(
+            target=self._end_if_stuck, args=(reader,), name="towerpack-signals", daemon=True
+        ).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+
+    def _end_if_stuck(self, reader: int) -> None:
+        number, arrived = 0, 0.0
+        while True:
+            if select.select([reader], [], [], 0.2 if number else None)[0]:
+                received = os.read(reader, 1)
+                if not received:
+                    os.close(reader)
+                    return
+                if received[0] in ENDINGS_BY_SIGNAL:
+                    number, arrived = received[0], time.monotonic()
+            since = self._since
+            if number and since and time.monotonic() - max(arrived, since) > _PATIENCE_S:
+                name = signal.Signals(number).name
+                self.abort(f"{name} came while it waited for the others, for {_PATIENCE_S:g} s.")
+                time.sleep(_PATIENCE_S / 2)
+                if self._since == since:
+                    end_process(128 + number)
+
+    def _gathered(self, row: tf.Tensor) -> tf.Tensor:
+        def of_replica() -> Any:
+            context: Any = tf.distribute.get_replica_context()
+            return context.all_gather(tf.identity(row), axis=0)
+
+        given = self._strategy.run(of_replica)
+        return self._strategy.experimental_local_results(given)[0]

@@ -1,0 +1,1 @@
+"""Epochs, hooks, and many steps in one call of TensorFlow."""

@@ -1,0 +1,360 @@
+"""Many steps in one call of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import InternalError, LayerError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.inputs import InputSource
+from towerpack.nn import HEAVY, Summary, components_of
+from towerpack.tower import COST, TowerFunction, TowerTrace
+from towerpack.training.distribution.base import Computed, Distribution
+from towerpack.training.loop.packing import Packing
+from towerpack.training.optim.adapter import OptimizerAdapter
+from towerpack.training.optim.schedules import Schedules
+from towerpack.training.steps.call_result import CallResult
+from towerpack.training.steps.step import StepContext, TrainStep
+
+_LOG = get_logger(__name__)
+BUDGET_S = 0.2
+_MOST_STEPS = 4096
+
+
+class Pace:
+    """Choose the number of steps so that a call lasts about `budget_s`.
+
+    Long enough that the cost of a call vanishes, short enough that signals, displays and callbacks
+    are served in time. It starts with one step and at most doubles.
+
+    Args:
+        budget_s: Seconds that a call should last.
+    """
+
+    def __init__(self, budget_s: float = BUDGET_S) -> None:
+        self._budget_s = budget_s
+        self._steps = 1
+
+    @property
+    def steps(self) -> int:
+        """Steps for the next call."""
+        return self._steps
+
+    def ran(self, steps: int, seconds: float) -> None:
+        """Learn from a call."""
+        if steps < 1:
+            return
+        fitting = int(self._budget_s / max(seconds / steps, 1e-7))
+        self._steps = max(1, min(fitting, 2 * max(steps, self._steps), _MOST_STEPS))
+
+
+class Guard:
+    """Apply a step's update only if that is to be, and take back what the model has moved.
+
+    Args:
+        moved: Variables that the model itself changes, before the cost is known.
+    """
+
+    def __init__(self, moved: Sequence[tf.Variable]) -> None:
+        self._moved = list(moved)
+
+    def before(self) -> list[tf.Tensor]:
+        """In the graph, before the step: what `apply` may have to put back."""
+        return [components_of(variable)[0].read_value() for variable in self._moved]
+
+    def apply(
+        self, finite: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
+    ) -> tf.Tensor:
+        """In the graph: update if all is finite; gives back whether it was."""
+
+        def done() -> tf.Tensor:
+            update()
+            return tf.constant(True)
+
+        def undone() -> tf.Tensor:
+            for variable, value in zip(self._moved, before, strict=True):
+                variable.assign(value, read_value=False)
+            return tf.constant(False)
+
+        return tf.cond(finite, done, undone)
+
+
+class Executor:
+    """Runs a step `n` times in a row inside one `tf.function`.
+
+    Args:
+        step: What one step is; built already.
+        trained: Variables that its optimizers move.
+        distribution: Where its replicas run.
+        tower: The model.
+        trace: A training tower of it: shapes, dtypes and summaries are read off it.
+        source: Gives each replica its batches.
+        global_step: int64; counts applied steps. Ours, since a Keras optimizer's own count can lose
+            increments where updates are asynchronous.
+        fetches: Outputs to give back for each step.
+        schedules: Variables that are set after each step.
+        check_finite: End the call at a cost that is not finite, and do not apply that step.
+        xla: Compile forward and backward of each replica.
+        eager: Run steps in Python, one by one.
+
+    Attributes:
+        budget_s: Seconds that a call should last.
+
+    Raises:
+        ConfigError: `xla`, and TensorFlow cannot compile replicas where they run.
+    """
+
+    budget_s = BUDGET_S
+
+    def __init__(
+        self,
+        *,
+        step: TrainStep,
+        trained: Mapping[str, tf.Variable],
+        distribution: Distribution,
+        tower: TowerFunction,
+        trace: TowerTrace,
+        source: InputSource,
+        global_step: tf.Variable,
+        fetches: Sequence[str] = (),
+        schedules: Schedules | None = None,
+        check_finite: bool = True,
+        xla: bool = False,
+        eager: bool = False,
+    ) -> None:
+        self._step = step
+        self._trained = list(trained.values())
+        self._distribution = distribution
+        self._tower = tower
+        self._source = source
+        self._global_step = self._at = global_step
+        self._schedules = schedules or Schedules()
+        moved = [tower.store.named_variables()[name] for name in trace.moved]
+        self._guard = Guard(moved) if check_finite else None
+        self._xla = xla
+        if xla:
+            distribution.check_xla()
+        summaries = trace.result.summaries
+        self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
+        self._heavy = [s.name for s in summaries if s.kind in HEAVY]
+        self._heavy_gradients: list[str] = []
+        wanted = [name for name in dict.fromkeys(fetches) if name != COST]
+        templates = [trace.result.outputs[name] for name in wanted]
+        self._packing = Packing(wanted, templates, joined=distribution.local_replicas > 1)
+        self._optimizers: list[OptimizerAdapter] = []
+        self._untrained: list[str] = []
+        spec = self._schedules.spec
+        self._eager = eager
+        self._run: Any = lambda due: self._heavy_step(due)[:-1]
+        self._run_heavy: Any = self._heavy_step
+        if not eager:
+            self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
+            self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
+
+    @property
+    def one_step_only(self) -> bool:
+        """A call must not run more than one step."""
+        return self._eager or self._packing.one_step_only
+
+    @property
+    def has_heavy(self) -> bool:
+        """The model has histograms or images, for the last step of each epoch."""
+        return bool(self._heavy or self._heavy_gradients)
+
+    @property
+    def optimizers(self) -> Sequence[OptimizerAdapter]:
+        """Those that the step uses, once it is compiled."""
+        return self._optimizers
+
+    def compile(self) -> None:
+        """Trace what the loop runs, so that mistakes show before the first step."""
+        if self._eager:
+            return
+        self._run.get_concrete_function()
+        if self.has_heavy:
+            self._run_heavy.get_concrete_function()
+        self._tell_untrained()
+
+    def _tell_untrained(self) -> None:
+        if self._untrained:
+            names = ", ".join(self._untrained)
+            _LOG.warning("The cost does not depend on %s: not trained.", names)
+
+    def run(self, steps: int, *, after: int) -> CallResult:
+        """Run steps; fewer if a cost was not finite.
+
+        Args:
+            steps: How many.
+            after: The global step.
+        """
+        done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
+        return self._result(int(done), bool(finite), rows, packed, batch, [])
+
+    def run_heavy(self, *, after: int) -> CallResult:
+        """Run one step, with the summaries that are too dear for every step."""
+        done, finite, rows, packed, batch, heavy = self._run_heavy(self._schedules.due(1, after))
+        return self._result(int(done), bool(finite), rows, packed, batch, heavy)
+
+    def _result(
+        self, done: int, finite: bool, rows: Any, packed: Any, batch: Any, heavy: Any
+    ) -> CallResult:
+        table = rows.numpy()
+        names = [*self._heavy, *self._heavy_gradients]
+        return CallResult(
+            steps=done,
+            outputs={COST: table[:, 0], **self._packing.unpack(packed, done)},
+            summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
+            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if done},
+            nonfinite=None if finite else [tensor.numpy() for tensor in batch],
+        )
+
+    # ------------------------------------------------------------------ in the graph
+
+    def _many_steps(self, due: tf.Tensor) -> Any:
+        steps = tf.shape(due)[1]
+        values = self._schedules.rows(due)
+        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[1 + len(self._scalars)])
+        arrays = [
+            tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
+            for dtype in self._packing.dtypes()
+        ]
+        # The inputs of the last step leave the loop, for the one that was not applied.
+        kept = self._tower.specs * self._distribution.local_replicas if self._guard else []
+        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in kept]
+        free = [_any_of_rank(spec.shape.rank) for spec in kept]
+
+        def going_on(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < steps) & finite
+
+        def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
+            inputs, computed, finite = self._one_step([tf.gather(row, i) for row in values])
+            vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
+            arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
+            i_next = i + tf.cast(finite, tf.int32)
+            return i_next, finite, rows.write(i, computed.row), arrays, inputs if kept else []
+
+        scalar = tf.TensorShape([])
+        done, finite, rows, arrays, batch = tf.while_loop(
+            going_on,
+            body,
+            (tf.constant(0), tf.constant(True), rows, arrays, batch),
+            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), free),
+        )
+        return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
+
+    def _heavy_step(self, due: tf.Tensor) -> Any:
+        inputs, computed, finite = self._one_step([row[0] for row in self._schedules.rows(due)])
+        done = tf.cast(finite, tf.int32)
+        vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
+        return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
+
+    def _one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
+        """Inputs of all replicas, what they gave, and whether it was applied."""
+        before = self._guard.before() if self._guard else []
+        compute = self._compute
+        if self._xla:
+            compute = tf.function(compute, jit_compile=True, autograph=False)
+        inputs, computed = self._distribution.replicate(compute, self._source, self._at)
+        gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
+        pairs = list(zip(self._optimizers, gradients, strict=True))
+        shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
+        self._heavy_gradients = list(shown)
+        computed = computed._replace(
+            row=self._averages(computed.row), heavy=[*computed.heavy, *shown.values()]
+        )
+
+        def update() -> None:
+            for optimizer, gradients in pairs:
+                optimizer.apply(gradients)
+            for variable, value in computed.moved:
+                variable.assign(value, read_value=False)
+            self._global_step.assign_add(1, read_value=False)
+            self._schedules.assign(due)
+
+        if self._guard:
+            checks = [optimizer.check(gradients) for optimizer, gradients in pairs]
+            finite = tf.reduce_all([tf.math.is_finite(computed.row[0]), *checks])
+            return inputs, computed, self._guard.apply(finite, before, update)
+        update()
+        return inputs, computed, tf.constant(True)
+
+    def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
+        """Forward and backward of one replica."""
+        context = StepContext(
+            self._tower,
+            index=index,
+            total=self._distribution.replicas,
+            step=self._at,
+            watched=self._trained,
+        )
+        self._step(context, batch)
+        result = context.result
+        if result is None or result.cost is None:
+            raise InternalError("a training tower without a cost went unnoticed")
+        self._optimizers = [minimized.optimizer for minimized in context.minimized]
+        gradients = [minimized.gradients for minimized in context.minimized]
+        self._untrained = [n for of in gradients for n, value in of.items() if value is None]
+        summaries = result.summaries
+        row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
+        fetched = [result.outputs[name] for name in self._packing.names]
+        heavy = [s.value for s in summaries if s.kind in HEAVY]
+        return Computed(row, fetched, heavy, [list(of.values()) for of in gradients])
+
+    def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
+        """Cost, scalar summaries, and which of these the replica has (1) or has not (0)."""
+        # By position: TensorFlow counts the names of tensors of later replicas on.
+        names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
+        values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}
+        absent = tf.constant(0.0)
+        return tf.stack(
+            [
+                tf.cast(cost, tf.float32),
+                *(values.get(name, absent) for name in self._scalars),
+                *(tf.constant(float(name in values)) for name in self._scalars),
+            ]
+        )
+
+    def _averages(self, row: tf.Tensor) -> tf.Tensor:
+        """Of a mean of rows: the cost, and averages over the replicas that have reported."""
+        _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
+        return tf.concat([row[:1], values / present], axis=0)
+
+
+def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
+    """Refuse names that are no outputs of the tower.
+
+    Raises:
+        LayerError: One is not; told with who asks for it.
+    """
+    for name in names:
+        if name not in outputs:
+            raise LayerError(
+                f"{who} asks for the output '{name}', which the tower lacks.",
+                expected="a layer's output ('conv0/output') or a name given to expose()",
+                fix=did_you_mean(name, outputs),
+            )
+
+
+def _sum_repeated_rows(gradients: list[list[Any]]) -> list[list[Any]]:
+    """Sum the values of sparse gradients that have the same index.
+
+    Norms, limits and squares of gradients are wrong if a row is split into several values.
+    """
+
+    def summed(gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        indices, places = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+    return [[summed(gradient) for gradient in of] for of in gradients]
+
+
+def _any_of_rank(rank: int | None) -> tf.TensorShape:
+    dims: Any = None if rank is None else [None] * rank
+    return tf.TensorShape(dims)

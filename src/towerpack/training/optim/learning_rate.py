@@ -1,0 +1,261 @@
+"""Learning rates that functions compute, such as schedules of `tf.compat.v1.train`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import variable_scope
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.naming import unique
+from towerpack.nn import components_of, find_global_step, found_as_global_step
+from towerpack.nn.compat_collections import CompatVariables
+from towerpack.nn.initial_values import lifted
+from towerpack.training.optim.variable_param import VariableParam
+
+LEARNING_RATE = "learning_rate"
+# What an optimizer's rate is called among its variables: a number, or what a function gave last.
+RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
+
+_CHANGES = "The model's optimizer() makes a Python number of a value that changes in training."
+_FIX = (
+    "compute it with TensorFlow: tf.where(step < 1000, 0.1, 0.01) in place of `if`, and neither "
+    "float() nor .numpy(); give a Keras optimizer a function: SGD(lambda: lr / 8.0)"
+)
+
+
+def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
+    """Call a model's `optimizer()`. Numbers that it computes from variables follow the variables.
+
+    In TensorFlow 1 `lr / 8.` and `tf.minimum(0.1, 1 / step)` do so. Eagerly they are plain numbers.
+    For optimizers of `tf.compat.v1.train` the graph of the step computes them: it calls
+    `optimizer()` again, with the variables of the first call.
+
+    Args:
+        function: The method `optimizer`.
+        step: The global step.
+
+    Raises:
+        ConfigError: A Keras optimizer got such a number, or a summary got a schedule.
+    """
+    variables: list[tf.Variable] = []
+    again = functools.partial(_call_with, variables, function, step)
+    graph: Any = None
+    with _eager_reads(step) as reads:
+        try:
+            given = again()
+        except (TypeError, ValueError) as error:
+            if "functools.partial" not in str(error):
+                raise
+            graph = FuncGraph("optimizer")  # There, schedules of TensorFlow 1 are tensors.
+            with graph.as_default():
+                given = again()
+            if any(op.type.endswith("Summary") for op in graph.get_operations()):
+                raise ConfigError(
+                    "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
+                    got=str(error).partition("\n")[0],
+                    fix="remove tf.summary.scalar: 'learning_rate' is monitored by itself",
+                ) from error
+    _refuse_python_numbers_of(variables, given, lambda v: _call_with(v, function, step))
+    for i, optimizer in enumerate(_unwrapped(given)[-1]):
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            kinds = (tf.Tensor,)
+            if reads or variables:  # A schedule may hold tensors; `tf.cond` may give a float.
+                kinds += (functools.partial, float) if reads else (functools.partial,)
+            for name, value in list(vars(optimizer).items()):
+                if isinstance(value, kinds) and getattr(value, "graph", graph) is graph:
+                    _follow(optimizer, name, lambda i=i: _unwrapped(again())[-1][i])
+            continue
+        rate = getattr(optimizer, "_learning_rate", None)
+        numbers = [a for a in getattr(rate, "args", ()) if isinstance(a, tf.Tensor)]
+        if reads and (numbers or not callable(rate)):
+            raise _fixed(f"{numbers or rate}, while optimizer() reads the global step")
+    return given
+
+
+def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
+    """Call a function. The first call adds its variables to the list, later calls get them back.
+
+    In the place of None they get a new one.
+
+    Raises:
+        ConfigError: It makes a Python number of a symbolic tensor or for a Keras optimizer.
+    """
+    known = iter(list(variables))
+
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        variable = next(known, None)
+        if variable is None:
+            kwargs["initial_value"] = lifted(kwargs["initial_value"], str(kwargs.get("name")))
+            with tf.init_scope():
+                variable = next_creator(**kwargs)
+            variables.append(variable)
+        return variable
+
+    try:
+        with (
+            variable_scope.with_variable_store(CompatVariables()),
+            tf.variable_creator_scope(create),
+            found_as_global_step(step),
+        ):
+            return function()
+    except ValueError as error:
+        if "`learning_rate` should be float" in str(error):
+            raise _fixed(str(error).rpartition("Received instead: ")[2]) from error
+        raise
+    except (TypeError, NotImplementedError) as error:  # In the graph of the step.
+        if not any(words in str(error) for words in ("symbolic", "SymbolicTensor", "numpy() is")):
+            raise
+        raise ConfigError(_CHANGES, got=str(error).partition(". ")[0], fix=_FIX) from error
+
+
+def _refuse_python_numbers_of(
+    variables: Sequence[tf.Variable], given: Any, call: Callable[[list[Any]], Any]
+) -> None:
+    """Refuse numbers such as `float(lr / 8.0)`, which would not follow `lr`.
+
+    Nothing in such a number tells of the variable, so `optimizer()` is called with another value
+    of it, which must not change the number.
+
+    Raises:
+        ConfigError: It does.
+    """
+    optimizers = itertools.chain.from_iterable(_unwrapped(given))
+    keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]
+    own = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
+    known = [None if id(variable) in own else variable for variable in variables]
+    numbers = [v for v in known if v is not None and v.dtype.is_floating and not v.shape.rank]
+    for variable in numbers:
+        value = variable.numpy()
+        variable.assign(2.0 * value + 1.0)
+        try:
+            moved = call(list(known))
+        finally:
+            variable.assign(value)
+        if _python_numbers_in(moved) != _python_numbers_in(given):
+            raise ConfigError(_CHANGES, got=f"a Python number made of {variable.name}", fix=_FIX)
+
+
+def _python_numbers_in(given: Any) -> list[dict[str, float]]:
+    """The attributes of each optimizer that are floats, and a Keras optimizer's rate."""
+    found: list[dict[str, float]] = []
+    for optimizer in _unwrapped(given)[-1]:
+        own: dict[str, Any] = getattr(optimizer, "__dict__", {})
+        values = {n: float(v) for n, v in own.items() if isinstance(v, (float, np.floating))}
+        rate = own.get("_learning_rate")
+        found.append(values | ({RATES[0]: float(rate)} if isinstance(rate, keras.Variable) else {}))
+    return found
+
+
+def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
+    """Note that the step computes an attribute of an optimizer, if it depends on variables."""
+    compute = tf.function(lambda: getattr(again(), name), autograph=False)
+    concrete, read = traced(compute)
+    if read:  # A function, since a GAN copies its optimizer.
+        vars(optimizer).setdefault("_computed", {})[name] = lambda: compute()
+    elif isinstance(getattr(optimizer, name), tf.Tensor):
+        setattr(optimizer, name, float(concrete()))
+
+
+def _unwrapped(given: Any) -> list[list[Any]]:
+    """Return the optimizers, then what each of them wraps, and so on. The last wrap nothing."""
+    levels = [list(given.values()) if isinstance(given, Mapping) else [given]]
+    while any(hasattr(one, "wrapped") or hasattr(one, "inner_optimizer") for one in levels[-1]):
+        levels.append([getattr(o, "wrapped", getattr(o, "inner_optimizer", o)) for o in levels[-1]])
+    return levels
+
+
+@contextmanager
+def _eager_reads(step: Any) -> Iterator[list[bool]]:
+    """Note eager reads of the step. Numbers from an eager `tf.cond` show no other trace of it."""
+    reads: list[bool] = []
+    read = step._read_variable_op
+
+    def noted(*args: Any, **options: Any) -> tf.Tensor:
+        reads.extend([True] * tf.executing_eagerly())
+        return read(*args, **options)
+
+    step._read_variable_op = noted
+    try:
+        yield reads
+    finally:
+        del step._read_variable_op
+
+
+def _fixed(got: str) -> ConfigError:
+    return ConfigError(
+        "The learning rate of a Keras optimizer must be a float or a function. A number that is "
+        "computed from variables would never change.",
+        got=got,
+        fix="compute it in a function: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step))",
+    )
+
+
+def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[tf.Variable]]:
+    """Trace a function without arguments. Returns it as a graph, and the variables it reads."""
+    concrete: Any = tf.function(function, autograph=False).get_concrete_function()
+    return concrete, sorted(concrete.graph._watched_variables, key=lambda v: v.name)
+
+
+class RateFunction:
+    """Call the function once a step, in the graph, and keep what it gave.
+
+    Args:
+        function: Takes nothing and gives the rate. A `tf.compat.v1.train` schedule is one.
+
+    Attributes:
+        rate: That of the last step.
+
+    Raises:
+        ConfigError: The function reads a global step that no step of this run moves.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function, read = traced(function)
+        self._kept = function  # It holds variables that only the traced function reads.
+        self.rate = tf.Variable(
+            tf.constant(0.0), trainable=False, name=f"scheduled_{LEARNING_RATE}"
+        )
+        step = find_global_step()
+        steps = () if step is None else (step, *components_of(step))
+        self._reads: dict[str, tf.Variable] = {}
+        for variable in read:
+            name = variable.name.split(":")[0]
+            if all(variable is not known for known in steps):
+                if name == "global_step":
+                    raise ConfigError(
+                        "The learning rate depends on a global step that is not the run's.",
+                        fix="make the schedule in the model's optimizer(), in the thread that "
+                        "trains",
+                    )
+                self._reads[unique(name, self._reads)] = variable
+
+    def update(self) -> None:
+        """In the graph: have the rate of this step."""
+        self.rate.assign(tf.cast(self._function(), tf.float32), read_value=False)
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """The rate, and what the function reads."""
+        return {f"scheduled_{LEARNING_RATE}": self.rate, **self._reads}
+
+    def hyper_params(self) -> dict[str, VariableParam]:
+        """Numbers that the function reads."""
+        return {
+            name: VariableParam(name, variable)
+            for name, variable in self._reads.items()
+            if variable.shape.rank == 0
+            and variable.dtype.is_floating
+            and (name == LEARNING_RATE or not variable.trainable)
+        }
+
+    def scheduled(self) -> dict[str, float]:
+        """What the function gave for the last step."""
+        return {LEARNING_RATE: float(self.rate.numpy())}

@@ -1,0 +1,1 @@
+"""One run: opened, assembled, seen by callbacks, ended."""

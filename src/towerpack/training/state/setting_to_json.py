@@ -1,0 +1,71 @@
+"""Settings of any type as JSON values that every process repeats."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import keras
+import numpy as np
+
+from towerpack._core.arguments import KeepsArguments, arguments_of
+from towerpack.dataflow import DataFlow
+from towerpack.dataflow._content import (
+    checksum_of_setting,
+    content_of,
+    functions_of,
+    is_library,
+    serial_pipeline_of,
+)
+from towerpack.inputs import InputSource
+from towerpack.training.state.run_dir import plain
+
+_SHORT = 16
+
+
+def described(value: Any) -> Any:
+    """Return plain values and short lists as they are, and other values as text with a checksum."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return plain(value)
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size <= _SHORT):
+        return described(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): described(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        if len(items) <= _SHORT or all(isinstance(i, bool | int | float | str) for i in items):
+            return [described(item) for item in items]
+    if isinstance(value, DataFlow):
+        return f"{serial_pipeline_of(value)} {checksum_of_data(value)}"
+    if isinstance(value, InputSource):
+        return type(value).__name__
+    if isinstance(value, KeepsArguments):
+        return _call(value, arguments_of(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _call(value, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    if isinstance(value, keras.metrics.Metric | keras.losses.Loss):
+        return _call(value, {k: v for k, v in value.get_config().items() if k != "name"})
+    name = getattr(value, "__name__", type(value).__name__)
+    return f"{name} {checksum_of_setting(value)}"
+
+
+def checksum_of_data(flow: DataFlow) -> str:
+    """Return a checksum over the functions of a flow and samples of its content."""
+    return checksum_of_setting([content_of(flow, sample=True), functions_of(flow)])
+
+
+def class_of(value: object) -> str:
+    """Return the name of an object's class; of the program's own classes also a checksum."""
+    cls = type(value)
+    if is_library(cls.__module__):
+        return cls.__name__
+    return f"{cls.__name__} {checksum_of_setting(cls)}"
+
+
+def _call(value: object, arguments: Mapping[str, Any]) -> str:
+    given = ", ".join(f"{name}={described(v)}" for name, v in arguments.items())
+    return f"{class_of(value)}({given})"

@@ -1,0 +1,253 @@
+"""Settings of a run, kept in checkpoints, so that a changed program does not go on silently."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import keras
+
+from towerpack._core.arguments import arguments_of
+from towerpack._core.naming import dotted
+from towerpack.callbacks import Callbacks
+from towerpack.dataflow import DataFlow
+from towerpack.dataflow._content import (
+    checksum_of_setting,
+    content_of,
+    functions_of,
+    serial_pipeline_of,
+    stages_of,
+)
+from towerpack.inputs import InputSource
+from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training.distribution.replicas import first
+from towerpack.training.optim.wrapping import ProxyOptimizer
+from towerpack.training.state.graph_fingerprint import OPERANDS, operations_of
+from towerpack.training.state.setting_to_json import class_of, described
+from towerpack.training.steps.step import TrainStep
+
+Settings = Mapping[str, Any]
+
+_WIDEST = 48
+# What is compared of optimizers that Keras cannot describe.
+_COMPARED = (bool, int, float, str, list)
+# Settings that other releases have computed differently.
+_CHECKSUMS = ("data.content", "data.functions")
+FORMAT = "settings format"
+_VARIABLE = "variable "
+_TABLE = "kept variable "
+# An argument of a callback.
+_ARGUMENT = re.compile(r"(callback .*#\d+)\..*")
+
+
+def settings_of(
+    config: Any,
+    source: InputSource,
+    callbacks: Callbacks,
+    trace: TowerTrace,
+    optimizer: Any,
+    step: TrainStep,
+    tower: TowerFunction,
+) -> Settings:
+    """Settings that decide how a training goes on, by name, as JSON values.
+
+    Args:
+        config: The `TrainConfig`.
+        source: Where its data come from.
+        callbacks: All of them.
+        trace: A training tower.
+        optimizer: As the user gave it: one, or a dict.
+        step: What one step is.
+        tower: The model; nothing has been restored yet.
+    """
+    names = ("precision", "deterministic", "xla", "frozen", "trainable")
+    found = {
+        **{name: getattr(config, name) for name in names},
+        **_data(source),
+        **source.settings(),
+        "step": class_of(step),
+        **step.settings(),
+        **_callbacks(callbacks),
+        **_optimizers(optimizer),
+        **operations_of(trace),
+        **_variables(tower, trace),
+        FORMAT: 3,
+    }
+    return {name: described(value) for name, value in found.items()}
+
+
+def common_settings(config: Any, source: InputSource, settings: Settings) -> Settings:
+    """Settings in which the workers of a run must not differ. They may read different data."""
+    flow = getattr(source, "dataflow", None)
+    stages, functions = stages_of(flow) if isinstance(flow, DataFlow) else (None, None)
+    names = ("seed", "max_epoch", "steps_per_epoch")
+    return {
+        **{name: value for name, value in settings.items() if name.partition(".")[0] != "data"},
+        **{name: getattr(config, name) for name in names},
+        "data": stages,
+        "data.functions": functions,
+    }
+
+
+def differences(workers: Sequence[Settings]) -> dict[int, list[str]]:
+    """What each worker's settings have other than the first's, by its index."""
+    found: dict[int, list[str]] = {}
+    for index, settings in enumerate(workers):
+        changed = [
+            f"{c.name}: {_short(c.old)} in worker 0, {_short(c.new)} in worker {index}"
+            for c in changes(workers[0], settings)
+            # Not every callback acts in every worker.
+            if not (c.name.startswith("callback ") and None in (c.old, c.new))
+        ]
+        if changed:
+            found[index] = changed
+    return found
+
+
+class Change(NamedTuple):
+    """A setting that is not what it was; `holds` says which of both is in effect."""
+
+    name: str
+    old: Any
+    new: Any
+    holds: str = "new"
+
+
+def changes(old: Settings, new: Settings) -> list[Change]:
+    """The settings that differ."""
+    names = [*new, *(name for name in old if name not in new)]
+    if old.get(FORMAT) != new.get(FORMAT):  # Other releases know other settings.
+        names = [n for n in names if n in old and n in new and n not in (FORMAT, *_CHECKSUMS)]
+    found = [n for n in names if old.get(n) != new.get(n)]
+    # Other changes tell as much: other operations, a callback that comes or goes.
+    needless = {OPERANDS} if sum(n.startswith("model.") for n in found) > 1 else set[str]()
+    for name in found:
+        argument = _ARGUMENT.fullmatch(name)
+        if argument and (argument[1] in old) != (argument[1] in new):
+            needless.add(name)
+    return [
+        Change(n, old.get(n), new.get(n), _holds(n, new.get(n))) for n in found if n not in needless
+    ]
+
+
+def given_anew(changed: Sequence[Change]) -> set[str]:
+    """Names of variables whose values the program gives and has changed."""
+    names = {c.name for c in changed if c.name.startswith(_VARIABLE) and c.old is not None}
+    return {name.removeprefix(_VARIABLE) for name in names}
+
+
+def _holds(name: str, new: Any) -> str:
+    if name == "seed":
+        return "new (the order of the data: old)"
+    if new is None and name.startswith("callback "):
+        return "what it has set stays"
+    return "old" if name.startswith(_TABLE) else "new"
+
+
+def changes_text(changed: Sequence[Change]) -> str:
+    """A table of changes."""
+    rows = [("setting", "old", "new", "in effect")]
+    rows += [(c.name, _short(c.old), _short(c.new), c.holds) for c in changed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join("  " + line.rstrip() for line in lines)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        items = [_short(item) for item in cast("list[Any]", value)]
+        between = [f"… {len(items) - 4} more"] if len(items) > 8 else items[3:-1]
+        text = ", ".join([*items[:3], *between, *items[max(3, len(items) - 1) :]])
+        return text if len(text) <= 2 * _WIDEST else f"{text[:_WIDEST]} … {text[-_WIDEST:]}"
+    text = "-" if value is None else str(value)
+    return text if len(text) <= _WIDEST else f"…{text[-_WIDEST:]}"
+
+
+def _data(source: InputSource) -> Settings:
+    flow = getattr(source, "dataflow", None)
+    if not isinstance(flow, DataFlow):
+        functions = {n: v for n, v in arguments_of(source).items() if callable(v)}
+        return {"data": class_of(source), **dotted(functions, "data")}
+    return {
+        "data": serial_pipeline_of(flow),
+        "data.content": checksum_of_setting(content_of(flow, sample=True)),
+        "data.functions": checksum_of_setting(functions_of(flow)),
+    }
+
+
+def _callbacks(callbacks: Callbacks) -> Settings:
+    found: dict[str, Any] = {}
+    for key, callback in zip(callbacks.keys(), callbacks.callbacks, strict=True):
+        settings = callback.settings()
+        if isinstance(settings, Mapping):
+            found |= {f"callback {key}": class_of(callback), **dotted(settings, f"callback {key}")}
+        elif settings is not None:
+            found[f"callback {key}"] = settings
+    return found
+
+
+def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
+    """Values of the `tf.Variable`s that the program made itself and that training does not change.
+
+    New numbers and vectors count, such as weights of classes. Tables of floats may be random.
+    """
+    found: dict[str, Any] = {}
+    for name, variable in tower.store.bare_variables().items():
+        if name in trace.used and name not in trace.moved and not variable.trainable:
+            value = first(variable).numpy()
+            table = value.ndim > 1 and value.dtype.kind == "f"
+            found[f"{_TABLE if table else _VARIABLE}{name}"] = value
+    return found
+
+
+def _optimizers(given: Any) -> Settings:
+    by_name = given if isinstance(given, Mapping) else {"optimizer": given}
+    found: dict[str, Any] = {}
+    for name, optimizer in by_name.items():
+        found.update(_optimizer(name, optimizer))
+    return found
+
+
+def _optimizer(name: str, optimizer: Any) -> Settings:
+    if isinstance(optimizer, str):
+        optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, ProxyOptimizer):
+        return {
+            name: class_of(optimizer),
+            **_flat(name, optimizer.settings()),
+            **_optimizer(f"{name}.optimizer", optimizer.wrapped),
+        }
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    if isinstance(optimizer, keras.optimizers.Optimizer) and (schedule or not callable(rate)):
+        config = optimizer.get_config()
+    else:  # Keras cannot describe functions.
+        own = getattr(optimizer, "__dict__", {})  # what is no optimizer is refused later
+        values = {k.strip("_"): _numbers_of(v) for k, v in own.items()}
+        config = {k: v for k, v in values.items() if isinstance(v, _COMPARED) or callable(v)}
+    return {name: class_of(optimizer), **_flat(name, config)}
+
+
+def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    # A rate that is a number is in a variable, and told as a hyper-parameter.
+    def is_rate(name: str, value: Any) -> bool:
+        return name in ("learning_rate", "lr") and isinstance(value, float)
+
+    leaves = {n: (n.rpartition(".")[2], v) for n, v in dotted(tree, prefix).items()}
+    return {n: v for n, (key, v) in leaves.items() if key != "name" and not is_rate(key, v)}
+
+
+def _numbers_of(value: Any) -> Any:
+    """Of a schedule of `tf.compat.v1.train` the numbers that it was made with, else the value."""
+    if not isinstance(value, functools.partial):
+        return value
+    made_with = getattr(value.func, "__dict__", None)
+    if not made_with:
+        return value
+    given = [*made_with.values(), *value.args, *value.keywords.values()]
+    return [v for v in given if isinstance(v, bool | int | float | list)]

@@ -1,0 +1,162 @@
+"""Numbers and pictures of the steps, on their way to the monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import LayerError
+from towerpack.callbacks.monitors import Monitors
+from towerpack.nn import HEAVY, Summary
+from towerpack.tower import COST, TowerResult
+from towerpack.training.optim.learning_rate import LEARNING_RATE
+from towerpack.training.state.clock import Clock
+from towerpack.training.state.ledger import ALL_PARTS, Ledger
+from towerpack.training.steps.call_result import CallResult
+
+FILL = "queue/fill"
+_SECONDS = {part: f"time/{part}_s" for part in ALL_PARTS}
+
+
+class StepAverages:
+    """The epoch's mean cost, and moving averages over all steps.
+
+    Sums run from step to step in order, so the numbers do not depend, not even in the last bit, on
+    how many steps a call has run.
+
+    Args:
+        decays: For each moving average, the share of the old value that is kept in each step.
+    """
+
+    def __init__(self, decays: Mapping[str, float]) -> None:
+        self._decays = dict(decays)
+        self._moving: dict[str, tuple[float, float]] = dict.fromkeys(decays, (0.0, 0.0))
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, costs: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        """Take in the steps of one call."""
+        for cost in costs.tolist():
+            self._sum += cost
+        self._count += len(costs)
+        for name, decay in self._decays.items():
+            total, weight = self._moving[name]
+            for value in values[name].tolist():
+                total = decay * total + (1 - decay) * value
+                weight = decay * weight + (1 - decay)
+            self._moving[name] = (total, weight)
+
+    def end_epoch(self) -> dict[str, float]:
+        """Mean cost of the epoch as `'cost'`, and the moving averages."""
+        found = {"cost": self._sum / self._count} if self._count else {}
+        for name, (total, weight) in self._moving.items():
+            if weight > 0:
+                found[name] = total / weight
+        return found
+
+    def begin_epoch(self) -> None:
+        """Forget the last epoch's costs."""
+        self._sum, self._count = 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        moving = {name: list(pair) for name, pair in self._moving.items()}
+        return {"sum": self._sum, "count": self._count, "moving": moving}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self._sum, self._count = float(state["sum"]), int(state["count"])
+        for name, (total, weight) in state["moving"].items():
+            if name in self._moving:
+                self._moving[name] = (total, weight)
+
+
+class Numbers:
+    """Take in what each call reports, and hand the monitors what an epoch has given.
+
+    Args:
+        summaries: Of the training tower.
+        monitors: Where they go.
+        more: Gives further numbers at the end of an epoch; those of the steps stand above them.
+        ledger: Where the time goes.
+    """
+
+    def __init__(
+        self,
+        summaries: Sequence[Summary],
+        monitors: Monitors,
+        more: Callable[[], Mapping[str, float]],
+        ledger: Ledger,
+    ) -> None:
+        self.clock = ledger.clock
+        self._ledger = ledger
+        self._monitors = monitors
+        self._more = more
+        self._kinds = {s.name: s.kind for s in summaries}
+        self._averages = StepAverages(
+            {s.name: s.decay for s in summaries if s.kind == "moving_average"}
+        )
+        self._last: dict[str, float] = {}
+
+    def begin_epoch(self) -> None:
+        """Forget the last epoch."""
+        self._averages.begin_epoch()
+        self.clock.begin_epoch()
+
+    def add(self, result: CallResult, step: int) -> None:
+        """Take in a call; `step` is the global step after it."""
+        self._averages.add(result.outputs[COST], result.summaries)
+        if result.steps:
+            self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
+        for name, value in result.heavy.items():
+            if self._kinds.get(name, "histogram") == "histogram":  # Of a gradient, if unknown
+                self._monitors.put_histogram(name, value, step)
+            else:
+                for i, picture in enumerate(value):
+                    self._monitors.put_image(f"{name}/{i}", picture, step)
+
+    def put(self) -> None:
+        """Hand the monitors the epoch's numbers."""
+        numbers = self._averages.end_epoch()
+        for further in (self._last, self._more()):
+            for name, value in further.items():
+                numbers.setdefault(name, value)
+        self.clock.built()
+        spent = {_SECONDS[part]: seconds for part, seconds in self._ledger.totals().items()}
+        for name, value in {**numbers, **self.clock.report(), **spent}.items():
+            self._monitors.put_scalar(name, value)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"averages": self._averages.state(), "scalars": self._last}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self._averages.restore(state["averages"])
+        self._last = dict(state["scalars"])
+
+
+def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
+    """Names of all numbers that a trainer puts, each with one meaning.
+
+    Args:
+        result: Of the training tower.
+        others: Names of what is not the tower's.
+
+    Raises:
+        LayerError: A summary has the name of something else.
+    """
+    timed = [*Clock.NAMES, *_SECONDS.values()]
+    own = [COST, *timed, *(n for n in others if n in (LEARNING_RATE, FILL))]
+    numbers = [s for s in result.summaries if s.kind not in HEAVY]
+    for s in numbers:
+        if s.name in own and s.value is not result.cost:
+            raise LayerError(
+                f"summary.{s.kind}('{s.name}', …) has the name of a number that every trainer "
+                "reports.",
+                expected=f"another name than {own}",
+                fix=f"summary.{s.kind}('my_{s.name}', …)",
+            )
+    return list(dict.fromkeys([*own, *others, *(s.name for s in numbers)]))

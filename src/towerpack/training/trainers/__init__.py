@@ -1,0 +1,1 @@
+"""Trainers, which put a step, a distribution and a loop together."""

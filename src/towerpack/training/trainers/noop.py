@@ -1,0 +1,114 @@
+"""Training without steps: only callbacks act."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError, InternalError
+from towerpack.inputs import InputSource
+from towerpack.tower import COST
+from towerpack.training.config import TrainConfig
+from towerpack.training.loop.executor import BUDGET_S
+from towerpack.training.optim.schedules import Schedules
+from towerpack.training.steps.call_result import CallResult
+from towerpack.training.trainers.base import Trainer
+
+
+class NoOpTrainer(Trainer):
+    """Build the model and run the callbacks; its steps compute nothing and take no data.
+
+    For callbacks that evaluate, predict or play with a model that is restored (`resume=`) or
+    loaded (`init=`). Steps and epochs are counted and all hooks fire. A run that is continued in
+    this way keeps its position in the data.
+
+    Args:
+        config: What to run; None to leave that to `launch_train_with_config`.
+
+    Raises:
+        ConfigError: In `train`: a callback asks for outputs of steps.
+    """
+
+    def __init__(self, config: TrainConfig | None = None) -> None:
+        super().__init__(config)
+
+    def configure(self, config: TrainConfig) -> None:
+        """As `Trainer.configure`."""
+        super().configure(config)
+        self.source = _Unread(self.source)
+
+    def _make_executor(self, **parts: Any) -> _NoSteps:
+        return _NoSteps(**parts)
+
+
+class _Unread(InputSource):
+    """Stay where it is."""
+
+    def __init__(self, source: InputSource) -> None:
+        self.dataflow = getattr(source, "dataflow", None)
+        self._state: Any = None
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Nothing is made."""
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        """Nothing is given."""
+        raise InternalError("a training that computes no steps asked for data")
+
+    def start(self, state: Any = None) -> None:
+        """Keep the state."""
+        self._state = state
+
+    def state(self) -> Any:
+        """As it was restored."""
+        return self._state
+
+
+class _NoSteps:
+    """Counts steps, with the face of `Executor`."""
+
+    one_step_only = False
+    has_heavy = False
+    budget_s = BUDGET_S
+
+    def __init__(
+        self,
+        *,
+        global_step: tf.Variable,
+        fetches: Sequence[str] = (),
+        schedules: Schedules | None = None,
+        **_: Any,
+    ) -> None:
+        if fetches:
+            raise ConfigError(
+                "NoOpTrainer computes no steps, whose outputs a callback asks for.",
+                got=f"fetch({', '.join(map(repr, fetches))})",
+                fix="take that callback out; or predict in it: trainer.predict_function(…)",
+            )
+        self._global_step = global_step
+        self._schedules = schedules or Schedules()
+
+    def compile(self) -> None:
+        """Trace nothing."""
+
+    def run(self, steps: int, *, after: int) -> CallResult:
+        """Count them."""
+        self._schedules.assign_after(steps, self._schedules.due(steps, after))
+        self._global_step.assign_add(steps)
+        return CallResult(
+            steps=steps,
+            outputs={COST: np.empty(0)},
+            summaries=_Nothing(),
+            heavy={},
+            nonfinite=None,
+        )
+
+
+class _Nothing(dict[str, np.ndarray]):
+    """No values of any name."""
+
+    def __missing__(self, name: str) -> np.ndarray:
+        return np.empty(0)

@@ -1,0 +1,1 @@
+"""Initial weights from files and other runs."""
