@@ -145,7 +145,9 @@ def _voc(folder: Path) -> Layout | None:
     data: dict[str, Any] = {"inputter": "voc"}
     annotations = matching(folder, "Annotations")
     if annotations:
-        lists = {split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES}
+        lists = {
+            split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES
+        }
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
         pattern = f"{glob.escape(annotations[0])}/**/*.xml"
         others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
