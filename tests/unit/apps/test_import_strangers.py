@@ -22,7 +22,7 @@ def picture(file: Path, seed: int = 0) -> None:
 
 
 def mask(file: Path, values: Any = (0, 1)) -> None:
-    shape = (20, 20) + np.shape(values)[1:]
+    shape = (20, 20, *np.shape(values)[1:])
     write_picture(file, np.resize(np.array(values, np.uint8), shape))
 
 
