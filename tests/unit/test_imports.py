@@ -182,7 +182,6 @@ PRIVATE_IMPORTS = {
     "dataflow.formats._tfrecord": 1,
     "dataflow.images._headers": 2,
     "dataflow.images._image": 1,
-    "dataflow.sources._discovery": 9,
     "dataflow.sources._files": 1,
     "dataflow.sources._labelled": 1,
     "dataflow.stages._repeat": 2,

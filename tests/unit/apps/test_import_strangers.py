@@ -323,7 +323,7 @@ def test_used_categories_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_patterns_of_texts_above_the_folder(tmp_path: Path) -> None:
-    from towerpack.dataflow.sources._discovery import Discovery
+    from towerpack.dataflow.sources.discovery import Discovery
 
     (tmp_path / "data").mkdir()
     (tmp_path / "a.txt").write_text("word")
