@@ -172,7 +172,6 @@ PRIVATE_IMPORTS = {
     "callbacks._metrics": 1,
     "checkpoint._tensors": 1,
     "dataflow._arguments": 2,
-    "dataflow._content": 3,
     "dataflow._datapoints": 1,
     "dataflow._flow": 2,
     "dataflow._pipeline_names": 2,
