@@ -178,7 +178,6 @@ PRIVATE_IMPORTS = {
     "dataflow._stage_context": 1,
     "dataflow.formats._hdf5": 1,
     "dataflow.formats._tfrecord": 1,
-    "dataflow.images._image": 1,
     "dataflow.sources._files": 1,
     "dataflow.sources._labelled": 1,
     "dataflow.stages._repeat": 2,

@@ -22,8 +22,8 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._image import Image, check_image, opencv, resize, upright
 from towerpack.dataflow.images.headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images.image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
