@@ -184,7 +184,6 @@ PRIVATE_IMPORTS = {
     "dataflow.stages._speed_test": 1,
     "inference._exported": 1,
     "inference._predictor": 1,
-    "serving._gate": 1,
 }
 
 

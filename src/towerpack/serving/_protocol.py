@@ -18,7 +18,7 @@ from towerpack.inference._exported import fitting
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
-    from towerpack.serving._gate import Limits
+    from towerpack.serving.gate import Limits
 
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
