@@ -170,7 +170,6 @@ PRIVATE_IMPORTS = {
     "apps._text": 1,
     "callbacks._confusion": 1,
     "callbacks._metrics": 1,
-    "checkpoint._tensors": 1,
     "dataflow._arguments": 2,
     "dataflow._datapoints": 1,
     "dataflow._flow": 2,
