@@ -14,7 +14,7 @@ import orjson
 from towerpack._core.errors import FormatError, RequestError, SpecError
 from towerpack.dataflow.images import image_header
 from towerpack.dataflow.images.headers import begins_like_image
-from towerpack.inference._exported import fitting
+from towerpack.inference.exported import fitting
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
