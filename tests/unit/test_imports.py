@@ -181,7 +181,6 @@ PRIVATE_IMPORTS = {
     "dataflow.sources._labelled": 1,
     "dataflow.stages._repeat": 2,
     "dataflow.stages._speed_test": 1,
-    "inference._predictor": 1,
 }
 
 
