@@ -170,10 +170,7 @@ PRIVATE_IMPORTS = {
     "apps._text": 1,
     "callbacks._confusion": 1,
     "callbacks._metrics": 1,
-    "callbacks._watch": 4,
-    "checkpoint._tensors": 1,
     "dataflow._arguments": 2,
-    "dataflow._content": 3,
     "dataflow._datapoints": 1,
     "dataflow._flow": 2,
     "dataflow._object_parts": 2,
@@ -181,17 +178,10 @@ PRIVATE_IMPORTS = {
     "dataflow._stage_context": 1,
     "dataflow.formats._hdf5": 1,
     "dataflow.formats._tfrecord": 1,
-    "dataflow.images._headers": 2,
-    "dataflow.images._image": 1,
-    "dataflow.sources._discovery": 9,
     "dataflow.sources._files": 1,
     "dataflow.sources._labelled": 1,
     "dataflow.stages._repeat": 2,
     "dataflow.stages._speed_test": 1,
-    "inference._exported": 1,
-    "inference._predictor": 1,
-    "inputs._feeder": 1,
-    "serving._gate": 1,
 }
 
 

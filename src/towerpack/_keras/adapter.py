@@ -1,7 +1,6 @@
-"""The one place that touches what Keras does not export.
+"""Access to what Keras does not export, all in one place. Verified on Keras 3.15.
 
-Each function names what it needs and why; a Keras release that moves these breaks here and in
-`tests/unit/_keras/test_adapter.py`, nowhere else. Verified on Keras 3.15.
+A Keras release that moves these names breaks this file and `tests/unit/_keras/test_adapter.py`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,10 @@ reading: ContextVar[Any] = ContextVar("reading", default=None)
 
 
 def variable_path(name: str = "") -> str:
-    """The path of Keras layers that are being built right now, `''` outside of any.
+    """Return the path of the Keras layers that are being built, or `''`.
 
-    Keras builds layers that have no `build` of their own by a trial call, and makes the variables
-    of those inside when it is over; then the path is that of the variable.
-
-    Args:
-        name: Of the variable that is being made.
+    Keras builds layers without an own `build` by a trial call, and makes their variables later;
+    then the path is that of the variable `name`.
     """
     if not in_stateless_scope():
         waiting: Any = global_state.get_global_attribute("uninitialized_variables", ())
@@ -48,27 +44,22 @@ def variable_path(name: str = "") -> str:
 
 
 def layers_being_built() -> list[keras.layers.Layer]:
-    """The Keras layers in which a variable is being made right now, the outermost first.
-
-    A layer that is made inside a tower is known to nobody else, and only it knows whether it is
-    frozen.
-    """
+    """Return the Keras layers in which a variable is being made, the outermost first."""
     stack: Any = global_state.get_global_attribute("name_scope_stack", ())
     return [entry.caller for entry in stack if isinstance(entry.caller, keras.layers.Layer)]
 
 
 def forget_losses(layers: Iterable[keras.layers.Layer]) -> None:
-    """Drop the losses that layers have collected from activity regularizers and `add_loss`.
+    """Drop the losses of activity regularizers and `add_loss`: tensors of an earlier graph.
 
-    Keras does it where a call enters its outermost layer, which for Keras is not ours: see
-    `layers_see_training`. Otherwise `model.losses` would hold tensors of an earlier graph.
+    Keras does so in calls of outermost layers. In a tower there are none: `layers_see_training`.
     """
     for layer in layers:
         layer._clear_losses()
 
 
 def automatic_names(layer: keras.layers.Layer) -> set[str]:
-    """Those names below a layer that Keras chose (`dense_7`), not the user."""
+    """Return the names below a layer that Keras chose (`dense_7`), not the user."""
     names = set()
     for inner in layer._flatten_layers(include_self=False):
         base = to_snake_case(type(inner).__name__)
@@ -81,10 +72,10 @@ def automatic_names(layer: keras.layers.Layer) -> set[str]:
 
 
 def layers_see_training(training: bool) -> AbstractContextManager[None]:
-    """Make every Keras layer called inside run with `training`, unless it is told otherwise.
+    """Call every Keras layer inside with `training`, unless the call has an own argument.
 
-    Keras takes the flag from an outer layer's call; a tower function is not a layer, so without
-    this a `keras.layers.Dropout` inside a tower would silently never drop.
+    Keras takes the flag from an outer layer. A tower function is not a layer, so without this a
+    `keras.layers.Dropout` in a tower would never drop.
     """
     context = CallContext(entry_layer=object())
     context.set_value("training", training)
@@ -92,25 +83,21 @@ def layers_see_training(training: bool) -> AbstractContextManager[None]:
 
 
 def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManager[None]:
-    """Number automatic Keras names (`dense`, `dense_1`) from the start, in each trace alike.
+    """Number automatic Keras names (`dense`, `dense_1`) from the start, or from `name_counts()`.
 
-    Keras counts them for the whole process; a second trace of one tower would give other names
-    to the same layers.
-
-    Args:
-        counts: Go on from these `name_counts()` instead.
+    Keras counts for the whole process: a second trace would give the same layers other names.
     """
     return _global("object_name_uids", collections.defaultdict(int, counts or {}))
 
 
 def name_counts() -> dict[str, int]:
-    """Number of automatic names of each kind that Keras has given (since `fresh_names`)."""
+    """Return the number of automatic names of each kind since `fresh_names`."""
     return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
 @contextmanager
 def _global(name: str, value: Any) -> Iterator[None]:
-    """Let Keras have another value of something global inside."""
+    """Replace a global value of Keras inside."""
     before = global_state.get_global_attribute(name)
     global_state.set_global_attribute(name, value)
     try:
@@ -121,9 +108,9 @@ def _global(name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def seeded_initializers(seed: int) -> Iterator[None]:
-    """Draw the seeds of Keras initialisers that were given none from `seed`.
+    """Draw the seeds of Keras initializers without a seed from `seed`.
 
-    Keras draws them from Python's global generator, which is put back as it was.
+    Keras draws them from Python's global generator, whose state is restored afterwards.
     """
     before = random.getstate()
     random.seed(seed)
@@ -134,7 +121,7 @@ def seeded_initializers(seed: int) -> Iterator[None]:
 
 
 def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """A layer and all below it, in an order that each process repeats."""
+    """Return a layer and all layers below it, in an order that each process repeats."""
     return layer._flatten_layers()
 
 
@@ -146,14 +133,14 @@ def variables_of(layer: keras.layers.Layer) -> list[Any]:
 
 
 def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Return the metrics that a layer and those below it hold: their own calls update them."""
+    """Return the metrics of a layer and of those below it, which their calls update."""
     return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
 
 
 def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return a new optimizer with the settings of another one.
 
-    Keras's configuration leaves out what `exclude_from_weight_decay` has set.
+    Keras's configuration lacks those of `exclude_from_weight_decay`.
     """
     copy: Any = type(optimizer).from_config(cast("Any", optimizer.get_config()))
     new, old = (getattr(o, "inner_optimizer", o) for o in (copy, optimizer))
@@ -164,12 +151,7 @@ def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
 
 
 def masked(value: Any, mask: Any) -> Any:
-    """Return a tensor that carries a mask, as the output of a Keras layer does.
-
-    Args:
-        value: A tensor or an array.
-        mask: The mask, or a scalar for a tensor without one.
-    """
+    """Return a tensor with a Keras mask. A scalar as `mask` means none."""
     tensor = tf.convert_to_tensor(value)
     if np.ndim(mask):
         set_keras_mask(tensor, tf.convert_to_tensor(mask))
@@ -177,12 +159,9 @@ def masked(value: Any, mask: Any) -> Any:
 
 
 def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> Any:
-    """Call a function on placeholders: layers, losses and metrics that it uses are built after it.
+    """Call `function` on placeholder tensors, so that layers, losses and metrics in it are built.
 
-    Nothing is computed, and no variable changes. Keras's `fit` does so before its first step.
-
-    Returns:
-        What the function gives, with symbolic tensors.
+    Nothing is computed, and no variable changes. The results are symbolic tensors.
     """
     normalization_reads_variables()
     return compute_output_spec(
@@ -192,10 +171,9 @@ def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> An
 
 @contextmanager
 def stateless(model: keras.Model) -> Iterator[None]:
-    """Let no variable change inside; `model.losses` stay those that its call has collected.
+    """Let no variable change inside, and keep `model.losses`, which Keras would drop here.
 
-    Keras forgets them where a scope without state is entered after the call. Without any there is
-    one of 0, so that a model of `add_loss` alone can be built.
+    Without losses there is one of 0, so that a model of `add_loss` alone can be built.
     """
     layer: Any = model
     layer._losses_override = list(model.losses) or [tf.zeros([])]
@@ -208,13 +186,10 @@ def stateless(model: keras.Model) -> Iterator[None]:
 
 @contextmanager
 def transformed_variables(ways: Any) -> Iterator[None]:
-    """Let this thread read trainable Keras variables in some `ways`; None: as they are.
+    """Let this thread read trainable Keras variables through functions; None: unchanged.
 
-    Keras has no hook for it that leaves layers free to make variables and to change them. Its
-    property is ours from the first use on.
-
-    Args:
-        ways: Functions of the `tf.Variable` and of what the one before has made of it.
+    Each function takes the `tf.Variable` and the result of the one before. Keras has no hook for
+    this, so the property of its class is replaced at the first use.
     """
     if ways:
         cast("Any", KerasVariable).value = property(_read)
@@ -226,7 +201,7 @@ def transformed_variables(ways: Any) -> Iterator[None]:
 
 
 def transformed_value(variable: tf.Variable, ways: Any) -> Any:
-    """Value of a variable after all the functions, in turn."""
+    """Return the value of a variable after all the functions, in turn."""
     value: Any = variable
     for way in ways if ways and variable.trainable else ():
         value = way(variable, value)
@@ -242,90 +217,91 @@ def _read(variable: Any) -> Any:
 
 
 def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
-    """Let each call of a batch normalisation in training ask first whether it is frozen.
+    """Let each call of a batch normalization in training check first whether it is frozen.
 
-    Keras has no hook for it: `trainable=False` would also be that of `gamma` and `beta`, and would
-    stay on the user's layer. Its method is ours from the first use on.
+    `trainable=False` would also freeze `gamma` and `beta`, and would stay on the user's layer.
     """
-    kind: Any = keras.layers.BatchNormalization
-    call = kind.call
-    if hasattr(call, "asks"):
-        return
 
-    @functools.wraps(call)
-    def ask(self: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        return call(self, inputs, training=training and not is_frozen(self), mask=mask)
+    def wrapped(call: Any) -> Callable[..., Any]:
+        def ask(self: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+            return call(self, inputs, training=training and not is_frozen(self), mask=mask)
 
-    cast("Any", ask).asks = True
-    kind.call = ask
+        return ask
+
+    _replace_method(keras.layers.BatchNormalization, "call", wrapped)
 
 
 def normalization_reads_variables() -> None:
     """Make each call of `keras.layers.Normalization` take its statistics from the variables.
 
     Keras computes tensors from the variables when the layer is built, adapted or loaded. Graphs
-    would hold them as constants, which no checkpoint changes; and tensors that were made while a
-    graph was traced cannot be used in another one. Its method is ours from the first use on.
+    would hold them as constants, which no checkpoint changes, or could not use them at all.
     """
     kind: Any = keras.layers.Normalization
-    call = kind.call
-    if hasattr(call, "reads"):
-        return
 
-    @functools.wraps(call)
-    def read(self: Any, inputs: Any) -> Any:
-        if not self.built:
-            return call(self, inputs)
-        if self.input_mean is not None:
-            with tf.init_scope():
-                kind.build(self, self._build_input_shape)  # Makes no variables.
-            return call(self, inputs)
-        before = self.mean, self.variance
-        self.finalize_state()
-        try:
-            return call(self, inputs)
-        finally:
-            if not tf.executing_eagerly():
-                self.mean, self.variance = before
+    def wrapped(call: Any) -> Callable[..., Any]:
+        def read(self: Any, inputs: Any) -> Any:
+            if not self.built:
+                return call(self, inputs)
+            if self.input_mean is not None:
+                with tf.init_scope():
+                    kind.build(self, self._build_input_shape)  # Makes no variables.
+                return call(self, inputs)
+            before = self.mean, self.variance
+            self.finalize_state()
+            try:
+                return call(self, inputs)
+            finally:
+                if not tf.executing_eagerly():
+                    self.mean, self.variance = before
 
-    cast("Any", read).reads = True
-    kind.call = read
+        return read
+
+    _replace_method(kind, "call", wrapped)
+
+
+def _replace_method(kind: Any, name: str, wrapped: Callable[[Any], Callable[..., Any]]) -> None:
+    """Wrap a method of a Keras class that has no hook, once and for the whole process."""
+    method = getattr(kind, name)
+    if not hasattr(method, "is_ours"):
+        ours: Any = functools.wraps(method)(wrapped(method))
+        ours.is_ours = True
+        setattr(kind, name, ours)
 
 
 def moving_mean_of(layer: Any) -> Any:
-    """The `tf.Variable`, even where Keras reads another value for it (`stateless_call`)."""
+    """Return the `tf.Variable`, even if Keras reads another value for it (`stateless_call`)."""
     return layer.moving_mean._value
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """The weights of a layer itself, without those of layers below it."""
+    """Return the weights of a layer itself, without those of layers below it."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def unseeded_initializers(layer: keras.layers.Layer) -> dict[str, Any]:
-    """A layer's initializers whose seeds Keras has drawn, by the attribute."""
-    found = {role.strip("_"): value for role, value in vars(layer).items()}
+    """Return a layer's initializers whose seeds Keras has drawn, by the attribute."""
     kind = keras.initializers.Initializer
     return {
-        role: value
-        for role, value in found.items()
+        role.strip("_"): value
+        for role, value in vars(layer).items()
         if isinstance(value, kind) and getattr(value, "_init_seed", 0) is None
     }
 
 
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
-    """The seed generators of a layer itself."""
+    """Return the seed generators of a layer itself."""
     return list(layer._seed_generators)
 
 
 def is_fresh(generator: keras.random.SeedGenerator) -> bool:
-    """True if Keras has drawn the generator's seed, and nothing has been drawn from it."""
+    """Return whether Keras has drawn the generator's seed, and it has not been used."""
     state: Any = generator.state
     return generator._initial_seed is None and int(state.numpy()[1]) == 0
 
 
 def set_seed(drawing: Any, seed: int) -> None:
-    """Give an initializer or a seed generator a seed in place of the one that Keras drew."""
+    """Replace the seed of an initializer or a seed generator."""
     if isinstance(drawing, keras.random.SeedGenerator):
         drawing._initial_seed = seed
         cast("Any", drawing.state).assign([seed, 0])
@@ -334,32 +310,26 @@ def set_seed(drawing: Any, seed: int) -> None:
 
 
 def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
-    """Make what Keras's seed generators draw differ from replica to replica.
+    """Make Keras's seed generators differ from replica to replica; replica 0 stays the same.
 
-    Their state is the same in all of them, as that of any variable, so that all replicas would drop
-    the same units. From the first call on it holds for the whole process.
-
-    Args:
-        index_of_replica: 0 leaves the draw as it is.
+    Replicas have the same state, as of any variable, so they would all drop the same units.
     """
-    original: Any = keras.random.SeedGenerator.next
-    if hasattr(original, "__wrapped__"):
-        return
 
-    @functools.wraps(original)
-    def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> Any:
-        seed = original(self, ordered=ordered)
-        index = index_of_replica()
-        if not index:
-            return seed
-        # [seed, counter]: an odd multiplier keeps the replicas apart.
-        return seed + tf.constant([index * 0x9E3779B9 % 2**31, 0], seed.dtype)
+    def wrapped(original: Any) -> Callable[..., Any]:
+        def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> Any:
+            seed = original(self, ordered=ordered)
+            index = index_of_replica()
+            # [seed, counter]: an odd multiplier keeps the replicas apart.
+            offset = [index * 0x9E3779B9 % 2**31, 0]
+            return seed + tf.constant(offset, seed.dtype) if index else seed
 
-    keras.random.SeedGenerator.next = next_seed
+        return next_seed
+
+    _replace_method(keras.random.SeedGenerator, "next", wrapped)
 
 
 def variable_alias(variable: object, path: str) -> keras.Variable:
-    """A Keras variable with our path around an existing `tf.Variable`, sharing its memory."""
+    """Return a Keras variable with our path that shares the memory of a `tf.Variable`."""
     *scopes, name = path.split("/")
     with ExitStack() as stack:
         for scope in scopes:

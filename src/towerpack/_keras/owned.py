@@ -1,9 +1,9 @@
 """Search for Keras layers and variables that a user made outside of the tower function.
 
-They hang on the model object (`self.backbone = keras.Sequential(…)`), on its class, in lists, dicts
-and plain objects there, or in what the function and its helpers refer to by name. Their names start
-with the attribute's name. Automatic Keras numbers (`dense_7`) depend on what else the process has
-built, so they are counted anew within each attribute.
+They are attributes of the model object (`self.backbone = keras.Sequential(…)`) or of its class, in
+lists, dicts and plain objects there, or in what the function and its helpers refer to by name.
+Names start with the attribute's name. Automatic Keras numbers (`dense_7`) depend on what else the
+process has built, so they are counted again within each attribute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGen
 
 
 def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
-    """What a tower function may keep layers in, now: its `self`, closure and globals."""
+    """Return the objects in which a tower function may keep layers: `self`, closure, globals."""
     found: dict[str, object] = {}
     for name, value in _places(func, set()):
         if not any(value is known for known in found.values()):
@@ -42,7 +42,7 @@ def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
 
 
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
-    """Variables by `attribute/path`, in the order of the attributes."""
+    """Return variables by `attribute/path`, in the order of the attributes."""
     found: dict[str, tf.Variable] = {}
     for name, value in items(owners):
         for path, variable in _variables_of(name, value).items():
@@ -52,19 +52,19 @@ def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
 
 
 def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
-    """The Keras layers and models on the owners."""
+    """Return the Keras layers and models of the owners."""
     return [value for _, value in items(owners) if isinstance(value, keras.layers.Layer)]
 
 
 def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
-    """The Keras variables on the owners, in layers or not; some may come twice."""
+    """Iterate over the Keras variables of the owners; some may come twice."""
     for name, value in items(owners):
         if not isinstance(value, tf.Variable):
             yield from _variables_of(name, value).values()
 
 
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
-    """Every Keras layer on the owners and below, by the attribute and its own name."""
+    """Return every Keras layer of the owners and below, by the attribute and its own name."""
     found: dict[str, keras.layers.Layer] = {}
     seen: set[int] = set()
     for name, value in items(owners):
@@ -83,10 +83,7 @@ def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer
 
 
 def frozen_ids(owners: Mapping[str, object]) -> set[int]:
-    """Ids of the `tf.Variable`s that Keras layers hold and do not want trained.
-
-    Keras keeps `trainable = False` on its own objects; the `tf.Variable` inside is not told.
-    """
+    """Return ids of `tf.Variable`s in frozen Keras layers: only Keras's objects know of it."""
     frozen: set[int] = set()
     for _, item in items(owners):
         if isinstance(item, keras.layers.Layer):
@@ -98,7 +95,7 @@ def frozen_ids(owners: Mapping[str, object]) -> set[int]:
 
 
 def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
-    """Names and values that a function can reach without being given them."""
+    """Iterate over names and values that a function can reach besides its arguments."""
     key = hash((id(func.__self__), id(func.__func__))) if inspect.ismethod(func) else id(func)
     if key in seen or len(seen) > _LONGEST:
         return
@@ -132,7 +129,7 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     reached = inspect.getclosurevars(func)
     helpers: list[Any] = []
     for name, value in {**reached.globals, **reached.nonlocals}.items():
-        # A layer by name, which is of a package above this one, wraps a function.
+        # A layer by name wraps a function.
         ours = type(value).__module__.startswith("towerpack.")
         inner = inspect.unwrap(cast("Any", value)) if ours else value
         if inspect.isfunction(inner) or inspect.ismethod(inner):
@@ -145,7 +142,7 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, object]]:
-    """Attributes of an object, then those of its classes."""
+    """Iterate over the attributes of an object, then of its classes."""
     yield from getattr(owner, "__dict__", {}).items()
     for cls in type(owner).__mro__:
         if not _of_library(cls.__module__):
@@ -159,7 +156,7 @@ def _of_library(module: str | None) -> bool:
 
 
 def items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Layers, variables and seed generators, each once, with the path of attributes to it."""
+    """Iterate over layers, variables and seed generators, each once, with their paths."""
     seen: set[int] = set()
     for name, value in owners.items():
         yield from _walk(name, value, _DEPTH, seen)
@@ -197,7 +194,6 @@ def _may_hold(value: object) -> bool:
 
 
 def _variables_of(attribute: str, value: Any) -> dict[str, Any]:
-    """Variables of one of the items, by path."""
     if isinstance(value, keras.layers.Layer):
         return _layer_variables(attribute, value)
     if isinstance(value, keras.random.SeedGenerator):

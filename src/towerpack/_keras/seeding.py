@@ -1,13 +1,11 @@
 """Initial values of Keras layers that a user made outside of the tower, from the run's seed.
 
-Keras seeds an initializer that was given no seed from Python's global generator when the layer is
-made, long before a run has a seed: two starts of one program would differ. So these seeds are
-replaced, and what has been drawn with them is drawn anew. But only values that nobody has touched:
-those that are, bit for bit, what the layer's own initializer draws. Loaded weights are not, nor is
-what `set_weights` has set, nor what Keras drew with an initializer that it has not kept (in an
-`EinsumDense`, or by default in a user's own layer). Frozen layers stay as they are, and so does a
-value that has been copied to another variable of the model (a target network that is to start
-equal).
+Keras seeds initializers from Python's global generator when the layer is made, long before a run
+has a seed: two starts of one program would differ. So these seeds are replaced, and values that are
+still, bit for bit, what the layer's own initializer draws are drawn again. Other values stay:
+loaded weights, those of `set_weights`, and those of an initializer that Keras has not kept (in an
+`EinsumDense`, or by default in a user's own layer). Frozen layers stay, too, and so does a value
+that another variable of the model shares (a target network that is to start equal).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from towerpack._keras.adapter import (
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """A value that is what an initializer of its layer draws."""
+    """A variable and the initializer of its layer that may have drawn its value."""
 
     layer: str
     variable: Any
@@ -45,13 +43,13 @@ class _Draw:
 
 
 def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], list[str]]:
-    """Make what the owners' Keras layers and seed generators draw a function of a seed.
+    """Make the owners' Keras layers and seed generators a function of a seed, before training.
 
-    Seeds are keyed by the names of attribute, layer and role; what shared a seed goes on to share
-    one. To be called eagerly, before anything is trained.
+    Seeds are keyed by the names of attribute, layer and role. Initializers that shared a seed still
+    do.
 
     Returns:
-        Names of layers whose values were drawn anew, and of those that kept what they had.
+        Names of layers whose values were drawn again, and of those that kept their values.
     """
     layers = owned.layers_by_name(owners)
     draws = list(_draws(layers))
@@ -70,7 +68,9 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     for draw in redrawn:
         draw.variable.assign(draw.anew())
     done = {id(d.variable) for d in redrawn}
-    return _names(redrawn), _names(d for d in draws if id(d.variable) not in done)
+    kept = [d for d in draws if id(d.variable) not in done]
+    redrawn_names, kept_names = (list(dict.fromkeys(d.layer for d in ds)) for ds in (redrawn, kept))
+    return redrawn_names, kept_names
 
 
 def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
@@ -86,7 +86,7 @@ def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
 def _generators(
     owners: Mapping[str, object], layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.random.SeedGenerator]:
-    """Seed generators that have no seed of the user's and have drawn nothing yet, by name."""
+    """Return unused seed generators without a seed of the user's, by name."""
     found: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
     for name, generator in [*held, *owned.items(owners)]:
@@ -98,7 +98,3 @@ def _generators(
 def _content(variable: Any) -> bytes:
     array = np.asarray(variable)
     return hashlib.blake2b(f"{array.shape} {array.dtype}".encode() + array.tobytes()).digest()
-
-
-def _names(draws: Iterable[_Draw]) -> list[str]:
-    return list(dict.fromkeys(d.layer for d in draws))

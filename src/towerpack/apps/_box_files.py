@@ -24,7 +24,7 @@ from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_
 from towerpack.apps._pictures import header_of, pictures_in
 from towerpack.apps._splits import SPLIT_NAMES, Places, path_below, places, root_of, usual_places
 from towerpack.dataflow.images import clip_boxes
-from towerpack.dataflow.sources._discovery import Discovery
+from towerpack.dataflow.sources.discovery import Discovery
 
 _LOG = get_logger(__name__)
 _IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)

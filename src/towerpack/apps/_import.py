@@ -27,7 +27,7 @@ from towerpack.apps._application import find_recipe
 from towerpack.apps._label_pictures import open_labels
 from towerpack.apps._layouts import Layout, recognized
 from towerpack.apps._splits import has_splits, held_out, matching, parted, relative_name
-from towerpack.dataflow.sources._discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
+from towerpack.dataflow.sources.discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
 
 _SPLITS = ("train", "val", "test")
 _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from towerpack._core.errors import ConfigError
 from towerpack._core.files import replace_file
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery, is_image
+from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
 CLASSES: Final = "classes.json"

@@ -22,7 +22,7 @@ from towerpack.apps._splits import (
     split_of,
     usual_places,
 )
-from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
+from towerpack.dataflow.sources.discovery import NO_TEXT, Discovery, is_text
 
 _NAMES: Final = "|".join(name for names in SPLIT_NAMES.values() for name in names)
 _SPLIT: Final = re.compile(rf"(?<![a-z])({_NAMES})(?![a-z])")

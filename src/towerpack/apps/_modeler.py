@@ -16,7 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack.apps._application import RECIPE, code_named_in, find_recipe
 from towerpack.apps._optimizers import make_optimizer
 from towerpack.callbacks import Inferencer
-from towerpack.callbacks._watch import Mode
+from towerpack.callbacks.watch import Mode
 from towerpack.config import read_yaml
 from towerpack.model import ModelDesc
 from towerpack.nn import l2_regularizer, regularize_cost

@@ -26,9 +26,9 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import decode_image
-from towerpack.dataflow.images._headers import header_of as header_of
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS, Discovery
+from towerpack.dataflow.images.headers import header_of as header_of
 from towerpack.dataflow.sources._files import ImageReader
+from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery
 
 read_picture = ImageReader()
 """From the name of a file to uint8 [h, w, 3], upright."""

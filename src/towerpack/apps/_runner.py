@@ -30,7 +30,7 @@ from towerpack.callbacks import (
     InferenceRunner,
     ModelSaver,
 )
-from towerpack.callbacks._watch import Mode, direction_of
+from towerpack.callbacks.watch import Mode, direction_of
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Split
-from towerpack.dataflow.sources._discovery import is_hidden
+from towerpack.dataflow.sources.discovery import is_hidden
 
 SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train", "training"),

@@ -19,7 +19,7 @@ from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import stream
 from towerpack._core.tables import lines_of, read_text
-from towerpack.dataflow.sources._discovery import NO_TEXT, TEXT_EXTENSIONS, Discovery, is_text
+from towerpack.dataflow.sources.discovery import NO_TEXT, TEXT_EXTENSIONS, Discovery, is_text
 
 Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"

@@ -8,7 +8,7 @@ from pathlib import Path
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import read_text
-from towerpack.dataflow.sources._discovery import Discovery
+from towerpack.dataflow.sources.discovery import Discovery
 
 _LOG = get_logger(__name__)
 

@@ -19,7 +19,7 @@ from towerpack._display.figures import pixels_of
 from towerpack.apps._application import Recipe
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
-from towerpack.callbacks._watch import Mode
+from towerpack.callbacks.watch import Mode
 from towerpack.config import change, key_paths, to_yaml
 from towerpack.training import StopTraining
 

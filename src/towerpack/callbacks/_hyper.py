@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._watch import Watch
+from towerpack.callbacks.watch import Watch
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import HyperParam

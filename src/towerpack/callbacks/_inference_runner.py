@@ -22,7 +22,7 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.stages._repeat import tell_if_short
 
 if TYPE_CHECKING:
-    from towerpack.inputs._feeder import FedBatch, Feeder
+    from towerpack.inputs.feeder import FedBatch, Feeder
 
 
 _Computed: TypeAlias = tuple[int, dict[str, np.ndarray]]
@@ -94,7 +94,7 @@ class InferenceRunner(Callback):
             self.trainer.monitors.directions[f"{self._prefix}/{name}"] = mode
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
         # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
-        from towerpack.inputs._feeder import Feeder
+        from towerpack.inputs.feeder import Feeder
 
         self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 

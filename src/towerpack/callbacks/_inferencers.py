@@ -14,7 +14,7 @@ from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
-    from towerpack.callbacks._watch import Mode
+    from towerpack.callbacks.watch import Mode
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",

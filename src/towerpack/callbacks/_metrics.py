@@ -13,7 +13,7 @@ from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
 
 if TYPE_CHECKING:
-    from towerpack.callbacks._watch import Mode
+    from towerpack.callbacks.watch import Mode
 
 
 class TopKError(ClassificationError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._watch import Mode, Watch
+from towerpack.callbacks.watch import Mode, Watch
 from towerpack.dataflow._arguments import integer_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._watch import Mode, Watch
+from towerpack.callbacks.watch import Mode, Watch
 
 
 class EarlyStopping(Callback):

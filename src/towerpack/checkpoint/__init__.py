@@ -25,6 +25,6 @@ from towerpack.checkpoint._read import CheckpointRow as CheckpointRow
 from towerpack.checkpoint._read import list_checkpoints as list_checkpoints
 from towerpack.checkpoint._read import load_checkpoint as load_checkpoint
 from towerpack.checkpoint._store import CheckpointStore as CheckpointStore
-from towerpack.checkpoint._tensors import Tensors as Tensors
 from towerpack.checkpoint._torch_file import read_torch_file as read_torch_file
 from towerpack.checkpoint._weights import read_weights as read_weights
+from towerpack.checkpoint.tensors import Tensors as Tensors

@@ -38,7 +38,7 @@ from towerpack.checkpoint._manifest import (
     group_file,
     parse_manifest,
 )
-from towerpack.checkpoint._tensors import Tensors, check_file, read_plain
+from towerpack.checkpoint.tensors import Tensors, check_file, read_plain
 
 MAX_STATE_BYTES: Final = 1 << 28
 AVERAGED: Final = "ema/"  # Begins the names under which optimizers keep averages of weights

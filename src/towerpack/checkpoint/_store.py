@@ -22,7 +22,6 @@ from towerpack.checkpoint._codec import encode_state
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
 from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
 from towerpack.checkpoint._read import MAX_STATE_BYTES, check
-from towerpack.checkpoint._tensors import specs_of
 from towerpack.checkpoint._write import (
     Content,
     link_checkpoint,
@@ -30,6 +29,7 @@ from towerpack.checkpoint._write import (
     sweep,
     write_checkpoint,
 )
+from towerpack.checkpoint.tensors import specs_of
 
 _logger = get_logger(__name__)
 

@@ -14,8 +14,8 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
-from towerpack.checkpoint._tensors import Tensors
 from towerpack.checkpoint._torch_file import check_expansion, most_bytes
+from towerpack.checkpoint.tensors import Tensors
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:

@@ -22,7 +22,7 @@ import numpy as np
 from towerpack._core.files import fsync_dir, write_bytes_synced
 from towerpack.checkpoint._layout import MANIFEST, STATE, TMP, TRASH, directory_name
 from towerpack.checkpoint._manifest import Manifest, Specs, fingerprint, group_file
-from towerpack.checkpoint._tensors import sync_and_record, write_tensors
+from towerpack.checkpoint.tensors import sync_and_record, write_tensors
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2

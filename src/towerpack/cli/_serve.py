@@ -49,7 +49,7 @@ def serve(
     require("fastapi", extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits
     from towerpack.serving import serve as run_server
-    from towerpack.serving._gate import LOOPBACK
+    from towerpack.serving.gate import LOOPBACK
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -43,7 +43,7 @@ def write_weights(path: Path, weights: Weights) -> None:
     """
     import numpy as np
 
-    from towerpack.checkpoint._tensors import specs_of, write_tensors
+    from towerpack.checkpoint.tensors import specs_of, write_tensors
 
     if path.suffix not in (".npz", ".safetensors") or path.exists():
         raise ConfigError(

@@ -10,13 +10,13 @@ from towerpack.inference._batching import BatchingPredictor as BatchingPredictor
 from towerpack.inference._comparison import compare_exported as compare_exported
 from towerpack.inference._dataset_predictor import DatasetPredictor as DatasetPredictor
 from towerpack.inference._export import export as export
-from towerpack.inference._exported import ExportedModel as ExportedModel
-from towerpack.inference._exported import Signature as Signature
-from towerpack.inference._exported import TensorInfo as TensorInfo
 from towerpack.inference._predict_config import OfflinePredictor as OfflinePredictor
 from towerpack.inference._predict_config import PredictConfig as PredictConfig
-from towerpack.inference._predictor import Predictor as Predictor
 from towerpack.inference._runtimes import installed_runtimes as installed_runtimes
 from towerpack.inference._runtimes import load_exported as load_exported
+from towerpack.inference.exported import ExportedModel as ExportedModel
+from towerpack.inference.exported import Signature as Signature
+from towerpack.inference.exported import TensorInfo as TensorInfo
+from towerpack.inference.predictor import Predictor as Predictor
 
 _accept(*list(globals().values()))

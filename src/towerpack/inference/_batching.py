@@ -13,7 +13,7 @@ import numpy as np
 
 from towerpack._core.batching import Request, compute_in_halves, take
 from towerpack._core.errors import ConfigError, SpecError
-from towerpack.inference._predictor import Predictor
+from towerpack.inference.predictor import Predictor
 
 _TRIES: Final = 3
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack.inference._exported import DEFAULT_SIGNATURE, ExportedModel, Signature
-from towerpack.inference._predictor import Predictor
+from towerpack.inference.exported import DEFAULT_SIGNATURE, ExportedModel, Signature
+from towerpack.inference.predictor import Predictor
 
 
 def compare_exported(

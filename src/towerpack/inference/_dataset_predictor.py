@@ -8,7 +8,7 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.in_order import in_order
-from towerpack.inference._predictor import Predictor
+from towerpack.inference.predictor import Predictor
 
 
 class DatasetPredictor:

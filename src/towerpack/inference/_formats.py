@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from towerpack._core.extras import require
 from towerpack._core.native_log import quiet_start
-from towerpack.inference._exported import DEFAULT_SIGNATURE
 from towerpack.inference._keras_layer import as_keras_model
-from towerpack.inference._predictor import Predictor
 from towerpack.inference._runtimes import FILES
+from towerpack.inference.exported import DEFAULT_SIGNATURE
+from towerpack.inference.predictor import Predictor
 
 QUANTIZATIONS: Final[Mapping[str, Sequence[str]]] = {
     "saved_model": (),

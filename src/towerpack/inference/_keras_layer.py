@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from towerpack.inference._exported import DEFAULT_SIGNATURE
+from towerpack.inference.exported import DEFAULT_SIGNATURE
 
 
 @keras.saving.register_keras_serializable("towerpack")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from towerpack._core.errors import ConfigError
-from towerpack.inference._predictor import Predictor
+from towerpack.inference.predictor import Predictor
 from towerpack.model import PlainModel
 
 

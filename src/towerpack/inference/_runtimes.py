@@ -18,7 +18,7 @@ from towerpack._core.errors import ConfigError, FormatError, MissingExtraError, 
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
-from towerpack.inference._exported import (
+from towerpack.inference.exported import (
     DEFAULT_SIGNATURE,
     Call,
     ExportedModel,

@@ -12,6 +12,7 @@ from towerpack.nn._argscope import argscope as argscope
 from towerpack.nn._batch_norm import BatchNorm as BatchNorm
 from towerpack.nn._batch_norm import BatchRenorm as BatchRenorm
 from towerpack.nn._batch_norm import BNReLU as BNReLU
+from towerpack.nn._batch_norm import frozen_statistics as frozen_statistics
 from towerpack.nn._context import HEAVY as HEAVY
 from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
@@ -28,7 +29,6 @@ from towerpack.nn._conv import SeparableConv2D as SeparableConv2D
 from towerpack.nn._dense import Embedding as Embedding
 from towerpack.nn._dense import FullyConnected as FullyConnected
 from towerpack.nn._dense import PReLU as PReLU
-from towerpack.nn._frozen import frozen_statistics as frozen_statistics
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import found_as_global_step as found_as_global_step
 from towerpack.nn._global_step import global_step as global_step

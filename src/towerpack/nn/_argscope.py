@@ -47,30 +47,27 @@ _defaults: ContextVar[_Defaults] = ContextVar("argscope", default={})  # noqa: B
 def argscope(
     layers: Layer | ModuleType | Sequence[Layer | ModuleType], **defaults: Any
 ) -> Iterator[None]:
-    """Give arguments to every call of the layers inside; a call's own arguments win.
+    """Give default arguments to every call of the layers inside.
 
-    Scopes nest; the inner one wins. An argument that a listed layer does not have is left out for
-    that layer, but at least one of them must have it.
+    A call's own arguments win, then those of the innermost scope. An argument that a listed layer
+    does not have is left out for that layer; if none of them has it, a `LayerError` is raised.
 
-    A Keras class gives them to the layers of that very class that are made inside. For that, the
-    first scope over a class wraps its constructor, for the rest of the process; outside of scopes,
-    and in threads without one, it does what it did.
+    A Keras class gives them to layers of exactly this class that are made inside. For that, the
+    first scope over a class wraps its constructor for the rest of the process; outside of scopes
+    nothing changes.
 
     Args:
         layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`, Keras classes,
             such as `keras.layers.Conv2D`, or modules, such as `keras.layers`: all their layers that
             have one of the arguments.
         **defaults: Arguments by name, old spellings (`nl=`, `out_channel=`) included.
-
-    Raises:
-        LayerError: Not a layer, or an argument that none of them has.
     """
     given = list(layers) if isinstance(layers, Sequence) else [layers]
     chosen = [one for item in given for one in _layers_of(item, defaults)]
     parameters = {layer: _parameters(layer) for layer in chosen}
     for key in defaults:
         if not any(canonical(own, key) in own for own in parameters.values()):
-            names = [getattr(layer, "name", getattr(layer, "__name__", "")) for layer in chosen]
+            names = [layer.__name__ for layer in chosen]
             raise LayerError(
                 f"argscope: none of {names} has an argument '{key}'.",
                 fix=instead_of(key, frozenset().union(*parameters.values()), ".*"),
@@ -88,19 +85,13 @@ def argscope(
 
 
 def canonical(parameters: frozenset[str], key: str) -> str:
-    """Which of a layer's arguments a key stands for that may be an old spelling; or the key."""
+    """Return the argument that an old spelling stands for, or the key itself."""
     word = ALIASES.get(key)
     return word if word and key not in parameters and word in parameters else key
 
 
 def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
-    """Return advice for an argument that layers do not have, or None.
-
-    Args:
-        key: The argument.
-        parameters: Arguments that they have.
-        name: Full name of the layer, or an expression for names.
-    """
+    """Return advice for an argument that the layer `name` does not have, or None."""
     if key in ("kernel_regularizer", "bias_regularizer"):
         weights = f"{name}/{key.removesuffix('_regularizer')}"
         return f"add regularize_cost('{weights}', l2_regularizer(1e-4)) to the cost"
@@ -108,24 +99,23 @@ def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
 
 
 def defaults_for(layer: Layer) -> Mapping[str, Any]:
-    """What the enclosing argscopes give to `layer`."""
+    """Return the arguments that the enclosing argscopes give to `layer`."""
     return _defaults.get().get(layer, {})
 
 
 def _layers_of(item: Any, defaults: Mapping[str, Any]) -> list[Any]:
-    """A layer itself, or those of a module that have one of the arguments."""
+    """Return a layer itself, or the layers of a module that have one of the arguments."""
     if not isinstance(item, ModuleType):
         return [item]
-    found = []
-    for layer in vars(item).values():
-        if isinstance(layer, RegisteredLayer):
-            own = layer.parameters
-        elif _is_keras(layer):
-            own = frozenset(inspect.signature(layer.__init__).parameters)
-        else:
-            continue
-        found += [layer] if any(canonical(own, key) in own for key in defaults) else []
-    return found
+
+    def fits(layer: Any) -> bool:
+        keras_class = _is_keras(layer)
+        if not (keras_class or isinstance(layer, RegisteredLayer)):
+            return False
+        own = inspect.signature(layer.__init__).parameters if keras_class else layer.parameters
+        return any(canonical(frozenset(own), key) in own for key in defaults)
+
+    return [layer for layer in vars(item).values() if fits(layer)]
 
 
 def _is_keras(layer: Any) -> bool:
@@ -146,7 +136,7 @@ def _parameters(layer: Any) -> frozenset[str]:
 
 @functools.cache
 def _with_defaults(layer: type[keras.layers.Layer]) -> frozenset[str]:
-    """Make the class ask for its defaults when it is called; gives its arguments."""
+    """Wrap the constructor of a class so that it uses argscopes, and return its arguments."""
     construct = layer.__init__
     signature = inspect.signature(construct)
 

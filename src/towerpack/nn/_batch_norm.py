@@ -1,31 +1,32 @@
-"""Batch normalisation."""
+"""Batch normalization, and frozen statistics."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
+from towerpack._keras.adapter import freezable_batch_norms, moving_mean_of
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._frozen import is_frozen
 from towerpack.nn._register import register_layer
 from towerpack.nn.keras_layers import apply_layer, channel_axis, check_groups, keras_layer
 from towerpack.nn.scopes import full_name
 
 _FUSED = (tf.float32, tf.bfloat16, tf.float16)
+# Tests of the enclosing `frozen_statistics`: whether a layer is frozen.
+_around: ContextVar[tuple[Callable[[Any], bool], ...]] = ContextVar("frozen", default=())
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """Keras's layer, whose work one operation of TensorFlow does where it can.
+    """Keras's layer, with TensorFlow's fused operation for images in training.
 
-    Keras 3.15 puts it together from a dozen, in float32: a ResNet-20 took a quarter longer on a
-    CPU. Inputs of rank 4 with statistics of their own batch are normalised in one.
-
-    Args:
-        virtual_batch_size: Normalise parts of so many datapoints each by their own statistics.
-        **kwargs: As in Keras.
+    Keras 3.15 uses a dozen operations in float32: a ResNet-20 took a quarter longer on a CPU.
     """
 
     def __init__(self, virtual_batch_size: int | None = None, **kwargs: Any) -> None:
@@ -33,7 +34,6 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         self.virtual_batch_size = virtual_batch_size
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """As in Keras."""
         training = training and not is_frozen(self)
         known = inputs.shape.rank == 4 and inputs.dtype in _FUSED and mask is None
         plain = not (self.synchronized or self.renorm)
@@ -44,10 +44,10 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         else:
             given: Any = super().call(inputs, training=training, mask=mask)
             return given
-        keep = self.momentum
-        moving: list[Any] = [self.moving_mean, self.moving_variance]
-        for average, value in zip(moving, (mean, variance), strict=True):
-            average.assign(tf.cast(average, value.dtype) * keep + value * (1.0 - keep))
+        averages: Any = (self.moving_mean, mean), (self.moving_variance, variance)
+        for average, value in averages:
+            old = tf.cast(average, value.dtype) * self.momentum
+            average.assign(old + value * (1.0 - self.momentum))
         return y
 
     def _fused(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -63,7 +63,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
             data_format="NCHW" if self.axis == 1 else "NHWC",
             is_training=True,
         )
-        # Of the squares, TensorFlow has divided by one less than their number.
+        # TensorFlow's variance is unbiased, Keras's is not.
         number = tf.cast(tf.size(inputs) // channels, tf.float32)
         biased = variance * (number - 1.0) / tf.maximum(number, 1.0)
         return tf.cast(y, self.compute_dtype), mean, biased
@@ -73,10 +73,10 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         shape: Any = tf.shape(inputs)
         name = f"{self.name}: virtual_batch_size={size} does not divide the batch"
         divides: Any = tf.debugging.assert_equal(shape[0] % size, 0, name)
-        # Not by itself: what nothing depends on is pruned. None: it runs eagerly.
+        # Without the dependency, the check would be pruned. None: it runs eagerly.
         with tf.control_dependencies([] if divides is None else [divides]):
-            x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
-            x = tf.identity(x)
+            x = tf.identity(inputs)
+        x = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
         x = tf.reshape(x, tf.concat([[-1, size], shape[1:]], 0))
         channel = 2 if self.axis == 1 else inputs.shape.rank
         mean, variance = tf.nn.moments(
@@ -108,34 +108,30 @@ def BatchNorm(
     virtual_batch_size: int | None = None,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Batch normalisation (Ioffe & Szegedy 2015) over all but the channels.
+    """Batch normalization (Ioffe & Szegedy 2015) over all axes except the channels.
 
     Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`. Each replica
-    normalises by the statistics of its own batch. The moving averages are those of all replicas
-    where each has its own copy of the variables, and those of the first where they share them.
+    normalizes by the statistics of its own batch. If replicas have their own copies of the
+    variables, the moving averages are those of all replicas, otherwise those of the first one.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
         axis: Axis of the channels, 1 or the last; None for that of `data_format`.
         momentum: Share of the old average that is kept in each step. Old spelling: `decay=`.
         epsilon: Added to the variance.
-        training: Use the batch's own statistics; None takes the tower's `is_training`. False
-            freezes the statistics: the moving averages are used, and stay.
-        center: Have `beta`.
-        scale: Have `gamma`.
+        training: Use the statistics of the batch; None takes the tower's `is_training`. False
+            freezes the statistics: the moving averages are used and do not change.
+        center: Add `beta`.
+        scale: Multiply by `gamma`.
         beta_initializer: Keras initializer, as the next three.
         gamma_initializer: Zeros, for example, let a residual block begin as the identity.
-        moving_mean_initializer: Where the moving average begins.
-        moving_variance_initializer: Where the moving average begins.
-        sync_statistics: Normalise by the statistics of the batches of all replicas. It takes an
-            all-reduce for each layer and step.
-        virtual_batch_size: In training, normalise parts of so many datapoints each by their own
+        moving_mean_initializer: Initial moving average.
+        moving_variance_initializer: Initial moving average.
+        sync_statistics: Normalize by the statistics of the batches of all replicas, with an
+            all-reduce for each layer and step. Replicas must not share their variables.
+        virtual_batch_size: In training, normalize parts of this many datapoints by their own
             statistics ("ghost batch norm", Hoffer et al. 2017). It divides the batch.
-        data_format: Where the channels are.
-
-    Raises:
-        LayerError: Replicas that share their variables cannot synchronise statistics, nor can
-            parts of a batch.
+        data_format: 'channels_last' or 'channels_first'.
     """
     rank = x.shape.rank or 0
     if isinstance(axis, bool) or axis not in (None, 1, -1, rank - 1):
@@ -152,8 +148,7 @@ def BatchNorm(
         raise LayerError(f"BatchNorm '{full_name()}': sync_statistics or virtual_batch_size?")
     if training and sync_statistics and context.total > 1 and not context.mirrored:
         raise LayerError(
-            f"BatchNorm '{full_name()}': sync_statistics=True needs replicas that each have their "
-            "own copy of the variables.",
+            f"BatchNorm '{full_name()}': sync_statistics=True: the replicas share variables.",
             fix="train with SyncMultiGPUTrainer or MultiWorkerTrainer, or leave it out",
         )
     if virtual_batch_size is not None:
@@ -190,27 +185,19 @@ def BatchRenorm(
     scale: bool = True,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Batch renormalisation (Ioffe 2017): `BatchNorm`, drawn to its moving averages in training.
+    """Batch renormalization (Ioffe 2017): `BatchNorm`, drawn to its moving averages in training.
 
-    The variables and the other arguments are those of `BatchNorm`; besides, it has
-    `moving_stddev`, `renorm_mean` and `renorm_stddev`.
+    It has the arguments and variables of `BatchNorm`, and the variables `moving_stddev`,
+    `renorm_mean` and `renorm_stddev`.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
-        rmax: Limit of the correction of the scale, which is kept in [1 / rmax, rmax].
-        dmax: Limit of the correction of the mean, in standard deviations.
-        momentum: Share of the old average that is kept in each step.
-        epsilon: Added to the variance.
-        center: Have `beta`.
-        scale: Have `gamma`.
-        data_format: Where the channels are.
-
-    Raises:
-        LayerError: Limits that are below 1 (`rmax`) or 0 (`dmax`).
+        rmax: Limit of the correction of the scale, which is kept in [1 / rmax, rmax]; 1 or more.
+        dmax: Limit of the correction of the mean, in standard deviations; 0 or more.
     """
     if rmax < 1 or dmax < 0:
         raise LayerError(
-            f"BatchRenorm '{full_name()}': {rmax=} and {dmax=} are no limits.",
+            f"BatchRenorm '{full_name()}': {rmax=} and {dmax=} are not valid limits.",
             expected="rmax of at least 1, dmax of at least 0",
         )
     layer = keras_layer(
@@ -235,3 +222,34 @@ def BNReLU(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
     As an activation: `Conv2D(…, activation=BNReLU)`. `argscope(BatchNorm, …)` sets its arguments.
     """
     return tf.nn.relu(BatchNorm(name or "bn", x))
+
+
+@contextmanager
+def frozen_statistics(regexes: str | Sequence[str]) -> Iterator[None]:
+    """Let batch normalization inside work as in a prediction, as `BatchNorm(…, training=False)`.
+
+    It applies to `BatchNorm`, `BatchRenorm` and `keras.layers.BatchNormalization`, wherever they
+    were made. `gamma` and `beta` are still trained, unless they are frozen, too.
+
+    Args:
+        regexes: For whole names of variables, as in `TrainConfig(frozen=)`, which does this by
+            itself. Layers whose `moving_mean` matches one of them are frozen.
+    """
+    name_of = get_current_tower_context().store.names_by_id()
+    patterns = [regexes] if isinstance(regexes, str) else list(regexes)
+
+    def matches(layer: Any) -> bool:
+        name = name_of(moving_mean_of(layer)) or ""
+        return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+    freezable_batch_norms(is_frozen)
+    token = _around.set((*_around.get(), matches))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def is_frozen(layer: Any) -> bool:
+    """Return whether the statistics of a batch normalization are frozen here."""
+    return any(matches(layer) for matches in _around.get())

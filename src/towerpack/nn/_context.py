@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,13 @@ from towerpack._core.randomness import derive_seed
 from towerpack._keras.adapter import fresh_names, layers_see_training
 from towerpack.nn._global_step import found_as_global_step
 from towerpack.nn._store import VariableStore
-from towerpack.nn.compat_collections import collected_terms
 
 HEAVY = ("histogram", "image")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A value that monitors will receive. `kind` is scalar, moving_average, histogram or image."""
+    """A value for monitors. `kind` is scalar, moving_average, histogram or image."""
 
     kind: str
     name: str
@@ -40,9 +39,9 @@ class TowerContext:
         store: Holds the layers and variables, over all calls.
         is_training: False in evaluation, prediction and export.
         index: Number of this replica, from 0.
-        total: How many replicas there are.
+        total: Number of replicas.
         step: Global step as an int64 scalar while training, otherwise None.
-        outputs: Tensors that can be asked for by name.
+        outputs: Named output tensors.
         summaries: What `towerpack.nn.summary` collected.
     """
 
@@ -61,8 +60,7 @@ class TowerContext:
     _scope_around: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse the name of a tower, which Tensorpack's context has in the first place."""
-        if isinstance(self.store, str):
+        if isinstance(self.store, str):  # Tensorpack's first argument
             raise LayerError(
                 f"TowerContext got the name {self.store!r} in place of a VariableStore.",
                 fix="call the model by a TowerFunction or a Predictor, which make the context",
@@ -70,21 +68,20 @@ class TowerContext:
 
     @property
     def mirrored(self) -> bool:
-        """The replicas have a copy each of the variables (rather than share them)."""
+        """Whether each replica has its own copy of the variables, rather than share them."""
         replica: Any = tf.distribute.get_replica_context()
         return self.total > 1 and tf.distribute.has_strategy() and replica is not None
 
     @property
     def is_main_training_tower(self) -> bool:
-        """True in the first replica while training: the one that reports pictures."""
+        """Whether this is the first replica while training: it reports pictures."""
         return self.is_training and self.index == 0
 
     def step_seed(self, name: str) -> tf.Tensor:
-        """A seed for `tf.random.stateless_*`: int64 of shape [2].
+        """Return a seed for `tf.random.stateless_*`: int64 of shape [2].
 
-        It is a pure function of the run's seed, `name`, the replica and the global step, so a
-        resumed run draws what the uninterrupted one would have drawn, and replicas differ. The
-        second request under one name gets another seed.
+        It is a pure function of the run's seed, `name`, the replica, the global step and the number
+        of earlier requests of this name. So a resumed run draws what the uninterrupted run draws.
         """
         draw = self._draws[name] = self._draws.get(name, -1) + 1
         base = derive_seed(self.store.seed, "step", name, draw, self.index)
@@ -92,20 +89,14 @@ class TowerContext:
         return tf.stack([tf.constant(base, tf.int64), step])
 
     def reaches(self, tensor: tf.Tensor) -> bool:
-        """False for a tensor of an inner graph, such as a branch of `tf.cond`.
-
-        It exists only in there and cannot be asked for.
-        """
+        """Return whether a tensor belongs to the tower itself, not to a branch of `tf.cond`."""
         return tf.is_tensor(tensor) and getattr(tensor, "graph", None) is self._graph
 
     def refuse_inner_functions(self, what: str) -> None:
         """Refuse to build a layer in a `tf.function` inside of the tower.
 
-        TensorFlow traces such a function twice where it makes variables, and then never again: not
-        for evaluation either, which would run what was traced for training.
-
-        Raises:
-            LayerError: The graph that is being built is of such a function.
+        TensorFlow traces such a function twice and then never again: evaluation would run what was
+        traced for training.
         """
         graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         while graph is not self._graph and isinstance(graph, FuncGraph):
@@ -118,11 +109,7 @@ class TowerContext:
             graph = graph.outer_graph
 
     def own(self, what: str, value: Any) -> tf.Tensor:
-        """`value` as a tensor of the tower itself.
-
-        Raises:
-            LayerError: It belongs to an inner graph.
-        """
+        """Return `value` as a tensor of the tower itself. Refuse tensors of inner graphs."""
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
         if not self.reaches(tensor):
             raise LayerError(
@@ -135,12 +122,7 @@ class TowerContext:
     def report(
         self, kind: str, path: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
     ) -> None:
-        """Take in a summary, in training. Histograms and images are the first replica's.
-
-        Raises:
-            LayerError: The value has another rank, or belongs to an inner graph; there is a
-                summary of this name; or the decay makes no sense.
-        """
+        """Add a summary, in training. Histograms and images are taken from the first replica."""
         if not 0 <= decay < 1:
             raise LayerError(f"summary.{kind}('{path}'): decay {decay} is not in [0, 1).")
         if not (self.is_main_training_tower if kind in HEAVY else self.is_training):
@@ -157,25 +139,27 @@ class TowerContext:
         self.summaries.append(Summary(kind, path, tensor, decay))
 
     def name_of(self, tensor: tf.Tensor) -> str:
-        """The name that TensorFlow knows a tensor by, the same wherever the tower is built."""
+        """Return the name of a tensor in the graph, without the scope around the tower."""
         return tensor.op.name.removeprefix(self._scope_around)
 
     @contextmanager
     def entered(self) -> Iterator[TowerContext]:
-        """Build a tower inside: layers, scopes and variables find this context."""
+        """Build a tower inside: layers, scopes and variables use this context."""
         token = _current.set(self)
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         # That of the loop over steps, for example.
         if self._graph is not None and (around := self._graph.get_name_scope()):
             self._scope_around = f"{around}/"
         try:
-            with ExitStack() as stack:
-                stack.enter_context(layers_see_training(self.is_training))
-                stack.enter_context(fresh_names())
-                stack.enter_context(found_as_global_step(self.store.global_step()))
-                stack.enter_context(self.store.recording(self.index))
+            with (
+                layers_see_training(self.is_training),
+                fresh_names(),
+                found_as_global_step(self.store.global_step()),
+                self.store.recording(self.index),
+            ):
                 yield self
-                self.regularizers.extend((t.op.name, t) for t in collected_terms())
+                terms: Any = tf.compat.v1.losses.get_regularization_losses()
+                self.regularizers.extend((term.op.name, term) for term in terms)
         finally:
             _current.reset(token)
 
@@ -184,32 +168,27 @@ _current: ContextVar[TowerContext | None] = ContextVar("tower", default=None)
 
 
 def get_current_tower_context() -> TowerContext:
-    """The tower that is being built.
-
-    Raises:
-        LayerError: Called outside of a tower function.
-    """
+    """Return the tower that is being built. Outside of a tower function, raise a `LayerError`."""
     context = _current.get()
     if context is None:
         raise LayerError(
             "There is no tower here.",
             expected="to be called inside a tower function, such as ModelDesc.build_graph",
-            fix="let a trainer or Predictor call the function, or use "
-            "`TowerFunction(func, specs)(…)` in a loop of your own",
+            fix="use a trainer, a Predictor, or TowerFunction(func, specs)(…) in your own loop",
         )
     return context
 
 
 def find_tower_context() -> TowerContext | None:
-    """The tower that is being built, or None."""
+    """Return the tower that is being built, or None."""
     return _current.get()
 
 
 def get_global_step_var() -> tf.Tensor | tf.Variable:
-    """The global step, for schedules of `tf.compat.v1.train`: int64 scalar.
+    """Return the global step, for schedules of `tf.compat.v1.train`: int64 scalar.
 
-    In a tower that of the step (0 outside of training), elsewhere TensorFlow's own variable of the
-    purpose, which trainers move.
+    In a tower it is 0 outside of training. Elsewhere it is TensorFlow's variable, which trainers
+    move.
     """
     context = find_tower_context()
     if context is None:

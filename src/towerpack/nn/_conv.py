@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from towerpack.nn import _registry
+from towerpack.nn._registry import add
 from towerpack.nn.keras_layers import register_keras
 
 _CONVOLUTION = """Convolution over {}. Variables `kernel` [size, in / groups, filters] and `bias`.
@@ -49,7 +49,7 @@ Conv2DTranspose = register_keras(
 )
 Deconv2D = Conv2DTranspose
 """The predecessor's name of `Conv2DTranspose`: the same layer, with the same argscopes."""
-_registry.add(Conv2DTranspose, "Deconv2D")
+add(Conv2DTranspose, "Deconv2D")
 
 DepthwiseConv2D = register_keras(
     "DepthwiseConv2D",

@@ -20,7 +20,6 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
         raise LayerError(
             f"FullyConnected '{full_name()}' needs to know the size of its input.",
             got=f"shape {x.shape}",
-            expected="known sizes but for the batch dimension",
             fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
         )
     return x if len(shape) == 2 else tf.reshape(x, [-1, math.prod(n or 1 for n in shape[1:])])
@@ -52,7 +51,7 @@ FullyConnected = register_keras(
 Embedding = register_keras(
     "Embedding",
     keras.layers.Embedding,
-    """A trained vector of `output_dim` for each whole number from 0 to below `input_dim`.
+    """A trained vector of `output_dim` numbers for each integer from 0 to below `input_dim`.
 
     Variable `embeddings` [input_dim, output_dim].
     """,
@@ -74,7 +73,7 @@ def PReLU(
         x: [batch, …, channels].
         init: First value of `alpha`, or a Keras initializer.
         channel_wise: An `alpha` for each channel, rather than one for all.
-        data_format: Where the channels are.
+        data_format: 'channels_last' or 'channels_first'.
     """
     axes = list(range(1, len(static_shape(x, None, "PReLU"))))
     if channel_wise:

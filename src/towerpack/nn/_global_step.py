@@ -11,9 +11,9 @@ import tensorflow as tf
 
 @contextmanager
 def global_step() -> Iterator[Any]:
-    """Have `tf.compat.v1.train.get_or_create_global_step()` give one int64 variable inside.
+    """Let `tf.compat.v1.train.get_or_create_global_step()` return one int64 variable inside.
 
-    It is the one that the program has made, if it has, or else a new one.
+    It is the program's own global step if there is one, or else a new variable.
     """
     known = find_global_step()
     step = new_step() if known is None else known
@@ -22,7 +22,7 @@ def global_step() -> Iterator[Any]:
 
 
 def find_global_step() -> Any:
-    """The variable that is the global step here or around the graph being built, or None."""
+    """Return the global step of the current graph or of those around it, or None."""
     graph: Any = tf.compat.v1.get_default_graph()
     while graph is not None:  # A graph of `wrap_function` does not know it, what is around does.
         step = tf.compat.v1.train.get_global_step(graph)
@@ -33,14 +33,14 @@ def find_global_step() -> Any:
 
 
 def new_step() -> tf.Variable:
-    """A counter that outlives the graph that is being built."""
+    """Create a global step outside of the graph that is being built."""
     with tf.init_scope():
         return tf.Variable(tf.constant(0, tf.int64), trainable=False, name="global_step")
 
 
 @contextmanager
 def found_as_global_step(step: Any) -> Iterator[None]:
-    """Let `tf.compat.v1.train.get_global_step()` find a variable, where it finds none so far."""
+    """Let `tf.compat.v1.train.get_global_step()` find a variable if there is none yet."""
     key = tf.compat.v1.GraphKeys.GLOBAL_STEP
     steps = tf.compat.v1.get_default_graph().get_collection_ref(key)
     before = list(steps)

@@ -10,8 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from towerpack.nn import _registry
+from towerpack._core.errors import LayerError
+from towerpack._core.naming import did_you_mean
 from towerpack.nn._register import explained
+from towerpack.nn._registry import LAYERS
+
+
+class UnknownLayerError(LayerError, AttributeError):
+    """There is no layer of this name. TensorFlow asks for names with `hasattr`."""
 
 
 class LinearWrap:
@@ -32,12 +38,10 @@ class LinearWrap:
         self._tensor = tensor
 
     def __call__(self) -> Any:
-        """The wrapped tensor."""
+        """Return the wrapped tensor."""
         return self._tensor
 
-    def tensor(self) -> Any:
-        """The wrapped tensor, like the call."""
-        return self._tensor
+    tensor = __call__
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> LinearWrap:
         """Go on with `func(tensor, …)`."""
@@ -61,23 +65,23 @@ class LinearWrap:
         if name.startswith("_"):
             raise AttributeError(name)
         made: Any = getattr(keras.layers, name, None)
-        # An AttributeError, too: TensorFlow asks with hasattr().
-        layer = None if made and not _registry.has(name) else _registry.find(name)
+        layer = LAYERS.get(name)
+        if layer is None and made is None:
+            raise UnknownLayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, LAYERS))
 
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
-            named = bool(args) and isinstance(args[0], str)
             if layer is None:
                 with explained(f"LinearWrap.{name}", self._tensor, "a Keras layer's name is name="):
                     return LinearWrap(made(*args, **kwargs)(self._tensor))
-            if named and layer.use_scope is not False:
-                return LinearWrap(layer(args[0], self._tensor, *args[1:], **kwargs))
-            return LinearWrap(layer(self._tensor, *args, **kwargs))
+            if args and isinstance(args[0], str) and layer.use_scope is not False:
+                return self.apply2(layer, *args, **kwargs)
+            return self.apply(layer, *args, **kwargs)
 
         return call
 
 
 class _TensorFlowChain:
-    """Look names up in TensorFlow's modules and apply the function found."""
+    """Looks names up in TensorFlow's modules and applies the function found."""
 
     def __init__(self, wrap: LinearWrap, place: Any) -> None:
         self._wrap = wrap

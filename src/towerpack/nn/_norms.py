@@ -1,4 +1,4 @@
-"""Normalisation within a datapoint, and of weights."""
+"""Normalization within a datapoint, and of weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from towerpack.nn.scopes import full_name
 GroupNorm = register_keras(
     "GroupNorm",
     keras.layers.GroupNormalization,
-    """Group normalisation (Wu & He 2018) over each of `groups` groups of channels.
+    """Group normalization (Wu & He 2018) over each of `groups` groups of channels.
 
     Variables `gamma` and `beta`.
     """,
@@ -31,7 +31,7 @@ GroupNorm = register_keras(
 InstanceNorm = register_keras(
     "InstanceNorm",
     keras.layers.GroupNormalization,
-    """Instance normalisation (Ulyanov et al. 2016) of an image: each channel by itself.
+    """Instance normalization (Ulyanov et al. 2016) of an image: each channel by itself.
 
     Variables `gamma` and `beta`.
     """,
@@ -54,18 +54,18 @@ def LayerNorm(
     gamma_initializer: Any = "ones",
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Layer normalisation (Ba et al. 2016). Variables `gamma` and `beta`, one for each channel.
+    """Layer normalization (Ba et al. 2016). Variables `gamma` and `beta`, one for each channel.
 
     Args:
         x: [batch, …, channels].
         epsilon: Added to the variance.
-        axis: None: of images all but the batch, otherwise the channels. -1: the channels, of images
-            too. Others as in Keras.
-        center: Have `beta`.
-        scale: Have `gamma`.
+        axis: None: the channels, and of images all axes but the batch. -1: only the channels, also
+            of images. Others as in Keras.
+        center: Add `beta`.
+        scale: Multiply by `gamma`.
         beta_initializer: Keras initializer.
         gamma_initializer: Keras initializer.
-        data_format: Where the channels are.
+        data_format: 'channels_last' or 'channels_first'.
     """
     config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis}
     if axis in (None, -1):
@@ -112,16 +112,13 @@ class _SpectralNormalization(keras.layers.Layer):
 
 @register_layer
 def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
-    """A weight divided by its greatest singular value (Miyato et al. 2018).
+    """Divide a weight by its greatest singular value (Miyato et al. 2018).
 
     Variable `u` [out, 1], the singular vector, which gets nearer with each training step.
 
     Args:
         x: A weight [… in, out], such as a kernel.
         power_iterations: How often `u` is improved in a step; at least 1.
-
-    Raises:
-        LayerError: It is no weight, or `u` is not improved.
     """
     static_shape(x, None, "SpectralNorm", 2)
     if power_iterations < 1:

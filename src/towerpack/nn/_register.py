@@ -16,10 +16,9 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError, TowerpackError
 from towerpack._core.naming import did_you_mean, unique
 from towerpack._keras.adapter import fresh_names, name_counts
-from towerpack.nn import _registry
 from towerpack.nn._argscope import canonical, defaults_for, instead_of
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._registry import RegisteredLayer
+from towerpack.nn._registry import RegisteredLayer, add
 from towerpack.nn.scopes import full_name, is_reusing, reuse_scope, scope
 
 
@@ -39,30 +38,30 @@ def register_layer(
     """Make a function of a tensor a layer.
 
     The layer is called as `Layer('name', x, …)`. Everything that it creates lives in the scope
-    `name/`, its result can be asked for as `'name/output'`, `argscope` gives it defaults, and
-    `LinearWrap` knows it. Results of the layers here with weights carry them:
+    `name/`, its result is the output `'name/output'`, `argscope` gives it defaults, and it is a
+    method of `LinearWrap`. The result of a layer with weights carries the weights:
     `Conv2D('conv0', x, 8, 3).variables.kernel`.
 
     Args:
         func: Its first argument is the input.
-        use_scope: True: a name is required. None: it may be left out, and then no scope is opened.
+        use_scope: True requires a name. None makes it optional; without a name no scope is opened.
             False: the layer takes no name.
-        log_shape: Accepted for old programs and without effect: shapes are not logged.
+        log_shape: Without effect, for old programs.
 
     Raises:
-        LayerError: A layer of this name exists elsewhere.
+        LayerError: Another module has registered a layer of this name.
     """
 
     def register(f: Callable[..., Any]) -> RegisteredLayer:
         layer = RegisteredLayer(f, _apply, use_scope)
-        _registry.add(layer)
+        add(layer)
         return layer
 
     return register if func is None else register(func)
 
 
 def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
-    name = kwargs.pop("name", None) if "name" not in layer.parameters else None
+    name = None if "name" in layer.parameters else kwargs.pop("name", None)
     if args and isinstance(args[0], str) and layer.use_scope is not False:
         name, args = args[0], args[1:]
     if name is None and layer.use_scope is True:
@@ -72,10 +71,6 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
     arguments = _bind(layer, name, args, kwargs)
     if name is None:
         return _called(layer, arguments)
-    return _scoped(layer, name, arguments)
-
-
-def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments) -> Any:
     context = get_current_tower_context()
     path = full_name(name)
     context.refuse_inner_functions(f"{layer.name}('{path}')")
@@ -109,25 +104,21 @@ def _called(layer: RegisteredLayer, arguments: inspect.BoundArguments) -> Any:
         return layer.func(*arguments.args, **arguments.kwargs)
 
 
-_NODE = " for '{{node "  # Behind it TensorFlow describes the operation.
+_NODE = " for '{{node "  # TensorFlow's description of the operation follows.
 
 
 @contextmanager
 def explained(name: str, x: Any, fix: str | None = None) -> Iterator[None]:
-    """Turn what Keras and TensorFlow refuse inside into an error that names the layer.
-
-    Raises:
-        LayerError: With the first line of the original that says something, and the input's shape.
-    """
+    """Turn errors of Keras and TensorFlow inside into a `LayerError` that names the layer."""
     try:
         yield
     except TowerpackError:
         raise
     except (TypeError, ValueError) as error:
         lines = (re.sub(r"\x1b\[\d+m", "", line).strip() for line in str(error).splitlines())
-        said = [line for line in lines if line and not line.startswith("Exception encountered")]
+        useful = (line for line in lines if line and not line.startswith("Exception encountered"))
         raise LayerError(
-            f"{name} cannot be built: {(said or [type(error).__name__])[0].split(_NODE)[0]}",
+            f"{name} cannot be built: {next(useful, type(error).__name__).split(_NODE)[0]}",
             got=f"an input of shape {getattr(x, 'shape', type(x).__name__)}",
             fix=fix,
         ) from error
@@ -150,12 +141,11 @@ def _bind(
             )
         own[word] = value
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for key in own:
-        if key not in signature.parameters and not takes_any:
-            raise LayerError(
-                f"{layer.name}({name!r}) has no argument '{key}'.",
-                fix=instead_of(key, layer.parameters, full_name(name or "")),
-            )
+    for key in () if takes_any else own.keys() - signature.parameters.keys():
+        raise LayerError(
+            f"{layer.name}({name!r}) has no argument '{key}'.",
+            fix=instead_of(key, layer.parameters, full_name(name or "")),
+        )
     try:
         given = signature.bind_partial(*args, **own)
         missing = {k: v for k, v in defaults_for(layer).items() if k not in given.arguments}
@@ -169,12 +159,10 @@ def _bind(
 
 
 def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function: in one scope of a tower, later calls share the first one's weights.
+    """Decorate a function: in one scope of a tower, later calls share the first call's weights.
 
-    So do Keras layers that it makes without a name, and variables of `tf.compat.v1.get_variable`.
-
-    Raises:
-        LayerError: A later call uses layers that the first one did not.
+    This includes Keras layers without a name, and variables of `tf.compat.v1.get_variable`. A later
+    call that uses layers which the first call did not raises a `LayerError`.
     """
 
     @functools.wraps(func)
@@ -206,14 +194,10 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
 
     Args:
         name: Put under the current scope.
-        tensor: Anything that is or becomes a tensor.
-
-    Returns:
-        The tensor itself.
+        tensor: A tensor, or a value that converts to one, which is returned.
 
     Raises:
-        LayerError: Something else has this name already, or the tensor is inside of a branch or
-            loop.
+        LayerError: Another output has this name, or the tensor is inside of a branch or loop.
     """
     context = get_current_tower_context()
     path = full_name(name)
@@ -232,9 +216,9 @@ def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:
         return function(function.name.lower(), x)
-    known: Any = function
-    if isinstance(function, str):
-        known = getattr(keras.activations, function, None)
+    known: Any = (
+        getattr(keras.activations, function, None) if isinstance(function, str) else function
+    )
     if not callable(known):
         raise LayerError(
             f"Layer '{full_name()}': unknown activation {function!r}.",

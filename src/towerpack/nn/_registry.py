@@ -8,18 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from towerpack._core.errors import LayerError
-from towerpack._core.naming import did_you_mean
-
-
-class UnknownLayerError(LayerError, AttributeError):
-    """There is no layer of this name."""
 
 
 class RegisteredLayer:
-    """A function over tensors that is called with a name first.
-
-    Hashed by identity, so that two layers of one name cannot share argscopes.
-    """
+    """Layer that is called with a name first. It is hashed by identity, also in argscopes."""
 
     def __init__(
         self, func: Callable[..., Any], call: Callable[..., Any], use_scope: bool | None
@@ -29,7 +21,7 @@ class RegisteredLayer:
         self.use_scope = use_scope
         self.func = func
         self._call = call
-        # Arguments but for the input, which is the first.
+        # All arguments but the first one, which is the input.
         self.parameters = frozenset([*inspect.signature(func).parameters][1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -40,36 +32,16 @@ class RegisteredLayer:
         return f"<layer {self.name}>"
 
 
-_layers: dict[str, RegisteredLayer] = {}
+LAYERS: dict[str, RegisteredLayer] = {}
 
 
 def add(layer: RegisteredLayer, name: str | None = None) -> None:
-    """Make a layer known to `LinearWrap`, by its own or another name.
-
-    Raises:
-        LayerError: Another module has registered this name.
-    """
+    """Register a layer by its own or another name, and refuse a name of another module."""
     name = name or layer.name
-    known = _layers.get(name)
+    known = LAYERS.get(name)
     if known is not None and known.__module__ != layer.__module__:
         raise LayerError(
             f"A layer '{name}' is registered already, in {known.__module__}.",
             fix="choose another name",
         )
-    _layers[name] = layer
-
-
-def has(name: str) -> bool:
-    """Whether there is a layer of this name."""
-    return name in _layers
-
-
-def find(name: str) -> RegisteredLayer:
-    """The layer of this name.
-
-    Raises:
-        LayerError: There is none.
-    """
-    if name not in _layers:
-        raise UnknownLayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, _layers))
-    return _layers[name]
+    LAYERS[name] = layer

@@ -26,21 +26,16 @@ def l1_regularizer(scale: float) -> Regularizer:
 
 
 def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost") -> tf.Tensor:
-    """Sum of `func(weights)` over trainable variables whose name matches.
+    """Return the sum of `func(weights)` over trainable variables whose name matches: a scalar.
 
-    The caller adds the result to the cost; trainers warn about a term that was not added. Call it
-    after the layers that it is about. It is 0 outside of training.
+    Add the result to the cost; trainers warn about a term that was not added. Call it after the
+    layers of these variables. It is 0 outside of training.
 
     Args:
-        regex: Searched in the variable's name, for example `'.*/kernel'`.
+        regex: Searched in the variable's name, for example `'.*/kernel'`. If it matches no
+            trainable variable, a `LayerError` is raised.
         func: For example `l2_regularizer(1e-4)`.
         name: Of the term: for messages, and for `summary.add_moving_summary`.
-
-    Returns:
-        float32 scalar.
-
-    Raises:
-        LayerError: No trainable variable matches.
     """
     context = get_current_tower_context()
     if not context.is_training:
@@ -58,17 +53,7 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
 def find_matching(
     who: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
 ) -> dict[str, Any]:
-    """The variables that a regular expression finds.
-
-    Args:
-        who: What was asked, for messages.
-        regex: Regular expression.
-        variables: Trainable variables by name, or anything else by their names.
-        match: `re.search` or `re.fullmatch`.
-
-    Raises:
-        LayerError: None of them.
-    """
+    """Return the variables whose names match. If there are none, raise a `LayerError` of `who`."""
     found = {name: v for name, v in variables.items() if match(regex, name)}
     if not found:
         raise LayerError(
@@ -78,8 +63,8 @@ def find_matching(
 
 
 def similar_names(regex: str, names: Iterable[str]) -> str:
-    """Advice for a regular expression that matches none of the names."""
-    ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
-    if ours == regex:
+    """Return advice for a regular expression that matches none of the names."""
+    renamed = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
+    if renamed == regex:
         return did_you_mean(regex, names)
-    return f"W and b are called kernel and bias here: {ours!r}"
+    return f"W and b are called kernel and bias here: {renamed!r}"

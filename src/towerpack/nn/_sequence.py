@@ -19,15 +19,13 @@ def _check_state(layer: Any, initial_state: Any) -> None:
         return
     wanted = [[None, size] for size in tf.nest.flatten(layer.cell.state_size)]
     given = [tf.convert_to_tensor(s).shape for s in tf.nest.flatten(initial_state)]
-    fits = len(given) == len(wanted) and all(
-        shape.is_compatible_with(other) for shape, other in zip(given, wanted, strict=True)
-    )
-    if not fits:
+    pairs = zip(given, wanted, strict=False)
+    if len(given) != len(wanted) or not all(a.is_compatible_with(b) for a, b in pairs):
         raise LayerError(
             f"{type(layer).__name__} '{full_name()}': initial_state does not fit.",
             got=f"shapes {list(map(str, given))}",
             expected=f"shapes {wanted}",
-            fix="give what a call with return_state=True gave, without its first",
+            fix="pass the results of a call with return_state=True, without the first",
         )
 
 
@@ -37,8 +35,8 @@ LSTM, GRU = (
         make,
         f"""{make.__name__} over time [batch, time, channels], as in Keras.
 
-    With `return_state=True` it gives a tuple: the outputs, then the states, [batch, units] each,
-    which a later call takes as `initial_state=`.
+    With `return_state=True` it returns a tuple: the outputs, then the states, [batch, units] each.
+    A later call takes the states as `initial_state=`.
     Variables `kernel`, `recurrent_kernel` and `bias` below `{make.__name__.lower()}_cell/`.
     """,
         rank=3,
@@ -77,12 +75,11 @@ def MultiHeadAttention(
     Variables `kernel` and `bias` below `query/`, `key/`, `value/` and `attention_output/`.
 
     Args:
-        x: What asks: [batch, time, channels].
+        x: Queries: [batch, time, channels].
         num_heads: Heads.
         key_dim: Size of a head.
-        value: What is asked: [batch, its time, its channels]; None for `x` itself.
-        attention_mask: True where attention may go: [batch, time of x, time of value], or 1 for
-            any of these.
+        value: Keys and values: [batch, its time, its channels]; None for `x` itself.
+        attention_mask: True where attention may go; broadcasts to [batch, time of x, of value].
         use_causal_mask: Let no position see later ones.
         use_bias: Add biases.
         kernel_initializer: Keras initializer.
@@ -117,7 +114,6 @@ def PositionalEncoding(x: tf.Tensor, max_wavelength: float = 10000.0) -> tf.Tens
     rate = max_wavelength ** -(number // 2 * 2 / channels)
     position = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]
     # A cosine is a sine that is a quarter ahead.
-    angle = position * tf.constant(rate, tf.float32) + tf.constant(
-        number % 2 * np.pi / 2, tf.float32
-    )
+    shift = tf.constant(number % 2 * np.pi / 2, tf.float32)
+    angle = position * tf.constant(rate, tf.float32) + shift
     return x + tf.cast(tf.sin(angle), x.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from towerpack._core.errors import LayerError
 from towerpack._core.logs import get_logger
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._register import register_layer
+from towerpack.nn._registry import RegisteredLayer
 from towerpack.nn.keras_layers import (
     Size,
     channel_axis,
@@ -65,7 +66,7 @@ def FixedUnPooling(
     unpool_mat: Any = None,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Each pixel becomes itself times a fixed matrix: a Kronecker product.
+    """Replace each pixel by itself times a fixed matrix: a Kronecker product.
 
     Args:
         x: [batch, height, width, channels].
@@ -92,13 +93,7 @@ def FixedUnPooling(
 
 @register_layer
 def Maxout(x: tf.Tensor, num_unit: int, *, data_format: str = "channels_last") -> tf.Tensor:
-    """Maximum of each `num_unit` channels that follow one another (Goodfellow et al. 2013).
-
-    Args:
-        x: [batch, …, channels]; the result has channels / num_unit.
-        num_unit: A divisor of the channels.
-        data_format: Where the channels are.
-    """
+    """Return the maximum of each `num_unit` consecutive channels (Goodfellow et al. 2013)."""
     axis = channel_axis(x, "Maxout", data_format) % x.shape.rank
     check_groups("Maxout", num_unit, x.shape[axis], "channels")
     shape: Any = tf.shape(x)
@@ -108,7 +103,7 @@ def Maxout(x: tf.Tensor, num_unit: int, *, data_format: str = "channels_last") -
 
 @register_layer(use_scope=None)
 def ConcatWith(x: tf.Tensor, tensor: tf.Tensor | Sequence[tf.Tensor], axis: int = -1) -> tf.Tensor:
-    """`x` and another tensor, or several, one after the other along an axis."""
+    """Concatenate `x` and one or several other tensors along an axis."""
     return tf.concat([x, *(tensor if isinstance(tensor, list | tuple) else [tensor])], axis)
 
 
@@ -117,13 +112,13 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     """Set a random share of the values to zero while training, and scale up the others.
 
     The mask is a function of the run's seed, the layer's name, the replica and the global step.
-    Without a name it is that of the scope, and the number of the draw in it.
+    Without a name, the scope and the number of the draw in it take its place.
 
     Args:
         x: Any shape.
-        rate: The share that is **dropped**, as in Keras; a number or a scalar tensor. (The
-            predecessor's first positional argument was the share *kept*: its `Dropout('d', x, 0.8)`
-            is `Dropout('d', x, 0.2)` here. At 0.5 they agree. A rate above 0.5 is logged.)
+        rate: The share that is **dropped**, as in Keras; a number or a scalar tensor. Tensorpack's
+            first positional argument was the share *kept*: its `Dropout('d', x, 0.8)` is
+            `Dropout('d', x, 0.2)` here. A rate above 0.5 is logged.
     """
     known = tf.get_static_value(rate) if tf.is_tensor(rate) else rate
     if known is not None and not 0 <= known < 1:
@@ -142,27 +137,9 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
 
 
 @register_layer(use_scope=None)
-def ReLU(x: tf.Tensor) -> tf.Tensor:
-    """max(x, 0)."""
-    return tf.nn.relu(x)
-
-
-@register_layer(use_scope=None)
 def LeakyReLU(x: tf.Tensor, negative_slope: float = 0.3) -> tf.Tensor:
     """X where positive, otherwise `negative_slope` · x."""
     return tf.nn.leaky_relu(x, negative_slope)
-
-
-@register_layer(use_scope=None)
-def Tanh(x: tf.Tensor) -> tf.Tensor:
-    """Hyperbolic tangent."""
-    return tf.math.tanh(x)
-
-
-@register_layer(use_scope=None)
-def Sigmoid(x: tf.Tensor) -> tf.Tensor:
-    """1 / (1 + exp(-x))."""
-    return tf.math.sigmoid(x)
 
 
 @register_layer(use_scope=None)
@@ -171,7 +148,15 @@ def GELU(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
     return tf.nn.gelu(x, approximate)
 
 
-@register_layer(use_scope=None)
-def SiLU(x: tf.Tensor) -> tf.Tensor:
-    """X * sigmoid(x), also called swish."""
-    return tf.nn.silu(x)
+def _activation(name: str, function: Callable[[tf.Tensor], tf.Tensor], doc: str) -> RegisteredLayer:
+    def layer(x: tf.Tensor) -> tf.Tensor:
+        return function(x)
+
+    layer.__name__, layer.__qualname__, layer.__doc__ = name, name, doc
+    return register_layer(use_scope=None)(layer)
+
+
+ReLU = _activation("ReLU", tf.nn.relu, "max(x, 0).")
+Tanh = _activation("Tanh", tf.math.tanh, "Hyperbolic tangent.")
+Sigmoid = _activation("Sigmoid", tf.math.sigmoid, "1 / (1 + exp(-x)).")
+SiLU = _activation("SiLU", tf.nn.silu, "X * sigmoid(x), also called swish.")

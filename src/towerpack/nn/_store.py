@@ -1,13 +1,13 @@
 """Layers and variables of a tower, kept by name over all its calls.
 
 A tower function runs many times: per replica, for evaluation, for export. The first call creates
-what it needs, later calls find it here. Three kinds of variables come together:
+layers and variables, later calls reuse them. The store holds three kinds of variables:
 
-* those of layers by name (`Conv2D('conv0', …)`), under the layer's scoped name;
-* those that other code creates inside the tower (Keras layers made on the spot, `tf.Variable`),
-  caught by a variable creator and known by scope, Keras path and name;
-* those of Keras layers and models that the user made outside and that hang on the model object
-  or in the tower function's closure, under the name of the attribute.
+* variables of layers by name (`Conv2D('conv0', …)`), under the layer's scoped name;
+* variables that other code creates inside the tower (new Keras layers, `tf.Variable`). A variable
+  creator catches them; their names are made of scope, Keras path and name;
+* variables of Keras layers and models that the user made outside, on the model object or in the
+  tower function's closure, under the name of the attribute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from towerpack._keras.seeding import seed_layers
 from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn.compat_collections import CompatVariables, collect, own_collections
 from towerpack.nn.initial_values import check_fits, lifted, run_seeded, seeded_graph
-from towerpack.nn.scopes import full_name, is_reusing
+from towerpack.nn.scopes import full_name, is_reusing, joined
 
 _LOG = get_logger(__name__)
 _KEYS = tf.compat.v1.GraphKeys
@@ -54,9 +54,9 @@ class _NamedLayer:
 
 
 class _Calling(threading.local):
-    """What belongs to the call in this thread; others may call the same tower in theirs."""
+    """State of the call in this thread. Other threads may call the same tower."""
 
-    # Names of variables that this call has made or found; None outside of any.
+    # Names of variables that this call has made or found; None outside of calls.
     claimed: set[str] | None = None
     creating: bool = False
     layer: str | None = None
@@ -100,24 +100,29 @@ class VariableStore:
         self._prepared = False
         self._step: Any = None
 
-    # ---------------------------------------------------------------- names
-
     @transformed_variables(None)
     def named_variables(self) -> dict[str, tf.Variable]:
         """Every variable known so far, by name, in an order that each process repeats."""
         found: dict[str, tf.Variable] = {}
         seen: set[int] = set()
-        for source in (
-            owned.find_variables(self._find_owners()),
-            self._by_layer(),
-            self._inside,
-            self._outside,
-        ):
+        outside = owned.find_variables(self._find_owners())
+        for source in (outside, self._by_layer(), self._inside, self._outside):
             for name, variable in source.items():
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     found[unique(name, found) if name in found else name] = variable
         return found
+
+    def names_by_id(self) -> Callable[[tf.Variable], str | None]:
+        """Return a function that gives the name of a variable, or None. It searches once."""
+        names: dict[int, str] = {}
+
+        def name_of(variable: tf.Variable) -> str | None:
+            if id(variable) not in names:
+                names.update({id(v): name for name, v in self.named_variables().items()})
+            return names.get(id(variable))
+
+        return name_of
 
     @transformed_variables(None)
     def trainable(self) -> dict[str, tf.Variable]:
@@ -136,11 +141,11 @@ class VariableStore:
         return {n: v for n, v in self.named_variables().items() if id(v) not in held}
 
     def layers(self) -> dict[str, keras.layers.Layer]:
-        """Layers by name, created so far."""
+        """Return the layers by name that exist so far."""
         return {name: entry.layer for name, entry in self._layers.items()}
 
     def keras_layers(self) -> list[keras.layers.Layer]:
-        """All Keras layers that are known: by name, made inside, and found on the owners."""
+        """Return all known Keras layers: by name, made inside, and of the owners."""
         return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:
@@ -148,22 +153,19 @@ class VariableStore:
         return {str(i): holder for i, holder in enumerate(holders)}
 
     def adopt(self, variables: list[tf.Variable]) -> None:
-        """Take in variables that a trace used and that nothing else knows."""
-        ours = [*self.named_variables().values(), self.global_step()]  # The step is the run's.
-        known = {id(component) for v in ours for component in components_of(v)}
+        """Add variables that a trace used and that nothing else knows."""
+        own = [*self.named_variables().values(), self.global_step()]  # The step is the run's.
+        known = {id(component) for v in own for component in components_of(v)}
         for variable in variables:
             if id(variable) not in known:
                 name = variable.name.split(":")[0] or "variable"
                 self._outside[unique(name, [*self._inside, *self._outside])] = variable
 
     def replace(self, make: Callable[[str, tf.Variable], tf.Variable]) -> list[str]:
-        """Put other variables in the place of those that are known.
-
-        Args:
-            make: Takes the name and the present variable.
+        """Replace each known variable by `make(name, variable)`.
 
         Returns:
-            Names of those that stay: `tf.Variable`s that the user's own objects hold.
+            Names of the variables that stay: `tf.Variable`s that the user's own objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
         for holder in owned.keras_variables(self._holders()):
@@ -185,7 +187,7 @@ class VariableStore:
         return staying
 
     def global_step(self) -> Any:
-        """What `tf.compat.v1.train.get_global_step()` is to find: the run's; 0 without a run."""
+        """Return the variable for `tf.compat.v1.train.get_global_step()`: the run's step, or 0."""
         if self._step is None:
             known = find_global_step()
             with self._passing_through():
@@ -199,15 +201,13 @@ class VariableStore:
             for variable in entry.layer.variables
         }
 
-    # ---------------------------------------------------------------- layers by name
-
     def layer(
         self,
         make: Callable[..., keras.layers.Layer],
         input_shape: tuple[int | None, ...],
         **config: Any,
     ) -> keras.layers.Layer:
-        """The Keras layer that belongs to the current scope; created and built once.
+        """Return the Keras layer of the current scope, which is created and built once.
 
         Args:
             make: A Keras layer class, or a function that takes `name=`, `dtype=` and `config`.
@@ -229,11 +229,11 @@ class VariableStore:
             ):
                 layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
                 layer.build(input_shape)
-            # Another thread may have made it in the meantime; its variables are then the ones.
+            # Another thread may have made it in the meantime: then its variables count.
             entry = self._layers.setdefault(scope, _NamedLayer(layer, config, input_shape))
         known = entry.input_shape
         if input_shape[1:] != known[1:] and len(input_shape) == len(known):
-            # Images of another size will do, if the layer's variables would be the same.
+            # Accept images of another size if the layer's variables would be the same.
             with tf.Graph().as_default(), self._passing_through():
                 other = make(name="other", dtype=self.dtype_policy, **config)
                 other.build(input_shape)
@@ -246,14 +246,12 @@ class VariableStore:
         return entry.layer
 
     def layer_seed(self, role: str) -> int:
-        """Seed for an initial value of the layer in the current scope; 31 bits as Keras wants."""
+        """Return a seed of 31 bits for an initial value of the layer in the current scope."""
         return derive_seed(self.seed, "init", full_name(), role) >> 32
-
-    # ---------------------------------------------------------------- variables made inside
 
     @contextmanager
     def recording(self, index: int = 0) -> Iterator[None]:
-        """Catch variables that the code inside creates; give back those of earlier calls.
+        """Catch variables that the code inside creates, and reuse those of earlier calls.
 
         Args:
             index: Of the replica, which draws its own random numbers.
@@ -280,7 +278,7 @@ class VariableStore:
             self._calling.claimed = before
 
     def _prepare(self) -> None:
-        """What is done once, before the first call."""
+        """Check and seed the user's own layers, once, before the first call."""
         if self._prepared:
             return
         self._prepared = True
@@ -314,7 +312,7 @@ class VariableStore:
         if self._calling.layer is not None:
             # Layers of a functional Keras model are built beside it, not below.
             inner = keras_path.removeprefix(self._calling.layer.replace("/", ".")).strip("/")
-            path = _joined(self._calling.layer, inner, own_name or "variable")
+            path = joined(self._calling.layer, inner, own_name or "variable")
             _refuse_twice(path, self._inside)
             kwargs["name"] = path + "/"
         if self._calling.creating or claimed is None:
@@ -332,11 +330,15 @@ class VariableStore:
         # The slash at the end makes TensorFlow take the name as it is, below no other scope:
         # `wrap_function` refuses two variables of one name.
         kwargs["name"] = name + "/"
-        kwargs["initial_value"] = self._initial(value, name, plain=not keras_path)
+        if not keras_path and callable(value):
+            seed = derive_seed(self.seed, "initial value", name) >> 32
+            kwargs["initial_value"] = lambda: run_seeded(value, seed)
+        else:
+            kwargs["initial_value"] = lifted(value, name)
         with tf.init_scope(), self._passing_through():
             variable = next_creator(**kwargs)
         self._spot.update({id(layer): layer for layer in layers_being_built()})
-        # Another thread may have made it in the meantime; its variable is then the one.
+        # Another thread may have made it in the meantime: then its variable counts.
         variable = self._inside.setdefault(name, variable)
         self._collect(variable, keys, trainable=trainable)
         return variable
@@ -345,16 +347,9 @@ class VariableStore:
         trainable = trainable and variable.trainable and id(variable) not in self.skipped
         collect(variable, keys, trainable=trainable)
 
-    def _initial(self, value: Any, name: str, *, plain: bool) -> Any:
-        """An initial value that does not live in the graph that is being traced."""
-        if plain and callable(value):
-            seed = derive_seed(self.seed, "initial value", name)
-            return lambda: run_seeded(cast("Callable[[], Any]", value), seed >> 32)
-        return lifted(value, name)
-
 
 def components_of(variable: Any) -> tuple[tf.Variable, ...]:
-    """The copies that a distributed variable has in this process; any other one is its own."""
+    """Return the copies of a distributed variable in this process, or the variable itself."""
     return tuple(getattr(variable, "values", (variable,)))
 
 
@@ -373,22 +368,17 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _joined(*parts: str) -> str:
-    return "/".join(part for part in parts if part)
-
-
 def _claim(claimed: set[str], keras_path: str, name: str) -> str:
     # `tf.compat.v1.get_variable` puts its scope before the name itself.
     name = name.split(":")[0].strip("/").removeprefix(f"{full_name()}/")
-    path = _joined(full_name(), keras_path, name)
+    path = joined(full_name(), keras_path, name)
     if path in claimed:
         if is_reusing():
             return path
         if keras_path:
             raise LayerError(
                 f"Two Keras layers of this tower are both named '{keras_path}'.",
-                fix="give one of them another name=, or call the same layer object twice to "
-                "share its weights",
+                fix="change one name=, or call the same layer object twice to share its weights",
             )
         path = unique(path, claimed)
     claimed.add(path)
@@ -405,26 +395,21 @@ def _refuse_twice(name: str, known: Mapping[str, Any]) -> None:
 
 
 def _below(scope: str, layer: keras.layers.Layer, variable: keras.Variable) -> str:
-    path = variable.path
-    prefix = layer.path if layer.path else layer.name
-    inner = path[len(prefix) + 1 :] if path.startswith(prefix + "/") else path
-    return f"{scope}/{inner}"
+    return f"{scope}/{variable.path.removeprefix(f'{layer.path or layer.name}/')}"
 
 
 def _check_same(
     scope: str, entry: _NamedLayer, config: Mapping[str, Any], input_shape: tuple[int | None, ...]
 ) -> None:
     def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-        # Objects such as initialisers and activations are made anew in each call.
-        kinds = (int, float, str, bool, tuple, type(None))
+        # Objects such as initializers and activations are made anew in each call.
+        kinds = int | float | str | bool | tuple | None
         return {k: v for k, v in values.items() if isinstance(v, kinds)}
 
-    differs = plain(config) != plain(entry.config)
-    if differs or tuple(input_shape)[1:] != tuple(entry.input_shape)[1:]:
+    if plain(config) != plain(entry.config) or input_shape[1:] != entry.input_shape[1:]:
         raise LayerError(
             f"Layer '{scope}' exists with other arguments or another input.",
-            got=f"{plain(config)} on input {tuple(input_shape)}",
-            expected=f"{plain(entry.config)} on input {tuple(entry.input_shape)}",
-            fix="give the second layer a name of its own; weights can be shared only by equal "
-            "layers",
+            got=f"{plain(config)} on input {input_shape}",
+            expected=f"{plain(entry.config)} on input {entry.input_shape}",
+            fix="give the second layer its own name: only equal layers can share weights",
         )

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def print_stat(x: tf.Tensor, message: str | None = None) -> tf.Tensor:
-    """Give `x`, and print shape, mean, rms and some numbers of it whenever that is computed."""
+    """Return `x`, and print its shape, mean, rms and some numbers whenever it is computed."""
     real = tf.cast(x, tf.float32)
     numbers = "shape", tf.shape(x), "mean", tf.reduce_mean(real), "rms", rms(real), x
     shown = tf.print(message or str(x), *numbers)
@@ -22,11 +22,7 @@ def rms(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
 def psnr(
     prediction: tf.Tensor, ground_truth: tf.Tensor, maxp: float = 1.0, name: str = "psnr"
 ) -> tf.Tensor:
-    """Peak signal-to-noise ratio in dB of a batch: scalar. `maxp`: the largest value of a pixel.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
+    """Peak signal-to-noise ratio in dB of a batch: scalar. `maxp`: the largest value of a pixel."""
     prediction.shape.assert_is_compatible_with(ground_truth.shape)
     ratio = maxp**2 / tf.reduce_mean(tf.math.squared_difference(prediction, ground_truth))
     return tf.multiply(tf.math.log(ratio), 10 / math.log(10), name=name)

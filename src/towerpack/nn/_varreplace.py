@@ -17,7 +17,7 @@ from towerpack.nn._regularize import similar_names
 from towerpack.nn.compat_collections import collect
 
 _LOG = get_logger(__name__)
-# Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
+# Functions applied when a variable is read: remap_variables first, then each freeze_variables.
 _Ways = tuple[Callable[[tf.Variable, Any], Any], ...]
 _PLAIN: _Ways = (lambda variable, value: value,)
 
@@ -26,17 +26,13 @@ _PLAIN: _Ways = (lambda variable, value: value,)
 def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
     """Let layers inside compute with `fn(variable)`, while the variable itself is trained.
 
-    It is about trainable variables of layers by name, Keras layers and
+    It applies to trainable variables of layers by name, Keras layers and
     `tf.compat.v1.get_variable`. Inside, `remap_variables(lambda v: v)` makes an exception. If `fn`
-    returns every variable as it is, a warning lists the variables.
+    returns every variable unchanged, a warning lists the variables.
 
     Args:
-        fn: Gives a tensor of the same shape and dtype, or the variable itself. Variables of layers
-            by name have their whole name: `'conv0/kernel:0'`.
-
-    Raises:
-        LayerError: There is no tower, or `fn` gives another shape or dtype, or asks for
-            `variable.op`.
+        fn: Returns a tensor of the same shape and dtype, or the variable itself. Variables of
+            layers by name have their whole name: `'conv0/kernel:0'`.
     """
     around = reading.get() or _PLAIN
     unchanged: list[str] = []
@@ -54,7 +50,7 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
         (unchanged if result is variable else changed).append(variable.name)
         value: Any = tf.convert_to_tensor(result)
         if value.dtype != variable.dtype or value.shape != variable.shape:
-            # In one sentence: Keras hands on no more of it.
+            # Keras passes on only the first line of this message.
             raise LayerError(
                 f"remap_variables: the function made {value.dtype.name} {value.shape} of "
                 f"'{variable.name}', which is {variable.dtype.name} {variable.shape}."
@@ -69,10 +65,10 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
             names = ", ".join(dict.fromkeys(unchanged))
             what = f"changed none of {names}. W and b of Tensorpack are called kernel and bias."
         message = f"remap_variables: {getattr(fn, '__qualname__', fn)} {what}"
-        known = get_current_tower_context().store.warned
-        if message not in known:
+        warned = get_current_tower_context().store.warned
+        if message not in warned:
             _LOG.warning("%s", message)
-        known.add(message)
+        warned.add(message)
 
 
 @contextmanager
@@ -81,14 +77,13 @@ def freeze_variables(
 ) -> Iterator[None]:
     """Do not train variables that layers inside use. Moving averages still move.
 
+    If layers inside use no trainable variable that matches, a `LayerError` lists the variables.
+
     Args:
         regex: For whole names of variables, as in `TrainConfig(frozen=)`.
-        stop_gradient: Let no gradient through to the variables from what layers inside compute.
-            Other uses of them, `regularize_cost` included, still train them.
-        skip_collection: Have them trained nowhere, without slots and regularisation.
-
-    Raises:
-        LayerError: There is no tower, or layers inside use no trainable variable that matches.
+        stop_gradient: Stop gradients to the variables from what layers inside compute. Other uses
+            of the variables, `regularize_cost` included, still train them.
+        skip_collection: Train them nowhere, without slots and regularization.
     """
     if not isinstance(regex, str):
         raise LayerError(
@@ -96,14 +91,12 @@ def freeze_variables(
             fix=f"write freeze_variables(stop_gradient={regex!r})",
         )
     store = get_current_tower_context().store
-    names: dict[int, str] = {}
+    name_of = store.names_by_id()
     used: set[str] = set()
     found: list[str] = []
 
     def freeze(variable: tf.Variable, value: Any) -> Any:
-        if id(variable) not in names:
-            names.update({id(v): name for name, v in store.named_variables().items()})
-        name = names.get(id(variable), variable.name.split(":")[0])
+        name = name_of(variable) or variable.name.split(":")[0]
         used.add(name)
         if not re.fullmatch(regex, name):
             return value

@@ -1,4 +1,4 @@
-"""Collections of `tf.compat.v1`, which old functions fill and read: each tower sees its own."""
+"""Collections of `tf.compat.v1` for old functions: each tower has its own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CompatVariables(variable_scope._VariableStore):
 
 @contextmanager
 def own_collections() -> Iterator[None]:
-    """Start with empty collections inside, and drop what was collected.
+    """Start with empty collections inside, and restore the old ones at the end.
 
-    Replicas that are built into one graph would find each other's regularisation losses there, and
-    scopes without a name would be numbered on (`Conv_1` in the second replica). The global step
-    and the open scopes stay, but no `reuse`: a strategy or eager code has set it, not the tower.
+    Otherwise replicas in one graph would share regularization losses and numbers of scopes
+    (`Conv_1` in the second replica). The global step and the open scopes stay, but not `reuse`,
+    which a strategy or eager code has set.
     """
     graph = tf.compat.v1.get_default_graph()
     scopes: Any = variable_scope.get_variable_scope_store()
@@ -48,14 +48,10 @@ def own_collections() -> Iterator[None]:
 
 
 def collect(variable: tf.Variable, keys: Iterable[str] | None, *, trainable: bool) -> None:
-    """Put a variable where `tf.compat.v1.trainable_variables()` finds it, in each call alike.
+    """Add a variable to its collections, such as that of `tf.compat.v1.trainable_variables()`.
 
-    TensorFlow does it once, where a variable is made, and not for those that outlive a graph.
-
-    Args:
-        variable: The variable.
-        keys: Collections that it was made for. None means those of any `tf.Variable`.
-        trainable: Whether it is trained.
+    TensorFlow does so only when a variable is made. `keys` names the collections; None means those
+    of any `tf.Variable`.
     """
     graph = tf.compat.v1.get_default_graph()
     wanted = [_KEYS.GLOBAL_VARIABLES] if keys is None else list(keys)
@@ -63,14 +59,9 @@ def collect(variable: tf.Variable, keys: Iterable[str] | None, *, trainable: boo
         collection = graph.get_collection_ref(key)
         if all(known is not variable for known in collection):
             collection.append(variable)
-    if not trainable:  # `wrap_function` has collected new variables of frozen Keras layers, too.
+    if not trainable:  # `wrap_function` also collects new variables of frozen Keras layers.
         trained = graph.get_collection_ref(_KEYS.TRAINABLE_VARIABLES)
         trained[:] = [known for known in trained if known is not variable]
-
-
-def collected_terms() -> list[tf.Tensor]:
-    """Terms of regularisation that `tf.compat.v1.get_variable(regularizer=…)` has made here."""
-    return tf.compat.v1.get_collection(_KEYS.REGULARIZATION_LOSSES)
 
 
 def _fill(graph: tf.Graph, collections: Mapping[Any, list[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Initial values of variables that a tower's own code makes: seeded, and outside of its graph."""
+"""Initial values of variables that the code of a tower makes: seeded, and outside of its graph."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from towerpack._core.errors import LayerError
 
 @contextmanager
 def seeded_graph(seed: int) -> Iterator[None]:
-    """Make `tf.random` and `tf.nn.dropout` in the graph that is built a function of the seed.
+    """Make `tf.random` and `tf.nn.dropout` in the current graph a function of the seed.
 
-    It stands above the process's seed (`tf.random.set_seed`): all randomness flows from the run's
-    one seed. Eager code keeps to the process's.
+    It has priority over `tf.random.set_seed`. Eager code is not affected.
     """
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None:
@@ -32,23 +31,19 @@ def seeded_graph(seed: int) -> Iterator[None]:
 
 
 def run_seeded(value: Callable[[], Any], seed: int) -> Any:
-    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits."""
+    """Return `value()`, with `tf.random` inside seeded by 31 bits."""
 
     def run() -> Any:
         graph: Any = tf.compat.v1.get_default_graph()
         graph.seed = seed
         return tf.convert_to_tensor(value())
 
-    # Called in this way TensorFlow does not warn that functions are traced again and again.
+    # A direct call would warn that functions are traced again and again.
     return tf.function(run, autograph=False).get_concrete_function()()
 
 
 def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
-    """Refuse to give a variable of an earlier call to code that asks for another one.
-
-    Raises:
-        LayerError: Shape or dtype differ.
-    """
+    """Raise a `LayerError` if a variable of an earlier call has another shape or dtype."""
     if callable(value):
         graph: Any = tf.Graph()
         with graph.as_default():
@@ -68,18 +63,17 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
 
 
 def lifted(value: Any, name: str) -> Any:
-    """An initial value that does not live in the graph that is being traced."""
+    """Return an initial value outside of the graph that is being traced."""
     if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
         return value
     try:
         with tf.init_scope():
-            outer = tf.function(
-                lambda: lift_to_graph.lift_to_graph([value], tf.compat.v1.get_default_graph())[
-                    value
-                ],
-                autograph=False,
-            )
-            return outer()
+
+            def outer() -> Any:
+                graph = tf.compat.v1.get_default_graph()
+                return lift_to_graph.lift_to_graph([value], graph)[value]
+
+            return tf.function(outer, autograph=False)()
     except lift_to_graph.UnliftableError as error:
         raise LayerError(
             f"The initial value of variable '{name}' depends on the tower's inputs.",

@@ -1,6 +1,6 @@
-"""From Keras classes to layers by name.
+"""Layers by name from Keras classes.
 
-Each is a Keras 3 layer, kept in the tower's variable store under its scoped name. Images are
+Each is a Keras 3 layer in the tower's variable store, under its scoped name. Images are
 [batch, height, width, channels] unless `data_format` says otherwise.
 """
 
@@ -26,7 +26,7 @@ from towerpack.nn.scopes import full_name
 
 Size = int | tuple[int, ...]
 
-# Words that Keras takes, by what we do, in lower case.
+# Accepted words in lower case, and the words of Keras.
 _WORDS = {
     "padding": {"same": "same", "valid": "valid"},
     "data_format": {
@@ -45,7 +45,7 @@ _SHAPES = {
 
 
 def keras_word(kind: str, given: Any) -> str:
-    """The Keras word for a 'padding' or a 'data_format', given in any case."""
+    """Return the Keras word for a 'padding' or a 'data_format' in any case."""
     words = _WORDS[kind]
     word = str(given).lower()
     if word not in words:
@@ -58,27 +58,21 @@ def keras_word(kind: str, given: Any) -> str:
 def static_shape(
     x: tf.Tensor, rank: int | None, layer: str, least: int = 0
 ) -> tuple[int | None, ...]:
-    """The static shape of a layer's input, checked for its rank: that one, or at least `least`."""
+    """Return the static shape of a layer's input. Its rank must be `rank`, or `least` or more."""
     if x.shape.rank is None or x.shape.rank < least or rank not in (None, x.shape.rank):
+        known = f"rank {rank}, such as {_SHAPES[rank]}" if rank else f"rank {least} or more"
+        example = ", for example with tf.expand_dims(image, -1) for gray images"
         raise LayerError(
             f"{layer} '{full_name()}' got an input of the wrong rank.",
             got=f"shape {x.shape}",
-            expected=f"rank {rank}, such as {_SHAPES[rank]}"
-            if rank
-            else f"a known rank of at least {least}",
-            fix="reshape the input, for example with tf.expand_dims(image, -1) for grey images"
-            if rank == 4
-            else "reshape the input",
+            expected=known,
+            fix=f"reshape the input{example if rank == 4 else ''}",
         )
     return tuple(x.shape.as_list())
 
 
 def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
-    """One number for all directions, or one for each.
-
-    Raises:
-        LayerError: Neither one nor `rank` whole numbers.
-    """
+    """Return the size in each direction, of one number or of `rank` whole numbers."""
     try:
         each: Any = (size,) * rank if np.ndim(size) == 0 else size
         found = tuple(map(operator.index, each))
@@ -92,11 +86,10 @@ def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
 
 
 def initializer_of(given: Any, role: str) -> Any:
-    """A Keras initializer; without a seed of its own it is seeded by run, layer name and role.
+    """Return a Keras initializer, seeded by run, layer name and role unless it has a seed.
 
-    None is zeros for a bias, otherwise normal with variance 2 / fan_in (He et al. 2015). Initial
-    values do not depend on the order in which layers are made, and an initializer that an argscope
-    gives to many layers does not make them alike.
+    None means zeros for a bias, otherwise normal with variance 2 / fan_in (He et al. 2015). Initial
+    values do not depend on the order of layers, and layers that share an initializer differ.
     """
     default = "zeros" if role == "bias" else None
     made = cast("Any", keras.initializers.get(default if given is None else given))
@@ -104,7 +97,7 @@ def initializer_of(given: Any, role: str) -> Any:
         made = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
     seed = get_current_tower_context().store.layer_seed(role)
     if not isinstance(made, keras.initializers.Initializer):
-        # A function, or one of TensorFlow's own initializers.
+        # A function or an initializer of TensorFlow.
         return lambda shape, dtype=None: run_seeded(lambda: made(shape, dtype=dtype), seed)
     config = made.get_config()
     if "seed" not in config or config["seed"] is not None:
@@ -119,14 +112,13 @@ def keras_layer(
     rank: int | None = None,
     **config: Any,
 ) -> Any:
-    """The Keras layer of the current scope, with its initializers seeded.
+    """Return the Keras layer of the current scope, with its initializers seeded.
 
     Args:
         name: Of the kind of layer, for messages.
         make: A Keras class.
         x: The input.
-        rank: Of the input, where only one will do. A known length of a sequence is not kept: a
-            layer takes others, too.
+        rank: Of the input, if it is fixed.
         **config: Arguments of `make`, in our words.
 
     Raises:
@@ -134,7 +126,7 @@ def keras_layer(
     """
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
-        shape = (None, None, shape[2])
+        shape = (None, None, shape[2])  # The layer takes sequences of any length.
     if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as inputs.
         deviation = (2 / math.prod(sizes(config["kernel_size"]))) ** 0.5
         config["depthwise_initializer"] = keras.initializers.RandomNormal(stddev=deviation)
@@ -149,11 +141,11 @@ def keras_layer(
             config[key] = initializer_of(value, key.removesuffix("_initializer"))
     groups = config.get("groups", 1)
     first = config.get("data_format") == "channels_first" or config.get("axis") == 1
+    channels = shape[1 if first else -1]
     if groups not in (1, -1):
-        check_groups(name, groups, shape[1 if first else -1], "channels")
+        check_groups(name, groups, channels, "channels")
         check_groups(name, groups, config.get("filters", groups), "filters")
-    channel = 1 if first else -1
-    if shape[channel] is None and config.keys() & _OF_CHANNELS:
+    if channels is None and config.keys() & _OF_CHANNELS:
         raise LayerError(
             f"{name} '{full_name()}' needs to know the number of its channels.",
             got=f"an input of shape {x.shape}",
@@ -163,7 +155,7 @@ def keras_layer(
 
 
 def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Call a layer that keeps statistics; of replicas that share them, the first moves them."""
+    """Call a layer with statistics. If replicas share the statistics, only the first moves them."""
     context = get_current_tower_context()
     if not training or context.index == 0 or context.mirrored:
         return layer(x, training=training)
@@ -174,11 +166,7 @@ def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.T
 
 
 def check_groups(name: str, groups: int, number: int | None, what: str) -> None:
-    """Refuse groups that do not divide a known number.
-
-    Raises:
-        LayerError: They do not, or the number is unknown.
-    """
+    """Raise a `LayerError` unless the groups divide a known number."""
     if groups < 1 or number is None or number % groups:
         raise LayerError(
             f"{name} '{full_name()}': {groups} groups do not divide {number} {what}.",
@@ -195,26 +183,26 @@ def register_keras(
     fixed: Mapping[str, Any] = MappingProxyType({}),
     extra: Mapping[str, Any] = MappingProxyType({}),
     prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    check: Callable[..., None] = lambda layer, **asked: None,
+    check: Callable[..., None] | None = None,
     by_name: Sequence[str] = (),
     **defaults: Any,
 ) -> RegisteredLayer:
     """Register a Keras class as a layer by name.
 
-    It takes the arguments of the class in their order; sizes, paddings, data formats, initializers
-    and activations in our words. Regularizers, constraints and dropout are done otherwise here.
+    It takes the arguments of the class in their order, except regularizers, constraints and
+    dropout. Sizes, paddings, data formats, initializers and activations are given in our words.
 
     Args:
         name: Of the layer.
-        make: The class. Where it has an `axis`, the layer has a `data_format`.
+        make: The class. If it has an `axis`, the layer has a `data_format` instead.
         doc: Docstring.
-        rank: Of the input, where only one will do.
-        fixed: Arguments that the layer does not have.
+        rank: Of the input, if it is fixed.
+        fixed: Arguments that the layer does not have, with their values.
         extra: Keyword arguments of the class's call, with their defaults.
-        prepare: What is done to the input first.
-        check: Refuses what `extra` was given; takes the Keras layer, too.
-        by_name: Arguments that the layer takes by name only. Tensorpack has others in their places.
-        **defaults: Of arguments, where ours are others.
+        prepare: Applied to the input first.
+        check: Called with the Keras layer and `extra`, to refuse values.
+        by_name: Keyword-only arguments. Tensorpack has others in their places.
+        **defaults: Defaults that differ from Keras's.
     """
     _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
     defaults = {"data_format": "channels_last", "kernel_initializer": None, **defaults}
@@ -245,7 +233,8 @@ def register_keras(
         elif "data_format" in config:
             config["data_format"] = keras_word("data_format", config["data_format"])
         made = keras_layer(name, make, x, rank, **config, **fixed)
-        check(made, **asked)
+        if check:
+            check(made, **asked)
         # On a CPU, TensorFlow 2.21 adds Keras's bias along the width where that is as long.
         turned = "use_bias" in config and config.get("data_format") == "channels_first"
         if turned:
@@ -255,14 +244,14 @@ def register_keras(
             y = tf.nn.bias_add(y, tf.cast(made.bias, y.dtype), "NC...")
         return activate(activation, y)
 
-    layer.__name__ = layer.__qualname__ = name
-    layer.__doc__ = doc
-    cast("Any", layer).__signature__ = signature
-    return register_layer(layer)
+    described: Any = layer
+    described.__name__ = described.__qualname__ = name
+    described.__doc__, described.__signature__ = doc, signature
+    return register_layer(described)
 
 
 def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
-    """Where the channels of a tensor are: 1 or -1."""
+    """Return the axis of the channels: 1 or -1."""
     first = keras_word("data_format", data_format) == "channels_first"
     return 1 if len(static_shape(x, None, name, 2)) > 2 and first else -1
 

@@ -1,4 +1,4 @@
-"""Name scopes of a tower. They are TensorFlow's variable scopes, which `get_variable` uses, too."""
+"""Name scopes of a tower: TensorFlow's variable scopes, which `get_variable` also uses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def scope(name: str) -> Iterator[None]:
     Raises:
         LayerError: The name is empty or has an empty part.
     """
-    parts = tuple(name.split("/")) if isinstance(name, str) else ()
-    if not parts or not all(parts):
+    if not (isinstance(name, str) and all(name.split("/"))):
         raise LayerError(
             f"{name!r} is not a scope name.", expected="a non-empty name such as 'block1'"
         )
@@ -38,9 +37,9 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Layers inside may take the name of an earlier layer of this call and share its weights.
+    """Let layers inside share the weights of an earlier layer of this call, by its name.
 
-    So does `tf.compat.v1.get_variable`.
+    `tf.compat.v1.get_variable` shares variables in the same way.
     """
     token = _reusing.set(True)
     around = tf.compat.v1.get_variable_scope()
@@ -82,16 +81,21 @@ def under_name_scope(name_scope: str | None = None) -> Callable[[Callable[..., A
 
 
 def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function: it runs in `scope(name)`, else in the scope of its own name."""
+    """Decorate a function: run it in `scope(name)`, or in the scope of its own name."""
     return lambda func: scope(name or func.__name__)(func)
 
 
 def is_reusing() -> bool:
-    """True inside `reuse_scope`, or in a `tf.compat.v1.variable_scope(…, reuse=True)`."""
+    """Return whether this is in a `reuse_scope`, or a `variable_scope(…, reuse=True)`."""
     # AUTO_REUSE is set by TensorFlow wherever it runs eagerly: the user may not have asked for it.
     return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
-    """The path of the open scopes (TensorFlow's included), with `name` appended if given."""
-    return "/".join(part for part in (tf.compat.v1.get_variable_scope().name, name) if part)
+    """Return the path of the open scopes (TensorFlow's included), with `name` appended if given."""
+    return joined(tf.compat.v1.get_variable_scope().name, name)
+
+
+def joined(*parts: str) -> str:
+    """Join the parts of a name that are not empty."""
+    return "/".join(part for part in parts if part)

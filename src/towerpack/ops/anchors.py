@@ -1,4 +1,4 @@
-"""Anchors, the boxes that a detector starts from: some of each size in each cell of a feature map.
+"""Anchors: the boxes that a detector starts from, in each cell of a feature map.
 
 Liu et al. 2016, "SSD: Single Shot MultiBox Detector", section 2.2.
 """
@@ -35,7 +35,7 @@ class AnchorLevel:
         return 2 + 2 * len(self.ratios)
 
     def sides(self) -> NDArray[np.float64]:
-        """(width, height) of the anchors of a cell, [per_cell, 2]."""
+        """Return (width, height) of the anchors of a cell, [per_cell, 2]."""
         middle = math.sqrt(self.least * self.greatest)
         stretched = [
             (self.least * s, self.least / s)
@@ -45,15 +45,10 @@ class AnchorLevel:
         return np.array([(self.least, self.least), (middle, middle), *stretched])
 
     def boxes(self, rows: int, columns: int, size: tuple[int, int]) -> NDArray[np.float32]:
-        """Boxes [rows * columns * per_cell, 4], by rows, then columns, then sides.
+        """Return boxes [rows * columns * per_cell, 4], by rows, then columns, then sides.
 
-        Args:
-            rows: Of the feature map.
-            columns: Of the feature map.
-            size: Height and width of the network's input.
-
-        Returns:
-            x1, y1, x2, y2 as shares of the input; those at its edge lie partly outside.
+        Boxes are x1, y1, x2, y2 as shares of the input, which has `size` (height, width). Those at
+        its edge lie partly outside.
         """
         y, x = (np.mgrid[:rows, :columns] + 0.5) * self.stride
         centres = np.stack([x, y], axis=-1)[:, :, None]

@@ -1,7 +1,6 @@
 """Boxes (x1, y1, x2, y2) as shares 0..1 of a picture: overlap, coding by anchors, suppression.
 
-All functions take any number of leading dimensions, and know nothing of padding: a box of no area
-overlaps nothing.
+All functions take any number of leading dimensions. A box of no area overlaps nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple
 import tensorflow as tf
 
 VARIANCES: Final = (0.1, 0.1, 0.2, 0.2)
-"""What offsets of centre and size are divided by (Liu et al. 2016, the authors' program)."""
+"""Divisors of the offsets of center and size (Liu et al. 2016, the authors' program)."""
 
 
 class Detections(NamedTuple):
@@ -29,18 +28,15 @@ class Detections(NamedTuple):
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Areas [...] of boxes [..., 4]; 0 for those that end before they begin."""
+    """Return areas [...] of boxes [..., 4]; 0 for boxes that end before they begin."""
     x1, y1, x2, y2 = tf.unstack(boxes, axis=-1)
     return tf.maximum(x2 - x1, 0) * tf.maximum(y2 - y1, 0)
 
 
 def overlap(a: tf.Tensor, b: tf.Tensor, *, of_first: bool = False) -> tf.Tensor:
-    """Intersection over union of each box with each: [..., n, m].
+    """Return the intersection over union of boxes [..., n, 4] and [..., m, 4]: [..., n, m].
 
-    Args:
-        a: [..., n, 4].
-        b: [..., m, 4].
-        of_first: Over the area of the first instead, as COCO has it for crowds.
+    With `of_first`, divide by the area of the first instead, as COCO does for crowds.
     """
     ax1, ay1, ax2, ay2 = tf.unstack(tf.expand_dims(a, -2), axis=-1)
     bx1, by1, bx2, by2 = tf.unstack(tf.expand_dims(b, -3), axis=-1)
@@ -55,32 +51,25 @@ def overlap(a: tf.Tensor, b: tf.Tensor, *, of_first: bool = False) -> tf.Tensor:
 def encode(
     boxes: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Offsets [..., 4] that `decode` makes the boxes of again: of the centre, and logarithms.
+    """Return offsets [..., 4] of boxes from anchors, for `decode`: of the center, and logarithms.
 
-    Girshick et al. 2014, appendix C.
-
-    Args:
-        boxes: [..., 4], of some area.
-        anchors: Those that the boxes belong to, of the same or a broadcast shape.
-        variances: Of x, y, width and height.
+    Girshick et al. 2014, appendix C. Boxes [..., 4] must have an area; anchors broadcast.
     """
-    centre, size = _centre_and_size(boxes)
-    anchor_centre, anchor_size = _centre_and_size(anchors)
-    offsets = tf.concat(
-        [(centre - anchor_centre) / anchor_size, tf.math.log(size / anchor_size)], axis=-1
-    )
-    return offsets / variances
+    center, size = _center_and_size(boxes)
+    anchor_center, anchor_size = _center_and_size(anchors)
+    shift, growth = (center - anchor_center) / anchor_size, tf.math.log(size / anchor_size)
+    return tf.concat([shift, growth], axis=-1) / variances
 
 
 def decode(
     offsets: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Boxes [..., 4] of offsets from anchors; the inverse of `encode`."""
+    """Return boxes [..., 4] of offsets from anchors; the inverse of `encode`."""
     shift, growth = tf.split(offsets * variances, 2, axis=-1)
-    anchor_centre, anchor_size = _centre_and_size(anchors)
-    centre = anchor_centre + shift * anchor_size
+    anchor_center, anchor_size = _center_and_size(anchors)
+    center = anchor_center + shift * anchor_size
     half = tf.exp(growth) * anchor_size / 2
-    return tf.concat([centre - half, centre + half], axis=-1)
+    return tf.concat([center - half, center + half], axis=-1)
 
 
 def suppress(
@@ -91,10 +80,10 @@ def suppress(
     score_threshold: float = 0.01,
     iou_threshold: float = 0.45,
 ) -> Detections:
-    """The best boxes of each picture, after non-maximum suppression in each class by itself.
+    """Return the best boxes of each picture, after non-maximum suppression within each class.
 
     Args:
-        boxes: [n, anchors, 4]; what lies outside of the picture is cut off.
+        boxes: [n, anchors, 4]; they are clipped to the picture.
         scores: [n, anchors, classes], without the background.
         max_detections: Boxes of a class, and of all classes of a picture.
         score_threshold: Boxes of lower scores are left out.
@@ -111,6 +100,6 @@ def suppress(
     return Detections(found.nmsed_boxes, found.nmsed_scores, tf.cast(found.nmsed_classes, tf.int32))
 
 
-def _centre_and_size(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _center_and_size(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     low, high = tf.split(boxes, 2, axis=-1)
     return (low + high) / 2, high - low

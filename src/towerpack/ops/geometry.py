@@ -1,8 +1,7 @@
 """From a decoded picture of any size to the network's input: one definition, for data and graphs.
 
 Sides that shrink are averaged over areas, sides that grow are interpolated linearly between the
-centres of pixels. Of the ways in which OpenCV and TensorFlow resample, these are the two that both
-have: they agree within 1 of 255.
+centers of pixels. OpenCV and TensorFlow both have these two ways, and agree within 1 of 255.
 """
 
 from __future__ import annotations
@@ -39,19 +38,16 @@ Size = tuple[int, int]
 class Geometry:
     """How one picture, uint8 [h, w, 1 or 3], becomes uint8 [height, width, channels].
 
-    The middle is cut out (`fraction`), what is left is scaled, and where that is not yet the size,
-    the middle is taken of what is too long, and black put around what is too short.
+    The middle is cropped (`fraction`) and scaled. Then dimensions that are too large are
+    center-cropped, and dimensions that are too small are zero-padded.
 
     Attributes:
         height: Of the result.
         width: Of the result.
-        channels: 3: red, green, blue; 1: grey (luma of ITU-R BT.601).
+        channels: 3: red, green, blue; 1: gray (luma of ITU-R BT.601).
         fraction: Of height and width that is kept at first.
-        shortest_edge: What the shorter side is scaled to, with the aspect ratio kept; without it
-            the picture is stretched to the size.
-
-    Raises:
-        ConfigError: A number makes no sense.
+        shortest_edge: Length of the shorter side after scaling, with the aspect ratio kept. None
+            stretches the picture to the size.
     """
 
     height: int
@@ -70,19 +66,15 @@ class Geometry:
             )
 
     def augmentors(self) -> list[ImageAugmentor]:
-        """Itself for a DataFlow, by OpenCV; nothing in it is random."""
+        """Return augmentors that do the same with OpenCV; none of them is random."""
         return [colours(self.channels), self.scaling()]
 
     def scaling(self) -> ImageAugmentor:
-        """The same for pictures that have their channels: size alone."""
+        """Return an augmentor for pictures that have their channels: it changes only the size."""
         return _Middle(self)
 
     def tensors(self, image: tf.Tensor) -> tf.Tensor:
-        """Itself as operations of a TensorFlow graph.
-
-        Args:
-            image: uint8 [h, w, 1 or 3]; height and width may be known only when it runs.
-        """
+        """Do the same as operations of a TensorFlow graph: `image` is uint8 [h, w, 1 or 3]."""
         import tensorflow as tf
 
         def double(length: Any) -> tf.Tensor:  # as Python counts: both must round alike
@@ -108,7 +100,7 @@ class Geometry:
         return tf.ensure_shape(image, [self.height, self.width, self.channels])
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers, for the metadata of an export; `Geometry(**numbers)` is the same again."""
+        """Return the attributes, for the metadata of an export."""
         return asdict(self)
 
 
@@ -129,20 +121,20 @@ class _Middle(ImageAugmentor):
 
 
 def scaled(old: Size, new: Size) -> list[Transform]:
-    """Scaling from one (height, width) to another: first what shrinks, then what grows."""
+    """Return steps that scale one (height, width) to another: shrink first, then grow."""
     least = min(old[0], new[0]), min(old[1], new[1])
     steps = [ResizeTransform(*old, *least, "area"), ResizeTransform(*least, *new, "linear")]
     return [step for step in steps if (step.h, step.w) != (step.new_h, step.new_w)]
 
 
 def shortest_edge(size: Size, edge: int) -> Size:
-    """The (height, width) of the same aspect ratio whose smaller number is `edge`."""
+    """Return (height, width) of the same aspect ratio whose smaller number is `edge`."""
     shorter = min(size)
     return _whole(edge * size[0] / shorter), _whole(edge * size[1] / shorter)
 
 
 def colours(channels: int) -> ImageAugmentor:
-    """Make pictures [h, w] or [h, w, 1 or 3] be of so many channels."""
+    """Return an augmentor that gives pictures [h, w] or [h, w, 1 or 3] this many channels."""
     return MapImage(partial(_with_channels, channels=channels))
 
 
@@ -160,7 +152,7 @@ def _with_channels(img: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
 
 def _fitted(old: Size, new: Size) -> list[Transform]:
-    """The middle of what is too long, and black around what is too short."""
+    """Center-crop dimensions that are too large and zero-pad those that are too small."""
     kept = min(old[0], new[0]), min(old[1], new[1])
     steps: list[Transform] = []
     if kept != old:

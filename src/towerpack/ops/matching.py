@@ -1,4 +1,4 @@
-"""What a detector learns at which anchor (Liu et al. 2016, "SSD", sections 2.2 and 2.3)."""
+"""Matching of boxes to anchors, and the loss of a detector (Liu et al. 2016, "SSD", 2.2, 2.3)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from towerpack.ops.boxes import encode, overlap
 
 
 class Matches(NamedTuple):
-    """What belongs to each anchor.
+    """Box and class of each anchor.
 
     Attributes:
         class_ids: int32 [n, anchors]: from 0, or -1: background.
         boxes: float32 [n, anchors, 4]: the matched box; zeros for background.
-        ignored: bool [n, anchors]: background that is not to be learnt from.
+        ignored: bool [n, anchors]: background that the loss leaves out.
     """
 
     class_ids: tf.Tensor
@@ -31,16 +31,16 @@ def match(
     *,
     threshold: float = 0.5,
 ) -> Matches:
-    """Give each anchor the box that it overlaps most, if it does so by more than a threshold.
+    """Match each anchor with the box that it overlaps most, if the overlap exceeds a threshold.
 
-    The best anchor of each box gets it whatever the overlap is; of two boxes the later one.
+    The best anchor of each box is matched with any overlap; of two boxes, with the later one.
 
     Args:
         anchors: float32 [anchors, 4].
-        boxes: float32 [n, m, 4]: those of each picture.
-        class_ids: int [n, m]: from 0; -1 where there is no box.
-        crowd: bool [n, m]: boxes around several objects. They match nothing; anchors that lie in
-            one by more than half are ignored.
+        boxes: float32 [n, m, 4], of each picture.
+        class_ids: int [n, m]: from 0; -1 if there is no box.
+        crowd: bool [n, m]: boxes around several objects. They match nothing; anchors with more than
+            half of their area in one are ignored.
         threshold: Of intersection over union.
     """
     there = class_ids >= 0
@@ -56,9 +56,8 @@ def match(
     ids = tf.gather(tf.cast(class_ids, tf.int32), which, batch_dims=1)
     ignored = tf.zeros_like(matched)
     if crowd is not None:
-        within = overlap(
-            anchors, tf.where(tf.expand_dims(there & crowd, -1), boxes, 0.0), of_first=True
-        )
+        crowds = tf.where(tf.expand_dims(there & crowd, -1), boxes, 0.0)
+        within = overlap(anchors, crowds, of_first=True)
         ignored = tf.logical_not(matched) & tf.reduce_any(within > 0.5, axis=2)
     return Matches(
         tf.where(matched, ids, -1),
@@ -70,16 +69,13 @@ def match(
 def hard_negatives(
     losses: tf.Tensor, positive: tf.Tensor, ignored: tf.Tensor, *, ratio: float = 3.0
 ) -> tf.Tensor:
-    """The background anchors of greatest loss, `ratio` times as many as positive ones, a picture.
+    """Choose background anchors of greatest loss, `ratio` for each positive one: bool [n, anchors].
 
     Args:
         losses: float [n, anchors].
-        positive: bool [n, anchors]. A picture without any counts as one with one.
-        ignored: bool [n, anchors]: not to be chosen.
-        ratio: Of negative to positive.
-
-    Returns:
-        bool [n, anchors].
+        positive: bool [n, anchors]. A picture without positive anchors counts as having one.
+        ignored: bool [n, anchors]: never chosen.
+        ratio: Of negative to positive, in each picture.
     """
     candidates = tf.logical_not(positive | ignored)
     ranked = tf.argsort(tf.where(candidates, losses, -1.0), direction="DESCENDING", stable=True)
@@ -96,7 +92,7 @@ def multibox_loss(
     *,
     negatives: float = 3.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy of the classes and smooth L1 of the offsets, each a matched anchor of a batch.
+    """Return the cross-entropy of classes and smooth L1 of offsets, per matched anchor of a batch.
 
     Args:
         logits: [n, anchors, 1 + classes]; the first one is the background.
@@ -108,7 +104,7 @@ def multibox_loss(
     positive = matches.class_ids >= 0
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(matches.class_ids + 1, logits)
     negative = hard_negatives(losses, positive, matches.ignored, ratio=negatives)
-    # Of background an offset of zero, rather than the logarithm of no size.
+    # The offset of background is zero, rather than the logarithm of no size.
     target = encode(tf.where(tf.expand_dims(positive, -1), matches.boxes, anchors), anchors)
     off = tf.abs(target - offsets)
     smooth = tf.reduce_sum(tf.where(off < 1, 0.5 * off**2, off - 0.5), axis=-1)

@@ -1,9 +1,8 @@
-"""From an image file to a picture as operations of a graph: what `decode_image` does on the host.
+"""Decoding of image files as operations of a graph, with the results of `decode_image`.
 
-TensorFlow decodes JPEGs by a faster, less exact transform unless it is told otherwise (up to 18 of
-255 apart on photographs), and knows nothing of EXIF, by which cameras say what is up. It reads
-indices of a BMP as gray levels and transparent pixels of a GIF as black, and ends the process at an
-animated WebP file (2.21). The graph refuses the files that TensorFlow does not decode alike.
+By default TensorFlow decodes JPEGs by a less exact transform (up to 18 of 255 apart on photographs)
+and ignores EXIF's orientation. It reads indices of a BMP as gray levels and transparent pixels of a
+GIF as black, and ends the process at an animated WebP file (2.21). The graph refuses such files.
 """
 
 from __future__ import annotations
@@ -20,15 +19,9 @@ _ORIENTATION, _SHORT = 0x0112, 3
 
 
 def picture_of(file: tf.Tensor) -> tf.Tensor:
-    """Decode a JPEG, PNG, WebP, GIF or BMP file to the pixels of `decode_image`.
+    """Decode the contents of a JPEG, PNG, WebP, GIF or BMP file: uint8 [h, w, 3], upright.
 
-    If TensorFlow does not decode a file so, the graph fails with the reason.
-
-    Args:
-        file: Contents of the file, a scalar.
-
-    Returns:
-        uint8 [h, w, 3], upright.
+    If TensorFlow does not decode a file as `decode_image` does, the graph fails with the reason.
     """
     start = _bytes_of(file, 32)
 
@@ -77,7 +70,7 @@ def picture_of(file: tf.Tensor) -> tf.Tensor:
 
 
 def _only_if(readable: tf.Tensor, reason: str) -> Any:
-    """Let what is computed in this context fail, unless a file is readable."""
+    """Make computations in this context fail unless a file is readable."""
     what = f"This model cannot read the picture: {reason}. Save it as PNG or JPEG."
     return tf.control_dependencies([tf.debugging.Assert(readable, [what])])
 
@@ -89,7 +82,7 @@ def _bytes_of(text: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Upright, as EXIF's orientation (1 to 8) says."""
+    """Turn a picture by EXIF's orientation (1 to 8)."""
     along = tf.reduce_any(orientation == tf.constant([2, 3, 6, 7]))
     down = tf.reduce_any(orientation == tf.constant([3, 4, 7, 8]))
 
@@ -104,7 +97,7 @@ def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _orientation(file: tf.Tensor, mark: tf.Tensor) -> tf.Tensor:
-    """EXIF's orientation of a file, in a block behind `mark`; 1 without one, or a damaged one."""
+    """Return EXIF's orientation, in a block behind `mark`; 1 if it is missing or damaged."""
     # Pixels may contain the mark by chance, but no block behind it.
     blocks = tf.strings.substr(tf.strings.split(file, mark)[1:], 0, _SEARCHED)
     blocks = tf.boolean_mask(blocks, tf.strings.regex_full_match(blocks, _EXIF_BLOCK + r"\C*"))

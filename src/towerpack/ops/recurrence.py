@@ -1,4 +1,4 @@
-"""Recurrence over time, with gradients that are computed for all times at once where they can."""
+"""Recurrence over time, with gradients that are computed for all times at once where possible."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def lstm(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """A long short-term memory with forget gates (Hochreiter & Schmidhuber 1997, Gers et al. 2000).
 
-    The loop backwards in time holds one product of matrices and five operations on vectors; the
-    gradient of `kernel` is one product over all times. Products are of `kernel`'s dtype, such as
-    bfloat16; the state and all else is float32.
+    The loop backwards in time has one product of matrices and five operations on vectors; the
+    gradient of `kernel` is one product over all times. Products have `kernel`'s dtype, such as
+    bfloat16; all else is float32.
 
     Args:
-        gates: float32 [time, n, 4 units]: what the inputs, and the bias, add to the gates, in the
+        gates: float32 [time, n, 4 units]: contribution of inputs and bias to the gates, in the
             order of Keras: input, forget, candidate, output.
-        kernel: [units, 4 units]: what the output before adds to them.
+        kernel: [units, 4 units]: weights of the previous output.
         c: float32 [n, units]: the cell's state before the first time.
         h: float32 [n, units]: the output before the first time.
 
@@ -75,9 +75,8 @@ def _sequence(gates: tf.Tensor, kernel: tf.Tensor, c_0: tf.Tensor, h_0: tf.Tenso
         c_tm1 = tf.concat([c_0[None], c_t[:-1]], 0)
         h_tm1 = tf.concat([h_0[None], h_t[:-1]], 0)
         # Of each gate before its sigmoid, by the gradient of c, or of h for the output gate.
-        slopes = array(4 * units).unstack(
-            tf.concat([2 * z - 1, c_tm1, 2 * i, tanh_c], 2) * s * (1 - s)
-        )
+        by_gate = tf.concat([2 * z - 1, c_tm1, 2 * i, tanh_c], 2)
+        slopes = array(4 * units).unstack(by_gate * s * (1 - s))
         through = array(units).unstack(o * (1 - tanh_c * tanh_c))
         kept, given = array(units).unstack(f), array(units).unstack(dh_t)
         transposed = tf.transpose(kernel)

@@ -1,4 +1,4 @@
-"""Choice among logits, by numbers that have places of their own."""
+"""Sampling of classes from logits, by random numbers that depend on their positions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ _LEAST_TEMPERATURE: Final = 1e-6
 def choose(
     logits: tf.Tensor, u: tf.Tensor, temperature: Any, top_k: int = 0, top_p: float = 1.0
 ) -> tf.Tensor:
-    """Classes drawn by the inverse of the distribution function.
+    """Draw classes, int32 [n], by the inverse of the distribution function.
 
     Args:
         logits: [n, classes].
         u: float32 [n], from 0 to 1.
-        temperature: What logits are divided by; 0 chooses the most likely class.
-        top_k: Choose among so many of the most likely; 0: all.
-        top_p: And among those that have this probability together (Holtzman et al. 2020).
-
-    Returns:
-        int32 [n].
+        temperature: Divisor of the logits; 0 chooses the most likely class.
+        top_k: Choose among this many of the most likely classes; 0: all.
+        top_p: Choose among the classes with this probability together (Holtzman et al. 2020).
     """
     logits = tf.cast(logits, tf.float32)
     size: Any = logits.shape[1]
@@ -43,20 +40,17 @@ def choose(
 
 
 def _reached(sums: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
-    """The first class whose sum of probabilities [n, classes] is above a share u of the last."""
+    """Return the first class whose sum of probabilities is above a share u of the last sum."""
     return tf.reduce_sum(tf.cast(sums[:, :-1] <= (u * sums[:, -1])[:, None], tf.int32), 1)
 
 
 def uniform_at(seed: Any, start: tf.Tensor, length: Any) -> tf.Tensor:
-    """Random numbers of which each depends on the seed, its row and its place alone.
+    """Return random numbers, float32 [n, length], each a function of seed, row and position.
 
     Args:
         seed: int32 scalar.
-        start: Place of the first, for each row: int32 [n].
-        length: How many.
-
-    Returns:
-        float32 [n, length], from 0 to 1.
+        start: Position of the first number of each row: int32 [n].
+        length: Numbers in a row.
     """
     fold: Any = cast("Any", tf.random).experimental.stateless_fold_in
     rows, blocks = tf.shape(start)[0], length // _BLOCK + 2

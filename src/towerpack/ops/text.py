@@ -1,4 +1,4 @@
-"""Words and their parts in TensorFlow's operations, as `tokenizers` finds them."""
+"""Words and word pieces as TensorFlow operations, with the results of `tokenizers`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,21 @@ _LONGEST_WORD: Final = 100
 
 
 def character_table(characters: Mapping[str, str]) -> Any:
-    """A table for `words_of`: characters and what becomes of them, spaces dividing words."""
+    """Return a table for `words_of`: characters and their replacements; spaces divide words."""
     keys, values = tf.constant(list(characters)), tf.constant(list(characters.values()))
     made = tf.lookup.KeyValueTensorInitializer(keys, values)
     return tf.lookup.StaticHashTable(made, _AS_IT_IS)
 
 
 def token_table(tokens: Sequence[str], unknown: str = "[UNK]") -> Any:
-    """A table from tokens to their numbers; that of `unknown` for others."""
+    """Return a table from tokens to their numbers; others have that of `unknown`."""
     numbers = tf.range(len(tokens), dtype=tf.int64)
     made = tf.lookup.KeyValueTensorInitializer(tf.constant(list(tokens)), numbers)
     return tf.lookup.StaticHashTable(made, tokens.index(unknown))
 
 
 def words_of(text: tf.Tensor, characters: Any) -> tf.RaggedTensor:
-    """Words of texts in UTF-8: strings [n, (words)].
-
-    Args:
-        text: Strings [n]; what is no UTF-8 counts as U+FFFD.
-        characters: Of `character_table`.
-    """
+    """Split texts [n] in UTF-8 into words, [n, (words)]. Invalid bytes count as U+FFFD."""
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
     split = tf.strings.unicode_split(text, "UTF-8")
 
@@ -44,15 +39,15 @@ def words_of(text: tf.Tensor, characters: Any) -> tf.RaggedTensor:
 
 
 def numbers_of(words: tf.RaggedTensor, tokens: Any) -> tf.RaggedTensor:
-    """Numbers of whole words: int64 [n, (words)]; `tokens` is of `token_table`."""
+    """Return the numbers of whole words: int64 [n, (words)]; `tokens` is a `token_table`."""
     return tf.ragged.map_flat_values(tokens.lookup, words)
 
 
 def word_pieces(words: tf.RaggedTensor, tokens: Any, longest: int) -> tf.RaggedTensor:
-    """Numbers of the parts of words, the longest that fits first: int64 [n, (parts)].
+    """Return the numbers of word pieces, the longest that fits first: int64 [n, (pieces)].
 
-    Wu et al. 2016, section 4.1, as in BERT: later parts begin with `##`; a word that is not wholly
-    made of tokens is unknown.
+    Wu et al. 2016, section 4.1, as in BERT: later pieces begin with `##`; a word that does not
+    consist of tokens is unknown.
 
     Args:
         words: Strings [n, (words)].
@@ -64,10 +59,6 @@ def word_pieces(words: tf.RaggedTensor, tokens: Any, longest: int) -> tf.RaggedT
     unknown = tokens.default_value
     ended, nothing_fits = (tf.constant(mark, tf.int64) for mark in (-1, -2))
     lengths = tf.range(longest, 0, -1)
-
-    def more(start: tf.Tensor, parts: tf.Tensor) -> tf.Tensor:
-        del parts
-        return tf.reduce_any(start < size)
 
     def step(start: tf.Tensor, parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         at = tf.repeat(tf.minimum(start, size)[:, None], longest, 1)
@@ -86,7 +77,9 @@ def word_pieces(words: tf.RaggedTensor, tokens: Any, longest: int) -> tf.RaggedT
     start = tf.where(size > _LONGEST_WORD, size, 0)
     shapes = (start.shape, tf.TensorShape([None, None]))
     none = tf.zeros([tf.size(word), 0], tf.int64)
-    _, parts = tf.while_loop(more, step, (start, none), shape_invariants=shapes)
+    _, parts = tf.while_loop(
+        lambda start, _: tf.reduce_any(start < size), step, (start, none), shape_invariants=shapes
+    )
     bad = tf.reduce_any(parts == nothing_fits, 1, keepdims=True) | (size > _LONGEST_WORD)[:, None]
     parts = tf.concat([tf.where(bad, unknown, ended), tf.where(bad, ended, parts)], 1)
     each = tf.ragged.boolean_mask(parts, parts >= 0)
@@ -94,12 +87,12 @@ def word_pieces(words: tf.RaggedTensor, tokens: Any, longest: int) -> tf.RaggedT
 
 
 def padded(ids: tf.RaggedTensor, length: int, ends: tuple[int, int] | None = None) -> tf.Tensor:
-    """Numbers of tokens for a network: int32 [n, longest of them], 0 where a text has ended.
+    """Pad texts of tokens with zeros: int32 [n, longest text], at least one column.
 
     Args:
         ids: int64 [n, (tokens)].
-        length: What is longer is cut.
-        ends: The first and the last token of each text, for networks that want them.
+        length: Longer texts are cut.
+        ends: The first and the last token to add to each text.
     """
     if ends is None:
         ids = ids[:, :length]
@@ -107,5 +100,6 @@ def padded(ids: tf.RaggedTensor, length: int, ends: tuple[int, int] | None = Non
         first, last = (tf.fill([ids.nrows(), 1], tf.constant(end, tf.int64)) for end in ends)
         ids = tf.concat([first, ids[:, : length - 2], last], 1)
     dense = tf.cast(ids.to_tensor(), tf.int32)
-    missing = tf.cast(tf.shape(dense)[1] == 0, tf.int32)  # Where no text has a word.
-    return tf.concat([dense, tf.zeros([tf.shape(dense)[0], missing], tf.int32)], 1)
+    missing = tf.cast(tf.shape(dense)[1] == 0, tf.int32)  # No text has a word.
+    paddings: Any = [[0, 0], [0, missing]]
+    return tf.pad(dense, paddings)

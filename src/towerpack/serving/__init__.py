@@ -6,4 +6,4 @@ with explain_missing("towerpack.serving"):
     from towerpack.serving._app import create_app as create_app
     from towerpack.serving._app import serve as serve
     from towerpack.serving._client import Client as Client
-    from towerpack.serving._gate import Limits as Limits
+    from towerpack.serving.gate import Limits as Limits

@@ -23,9 +23,9 @@ from starlette.responses import Response
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._connections import Connection, most_connections
-from towerpack.serving._gate import LOOPBACK, Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
+from towerpack.serving.gate import LOOPBACK, Gate, Limits, Metrics, error_response
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo

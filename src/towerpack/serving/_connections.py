@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from towerpack.serving._gate import Limits
+from towerpack.serving.gate import Limits
 
 _MOST_HEADER_BYTES = 64 << 10
 

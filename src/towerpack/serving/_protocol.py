@@ -13,12 +13,12 @@ import orjson
 
 from towerpack._core.errors import FormatError, RequestError, SpecError
 from towerpack.dataflow.images import image_header
-from towerpack.dataflow.images._headers import begins_like_image
-from towerpack.inference._exported import fitting
+from towerpack.dataflow.images.headers import begins_like_image
+from towerpack.inference.exported import fitting
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
-    from towerpack.serving._gate import Limits
+    from towerpack.serving.gate import Limits
 
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16

@@ -1,8 +1,11 @@
-"""Networks, one file each: `net(image, num_classes, **options) -> logits [n, num_classes]`.
+"""Networks, one file each: `net(image, num_classes, **options)` returns logits [n, num_classes].
 
-They are called in a tower: layers by name, batch normalisation and dropout by the tower's training
-flag. `image` is float32 [n, h, w, c], already normalised. What the last layer sees is exposed as
-`'features'` [n, channels].
+Call them in a tower: batch normalization and dropout follow the tower's training flag. `image` is
+float32 [n, h, w, c], already normalized. Networks for texts take int tokens [n, time], which are 0
+after the end of a text, and `vocab_size`, the number of tokens. Networks for segmentation take
+images of any size and return logits [n, h, w, num_classes]. `num_classes` of detectors does not
+count the background. `dropout` is the share of the features that training drops. The input of the
+last layer is exposed as `'features'` [n, channels].
 """
 
 from __future__ import annotations
@@ -20,12 +23,10 @@ NETWORKS: Final[dict[str, str]] = {
     "nasnet_A_large": "towerpack.zoo.nasnet_A_large:net",
     "efficientnet_lite0": "towerpack.zoo.efficientnet_lite:net",
 }
-"""Where the network of a name is, as `'module:function'`. Nothing of it has been imported."""
-
+"""Networks by name, as `'module:function'`."""
 
 PRETRAINED: Final = {"efficientnet-lite0": "towerpack.zoo.efficientnet_lite:weights"}
-"""Where the weights of a name are that a package brings, as `'module:function'`."""
-
+"""Packaged weights by name, as `'module:function'`."""
 
 PRETRAINED_PIXELS: Final = {"efficientnet-lite0": (127.0, 128.0)}
 """Offset and scale of the pixels that packaged weights need: (pixels - offset) / scale."""
@@ -37,13 +38,6 @@ def has_pretrained() -> bool:
 
 
 def read_pretrained(name: str) -> dict[str, Any]:
-    """Packaged weights: arrays by the names of the network's variables.
-
-    Args:
-        name: In `PRETRAINED`.
-
-    Raises:
-        MissingExtraError: The package is not installed.
-    """
+    """Return packaged weights of `PRETRAINED`: arrays by the names of the network's variables."""
     module, _, function = PRETRAINED[name].partition(":")
     return getattr(importlib.import_module(module), function)()

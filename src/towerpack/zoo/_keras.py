@@ -16,12 +16,8 @@ from towerpack.nn.keras_layers import apply_layer
 def KerasApplication(x: tf.Tensor, make: Callable[..., keras.Model]) -> tf.Tensor:  # noqa: N802
     """Features [n, channels] of a network of `keras.applications`, averaged over the pixels.
 
-    It is made once, with initial values by the run's seed, and called in each trace. Its variables
-    have Keras's names below the layer's: `resnet50/conv1_conv/kernel`.
-
-    Args:
-        x: [n, h, w, channels].
-        make: From `keras.applications`.
+    Its variables have Keras's names below the layer's: `resnet50/conv1_conv/kernel`. The run's seed
+    determines their initial values.
     """
     context = get_current_tower_context()
 

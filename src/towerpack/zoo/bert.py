@@ -13,7 +13,7 @@ from towerpack.nn import Dropout, Embedding, FullyConnected, LayerNorm, expose, 
 
 _EPSILON: Final = 1e-12
 _STDDEV: Final = 0.02
-# Hugging Face's names in order, as regular expressions, and Google's.
+# Regular expressions for Hugging Face's names, in order, and Google's names.
 _NAMES: Final = (
     (r"^(?!bert/|cls/|classifier/)", "bert/"),
     (r"/encoder/layer/(\d+)/", r"/encoder/layer_\1/"),
@@ -39,16 +39,10 @@ def net(
     """Logits from the pooled first token; by default BERT-base.
 
     Args:
-        tokens: int [n, time], time at most `max_positions`; 0 after the end of a text, which begins
-            with `[CLS]` and ends with `[SEP]`. All are of the first segment.
-        num_classes: Length of the logits.
-        vocab_size: How many tokens there are.
-        layers: How many.
-        hidden_size: Of a token's vector.
+        tokens: At most `max_positions` a text, from `[CLS]` to `[SEP]`, all of the first segment.
+        hidden_size: Length of a token's vector.
         num_heads: Of the attention; a divisor of `hidden_size`.
-        intermediate_size: Of the layer within a layer; None for four times `hidden_size`.
-        max_positions: How many positions have a vector.
-        dropout: Share of values that training drops.
+        intermediate_size: Of the inner full connection; None for four times `hidden_size`.
     """
     with scope("bert"):
         features = encode(
@@ -77,23 +71,20 @@ def encode(
     max_positions: int,
     dropout: float,
 ) -> tf.Tensor:
-    """Vectors of tokens in their context, [n, time, hidden_size]; arguments as those of `net`."""
+    """Return vectors of tokens in their context, [n, time, hidden_size]; arguments as of `net`."""
     time = tf.shape(tokens)[1]
     normal: Any = tf.keras.initializers.TruncatedNormal(stddev=_STDDEV)
     with scope("embeddings"):
-        sizes = {"word": vocab_size, "position": max_positions, "token_type": 2}
-        ids = {
-            "word": tokens,
-            "position": tf.range(time)[None],
-            "token_type": tf.zeros_like(tokens),
-        }
+        kinds = (
+            ("word", tokens, vocab_size),
+            ("position", tf.range(time)[None], max_positions),
+            ("token_type", tf.zeros_like(tokens), 2),
+        )
+        shape = [tf.shape(tokens)[0], time, hidden_size]
         x = tf.add_n(
             [
-                tf.broadcast_to(vectors, [tf.shape(tokens)[0], time, hidden_size])
-                for name, size in sizes.items()
-                for vectors in [
-                    Embedding(f"{name}_embeddings", ids[name], size, hidden_size, normal)
-                ]
+                tf.broadcast_to(Embedding(f"{k}_embeddings", ids, n, hidden_size, normal), shape)
+                for k, ids, n in kinds
             ]
         )
         x = Dropout("dropout", LayerNorm("LayerNorm", x, epsilon=_EPSILON), dropout)
@@ -103,13 +94,13 @@ def encode(
             y = _attention(x, hidden, num_heads, dropout)
             y = _dense("attention/output/dense", y, hidden_size)
             x = _added("attention/output", x, y, dropout)
-            y = _dense("intermediate/dense", x, intermediate_size, activation=_gelu)
+            y = _dense("intermediate/dense", x, intermediate_size, activation=tf.nn.gelu)
             x = _added("output", x, _dense("output/dense", y, hidden_size), dropout)
     return x
 
 
 def named(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Weights by our names, from those of Google's checkpoints, Hugging Face's files, or runs."""
+    """Rename weights of Google's checkpoints, Hugging Face's files, or runs to our names."""
     return dict(_ours(name, array) for name, array in weights.items())
 
 
@@ -123,12 +114,7 @@ def _ours(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
     return f"{name}/embeddings" if name.endswith("_embeddings") else name, array
 
 
-def _gelu(x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.gelu(x, approximate=False)
-
-
 def _dense(name: str, x: tf.Tensor, units: int, activation: Any = None) -> tf.Tensor:
-    """A full connection of the last dimension."""
     shape = tf.shape(x)
     flat = tf.reshape(x, [-1, x.shape[-1]])
     normal: Any = tf.keras.initializers.TruncatedNormal(stddev=_STDDEV)

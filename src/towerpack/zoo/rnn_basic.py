@@ -30,14 +30,11 @@ def net(
 
     Args:
         token: int32 [n, time].
-        vocab_size: Length of the logits.
         state: `c` and `h` of each layer (`c0`, `h0`, `c1`, …), float32 [n, units].
         units: Of each layer.
-        layers: How many.
-        embedding: Length of a token's vector.
+        embedding: Length of a token's vector, without `vectors`.
         dropout: Share of the values that training drops between layers.
-        vectors: Initial vectors of the tokens, float32 [vocab_size, any length]; then `embedding`
-            says nothing.
+        vectors: Initial vectors of the tokens, float32 [vocab_size, any length].
         gates: Result of `constants`, in inference.
     """
     size = embedding if vectors is None else vectors.shape[1]
@@ -60,7 +57,7 @@ def net(
 
 
 def zero_state(rows: Any, *, units: int = 256, layers: int = 2, **_: Any) -> State:
-    """Zeros: `c` and `h` of each layer, float32 [rows, units]."""
+    """Return zeros: `c` and `h` of each layer, float32 [rows, units]."""
     return {f"{name}{i}": tf.zeros([rows, units]) for i in range(layers) for name in ("c", "h")}
 
 
@@ -72,7 +69,7 @@ def constants(
     vectors: np.ndarray | None = None,
     **_: Any,
 ) -> dict[str, tf.Tensor]:
-    """What each token adds to the gates of the first layer: `gates`, [vocab_size, 4 units]."""
+    """Return each token's contribution to the first layer's gates: [vocab_size, 4 units]."""
     size = embedding if vectors is None else vectors.shape[1]
     x = _vectors_of(tf.range(vocab_size), vocab_size, size, vectors)
     return {"gates": _layer(0, size, units).gates(x)}
@@ -111,14 +108,13 @@ class _Layer(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(4 * units,), initializer=constant(forget))
 
     def gates(self, x: tf.Tensor) -> tf.Tensor:
-        """What inputs [n, size], and the bias, add to the gates: float32 [n, 4 units]."""
+        """Return the contribution of inputs [n, size] and bias to the gates: [n, 4 units]."""
         kernel = self._cast(self.kernel)
         return tf.cast(tf.matmul(tf.cast(x, kernel.dtype), kernel), tf.float32) + self.bias
 
     def call(
         self, gates: tf.Tensor, c: tf.Tensor, h: tf.Tensor, *, time: Any
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Outputs of all times, one after the other, and the state after the last one."""
         kernel = self._cast(self.recurrent_kernel)
         if isinstance(time, int) and time == 1:
             x, c = lstm_step(gates, kernel, c, h)

@@ -1,4 +1,4 @@
-"""Two layers of LSTM over words, and what they end with: Lambda's `seq2label_basic`."""
+"""Two layers of LSTM over words: Lambda's `seq2label_basic`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ def net(
     layers: int = 2,
     dropout: float = 0.0,
 ) -> tf.Tensor:
-    """LSTM (Hochreiter & Schmidhuber 1997); its output at a text's last token is what counts.
+    """LSTM (Hochreiter & Schmidhuber 1997), classified by its output at a text's last token.
 
     Args:
-        tokens: int [n, time]; 0 after the end of a text. Zeros alone are a text of no words.
-        num_classes: Length of the logits.
-        vocab_size: How many tokens there are.
-        embedding_size: Of a token's vector.
+        tokens: int [n, time]. Zeros alone are a text without words.
+        embedding_size: Length of a token's vector.
         units: Of each layer.
-        layers: How many.
         dropout: Share of the vectors' and the features' values that training drops.
     """
     length = tf.math.count_nonzero(tokens, axis=1)

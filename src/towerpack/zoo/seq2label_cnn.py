@@ -1,4 +1,4 @@
-"""Convolutions over the words of a text, and the greatest answer of each: Kim 2014."""
+"""Convolutions over the words of a text with global max pooling: Kim 2014."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ def net(
 ) -> tf.Tensor:
     """CNN-rand of Kim 2014, section 2; with `data.vectors`, CNN-non-static.
 
-    Windows reach over both ends of a text, where there are zeros; so the padding of a batch has no
-    effect.
+    Windows extend beyond both ends of a text, so the padding of a batch has no effect.
 
     Args:
-        tokens: int [n, time]; 0 after the end of a text. Zeros alone are a text of no words.
-        num_classes: Length of the logits.
-        vocab_size: How many tokens there are.
-        embedding_size: Of a token's vector.
+        tokens: int [n, time]. Zeros alone are a text without words.
+        embedding_size: Length of a token's vector.
         filters: Of each width.
         widths: Tokens that a convolution sees.
-        dropout: Share of the features that training drops.
     """
     there = tokens != 0
     length = tf.math.count_nonzero(there, axis=1, dtype=tf.int32)

@@ -33,7 +33,7 @@ _EXTRA: Final = {
 
 
 class Predictions(NamedTuple):
-    """What a detector says of each anchor.
+    """Output of a detector for each anchor.
 
     Attributes:
         logits: float32 [n, anchors, 1 + classes]; the first one is the background.
@@ -47,7 +47,7 @@ class Predictions(NamedTuple):
 
 
 def levels(size: int) -> list[AnchorLevel]:
-    """The anchors of SSD300 or SSD512 for COCO."""
+    """Return the anchors of SSD300 or SSD512 for COCO."""
     sides = _SIDES[size]
     rows = zip(_STRIDES[size], sides[:-1], sides[1:], _RATIOS[size], strict=True)
     return [AnchorLevel(*row) for row in rows]
@@ -57,12 +57,8 @@ def net(image: tf.Tensor, num_classes: int, *, size: int = 300) -> Predictions:
     """Six or seven feature maps of VGG-16 and of convolutions after it, a 3x3 head on each.
 
     Args:
-        image: [n, size, size, 3]: RGB, ImageNet's mean colour subtracted.
-        num_classes: Without the background.
+        image: [n, size, size, 3]: RGB, ImageNet's mean color subtracted.
         size: 300 (8,732 anchors) or 512 (24,564).
-
-    Raises:
-        ConfigError: The picture has another size.
     """
     if tuple(image.shape[1:3]) != (size, size):
         raise ConfigError(
@@ -78,7 +74,7 @@ def net(image: tf.Tensor, num_classes: int, *, size: int = 300) -> Predictions:
     with argscope(Conv2D, activation="relu"):
         for number, (narrow, wide, strides) in enumerate(_EXTRA[size], 8):
             x = Conv2D(f"conv{number}_1", x, narrow, 1)
-            # Not 'same', which begins elsewhere on maps of an even size than other programs do.
+            # 'same' would begin elsewhere on maps of an even size.
             x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]) if strides == 2 else x
             x = Conv2D(f"conv{number}_2", x, wide, 3, strides=strides, padding="valid")
             maps.append(x)
@@ -96,14 +92,9 @@ def predictions(
     num_classes: int,
     head: Callable[..., tf.Tensor],
 ) -> Predictions:
-    """A 3x3 convolution of each map for the classes, and one for the offsets.
+    """Apply a 3x3 convolution to each map for the classes, and one for the offsets.
 
-    Args:
-        image: The network's input, of known size.
-        maps: [n, rows, columns, channels] each.
-        anchors: Of each map.
-        num_classes: Without the background.
-        head: Called with a name, a map, filters and the kernel's size.
+    `head` takes a name, a map, filters and the kernel's size. The size of `image` must be known.
     """
     found: list[tuple[Any, Any, np.ndarray]] = []
     size: Any = tuple(image.shape[1:3])

@@ -28,11 +28,10 @@ def net(
     """Feature maps at strides 8, 16, 32 and 64, each merged with the coarser ones.
 
     Args:
-        image: [n, h, w, 3], (pixels - 127) / 128; of any size that is known.
-        num_classes: Without the background.
+        image: [n, h, w, 3], (pixels - 127) / 128, of any known size.
         channels: Of the pyramid.
         anchor_scale: Side of the smallest square anchor in cells of its map.
-        ratios: Of width to height of the other anchors, and their inverses.
+        ratios: Of width to height of the other anchors; their inverses are added.
     """
     *_, c3, c4, c5 = backbone(image)
     with (

@@ -1,4 +1,4 @@
-"""A small causal transformer that carries what it has read from call to call."""
+"""A small causal transformer whose state carries keys and values from call to call."""
 
 from __future__ import annotations
 
@@ -23,25 +23,21 @@ def net(
     context: int = 128,
     dropout: float = 0.0,
 ) -> tuple[tf.Tensor, State]:
-    """Blocks of attention and two full connections, each behind a normalisation.
+    """Blocks of attention and two full connections, each after a normalization.
 
-    GPT-2's (Radford et al. 2019), but positions turn queries and keys (Su et al. 2021), and every
-    layer sees the last `context` tokens, whichever call they came in: its keys and values are the
-    state. No gradient flows into those of earlier calls (Dai et al. 2019).
+    The blocks are those of GPT-2 (Radford et al. 2019), but positions turn queries and keys (Su et
+    al. 2021), and every layer sees the last `context` tokens, also of earlier calls: their keys and
+    values are the state. No gradient flows into earlier calls (Dai et al. 2019).
 
     Args:
         token: int32 [n, time].
-        vocab_size: Length of the logits.
-        state: `keys` and `values`, float32 [n, layers, context, width]; `count`, int32 [n]: how
-            many of these there are.
+        state: `keys` and `values`, float32 [n, layers, context, width]; `count`, int32 [n]: the
+            number of tokens in them.
         width: Length of a token's vector.
         layers: Blocks.
         heads: Of attention; `width` is a multiple of twice as many.
         context: Tokens that a layer sees, the present one included.
-        dropout: Share of the values that training drops behind the embedding and in each branch.
-
-    Raises:
-        ConfigError: The width is no such multiple.
+        dropout: Share of the values that training drops after the embedding and in each branch.
     """
     if width % (2 * heads):
         raise ConfigError(f"width={width}.", expected=f"a multiple of {2 * heads}: twice the heads")
@@ -76,7 +72,7 @@ def net(
 def zero_state(
     rows: Any, *, width: int = 192, layers: int = 4, context: int = 128, **_: Any
 ) -> State:
-    """No tokens."""
+    """Return the state before a text, in which there are no tokens."""
     nothing = tf.zeros([rows, layers, context, width])
     return {"keys": nothing, "values": nothing, "count": tf.zeros([rows], tf.int32)}
 
@@ -94,7 +90,7 @@ def _dropped(name: str, x: tf.Tensor, rate: float) -> tf.Tensor:
 
 
 def _seen(context: int, time: Any, count: tf.Tensor) -> tf.Tensor:
-    """Which of context + time keys a query may see: bool [n, 1, time, context + time]."""
+    """Return whether queries may see keys: bool [n, 1, time, context + time]."""
     query = tf.range(context, context + time)[:, None]
     key = tf.range(context + time)
     near = (key <= query) & (key > query - context)

@@ -21,13 +21,8 @@ def net(
 ) -> tf.Tensor:
     """The network of `fcn`, in which each enlarged map is joined by the one of its size.
 
-    Args:
-        image: [n, h, w, c] of any size.
-        num_classes: Length of the logits [n, h, w, num_classes].
-        width: Filters of the first convolution; each of the next three has twice as many.
-        batch_norm: Normalise before each ReLU.
-        full_size: Also work at the picture's own size, which sharpens edges: `width // 2` filters
-            of 3x3 before and after. Not in the demo suite.
+    Arguments are those of `fcn`. With `full_size`, `width // 2` filters of 3x3 before and after
+    work at the picture's own size, which sharpens edges. The demo suite does not have them.
     """
     with stages(batch_norm):
         first = Conv2D("first", image, width // 2, 3) if full_size else image

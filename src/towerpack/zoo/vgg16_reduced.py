@@ -1,7 +1,7 @@
 """VGG-16 (Simonyan & Zisserman 2014) without its classifier, reduced for SSD.
 
-The full connections fc6 and fc7 became convolutions of 1,024 filters, the former of every third
-pixel (Liu et al. 2016, section 3). No package brings its weights: they come by file.
+The full connections fc6 and fc7 became convolutions of 1,024 filters, fc6 of every third pixel (Liu
+et al. 2016, section 3). Weights are read from files.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _TORCHVISION_STD: Final = (0.229, 0.224, 0.225)
 
 
 def backbone(image: tf.Tensor) -> list[tf.Tensor]:
-    """What conv4_3 and fc7 give, at strides 8 and 16: 512 and 1,024 channels.
+    """Return the outputs of conv4_3 and fc7, at strides 8 and 16: 512 and 1,024 channels.
 
-    Args:
-        image: [n, h, w, 3]: RGB, ImageNet's mean colour subtracted.
+    `image` is [n, h, w, 3]: RGB, ImageNet's mean color subtracted.
     """
     found: list[tf.Tensor] = []
     x = image
@@ -47,15 +46,11 @@ def backbone(image: tf.Tensor) -> list[tf.Tensor]:
 
 
 def from_torch(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays by the names of our variables, of what `read_torch_file` gives.
+    """Return arrays by the names of our variables, from those of `read_torch_file`.
 
-    Two kinds are known: VGG-16 reduced, as programs of SSD have it (`0.weight` … `33.weight`), and
-    torchvision's `vgg16` (`features.0.weight` … `classifier.3.weight`), of which fc6 and fc7 are
-    thinned out; its pixels go from 0 to 1 and are divided by their deviation, which its first
-    kernel takes over.
-
-    Raises:
-        CheckpointError: A layer is missing.
+    Two kinds are known: VGG-16 reduced, as in programs of SSD (`0.weight` … `33.weight`), and
+    torchvision's `vgg16` (`features.0.weight` … `classifier.3.weight`), whose fc6 and fc7 are
+    subsampled. Its pixels from 0 to 1 are divided by their deviation; our first kernel does that.
     """
     try:
         if "features.0.weight" in found:

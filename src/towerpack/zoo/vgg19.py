@@ -1,4 +1,4 @@
-"""The convolutions of VGG-19 (Simonyan & Zisserman 2014, configuration E), with weights by file."""
+"""Convolutions of VGG-19 (Simonyan & Zisserman 2014, configuration E), with weights from files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BGR, _UNIT = "bgr", "unit"
 
 
 def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str, tf.Tensor]:
-    """What each convolution gives, by its name in the paper's code: `conv1_1` to `conv5_4`.
+    """Return the outputs of the convolutions by name: `conv1_1` to `conv5_4`.
 
     Args:
         image: float32 [n, h, w, 3]: red, green, blue from 0 to 255.
         widths: Filters of the sixteen convolutions.
-        pixels: How they were trained: 'rgb' or 'bgr' without the mean, or 'unit': normalised.
+        pixels: Pixels in training: 'rgb' or 'bgr' without the mean, or 'unit': normalized.
     """
     x: Any = image - tf.constant(_MEAN)
     if pixels == _UNIT:
@@ -47,18 +47,11 @@ def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str
 
 
 def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np.ndarray], str]:
-    """Weights of any library by the names of `features`, and how its pixels are normalised.
+    """Return weights of any library by the names of `features`, and `pixels` of `features`.
 
-    The first sixteen kernels of 3x3 and their biases are taken in the order of their names, in
-    which numbers count as such. Kernels [out, in, 3, 3] are PyTorch's, whose pixels are 'unit';
-    names as Keras has them (`block1_conv1`) mean 'bgr'; all others 'rgb'.
-
-    Args:
-        weights: By name.
-        what: Their file, for messages.
-
-    Raises:
-        CheckpointError: They are not those of a VGG-19.
+    The first sixteen kernels of 3x3 and their biases are taken in the natural order of their names.
+    Kernels [out, in, 3, 3] are PyTorch's, whose pixels are 'unit'; Keras's names (`block1_conv1`)
+    mean 'bgr'; all others 'rgb'. `what` names the file in messages.
     """
     names = sorted(weights, key=lambda n: [int(p) if p.isdigit() else p for p in _NUMBERS.split(n)])
     kernels = [n for n in names if weights[n].ndim == 4][: sum(_STAGES)]
@@ -84,6 +77,6 @@ def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np
 
 
 def _beside(name: str, kernel: str) -> bool:
-    """Whether it is another variable of the layer that a kernel is of."""
+    """Return whether `name` is another variable of the kernel's layer."""
     layer = re.split(r"[./]", kernel)[:-1]
     return name != kernel and re.split(r"[./]", name)[:-1] == layer

@@ -22,7 +22,7 @@ def picture(file: Path, seed: int = 0) -> None:
 
 
 def mask(file: Path, values: Any = (0, 1)) -> None:
-    shape = (20, 20) + np.shape(values)[1:]
+    shape = (20, 20, *np.shape(values)[1:])
     write_picture(file, np.resize(np.array(values, np.uint8), shape))
 
 
@@ -323,7 +323,7 @@ def test_used_categories_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_patterns_of_texts_above_the_folder(tmp_path: Path) -> None:
-    from towerpack.dataflow.sources._discovery import Discovery
+    from towerpack.dataflow.sources.discovery import Discovery
 
     (tmp_path / "data").mkdir()
     (tmp_path / "a.txt").write_text("word")

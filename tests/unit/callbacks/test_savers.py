@@ -17,7 +17,7 @@ from towerpack.callbacks import (
     ModelSaver,
     PeriodicTrigger,
 )
-from towerpack.callbacks._watch import Mode
+from towerpack.callbacks.watch import Mode
 
 
 def test_model_saver_saves_after_each_epoch(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from every_flow import public_flows, write_files
 from towerpack import dataflow as df
 from towerpack.dataflow import formats, images
 from towerpack.dataflow._compile import ParallelStage, Stage
-from towerpack.dataflow._content import content_of
+from towerpack.dataflow.content import content_of
 from towerpack.dataflow.formats import DiskCacheData
 
 

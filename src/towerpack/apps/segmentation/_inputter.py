@@ -28,7 +28,7 @@ from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponents, DataFlow
 from towerpack.dataflow.images import AugmentorList
-from towerpack.dataflow.images._image import upright
+from towerpack.dataflow.images.image import upright
 from towerpack.ops.geometry import colours
 
 BACKGROUND = "background"

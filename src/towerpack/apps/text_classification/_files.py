@@ -10,7 +10,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row, is_header, lines_of, read_rows, read_text
 from towerpack.apps.text_classification._config import DataConfig
-from towerpack.dataflow.sources._discovery import NO_TEXT, Discovery, is_text
+from towerpack.dataflow.sources.discovery import NO_TEXT, Discovery, is_text
 
 _LOG = get_logger(__name__)
 

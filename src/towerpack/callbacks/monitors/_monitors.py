@@ -17,7 +17,7 @@ from towerpack.callbacks.monitors._base import Monitor, Scalar
 from towerpack.callbacks.monitors._retry import RetryingMonitor
 
 if TYPE_CHECKING:
-    from towerpack.callbacks._watch import Mode
+    from towerpack.callbacks.watch import Mode
 
 
 class Monitors:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from towerpack._core.errors import BatchError, ConfigError, DataFlowError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -28,6 +27,7 @@ from towerpack.dataflow._flow import DataFlow, length_of, read_pass
 from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
+from towerpack.dataflow.content import content_of_files
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,

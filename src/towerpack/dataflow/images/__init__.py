@@ -54,8 +54,6 @@ from ._geometry import ResizeTransform as ResizeTransform
 from ._geometry import Transpose as Transpose
 from ._geometry import TransposeTransform as TransposeTransform
 from ._grid import image_grid as image_grid
-from ._headers import ImageHeader as ImageHeader
-from ._headers import image_header as image_header
 from ._mixing import BatchMix as BatchMix
 from ._mixing import CutMix as CutMix
 from ._mixing import MixUp as MixUp
@@ -85,5 +83,7 @@ from ._warp import Rotation as Rotation
 from ._warp import RotationAndCropValid as RotationAndCropValid
 from ._warp import Shift as Shift
 from ._warp import WarpAffineTransform as WarpAffineTransform
+from .headers import ImageHeader as ImageHeader
+from .headers import image_header as image_header
 
 _accept(*list(globals().values()))

@@ -14,9 +14,9 @@ import numpy as np
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import BORDERS
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, Points, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._transform import GeometricTransform, Transform
+from towerpack.dataflow.images.image import Image, Points, check_image, size_of
 
 _COPIES = threading.local()  # of the transforms, as each thread uses its own
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._arguments import Probability, check_arguments
-from towerpack.dataflow.images._image import Image, check_image
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -28,6 +27,7 @@ from towerpack.dataflow.images._transform import (
     TransformList,
     as_floats,
 )
+from towerpack.dataflow.images.image import Image, check_image
 from towerpack.dataflow.stages._map_function import function_name
 
 RNG = np.random.Generator

@@ -18,8 +18,8 @@ from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
 from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
 from towerpack.dataflow.images._geometry import Flip
-from towerpack.dataflow.images._image import like, mirrored, opencv, pixel_values, size_of
 from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
+from towerpack.dataflow.images.image import like, mirrored, opencv, pixel_values, size_of
 
 Images = NDArray[Any]
 Positions = NDArray[np.int64]

@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import interval, number
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._image import Floats, Image, like, map_values, opencv, to_uint8
+from towerpack.dataflow.images.image import Floats, Image, like, map_values, opencv, to_uint8
 
 Limits = Annotated[tuple[float, float], interval()]
 

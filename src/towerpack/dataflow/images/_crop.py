@@ -14,8 +14,8 @@ from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge, whole
-from towerpack.dataflow.images._image import Image, Points, check_image, pixel_values, size_of
 from towerpack.dataflow.images._transform import GeometricTransform, Transform, TransformList
+from towerpack.dataflow.images.image import Image, Points, check_image, pixel_values, size_of
 
 _TRIES = 10
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import towerpack.dataflow.images._headers as headers
+import towerpack.dataflow.images.headers as headers
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._batch_rows import empty_row
@@ -22,8 +22,8 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
-from towerpack.dataflow.images._image import Image, check_image, opencv, resize, upright
+from towerpack.dataflow.images.headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images.image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""

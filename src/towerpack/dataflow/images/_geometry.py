@@ -12,7 +12,8 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
+from towerpack.dataflow.images._transform import GeometricTransform, NoOpTransform, Transform
+from towerpack.dataflow.images.image import (
     Image,
     Points,
     check_image,
@@ -23,7 +24,6 @@ from towerpack.dataflow.images._image import (
     size_of,
     transposed,
 )
-from towerpack.dataflow.images._transform import GeometricTransform, NoOpTransform, Transform
 
 _TRIES = 50
 

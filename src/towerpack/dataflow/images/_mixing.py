@@ -24,9 +24,9 @@ from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
 from towerpack.dataflow.images._geometry import ResizeTransform
-from towerpack.dataflow.images._image import Image, check_image, opencv
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
+from towerpack.dataflow.images.image import Image, check_image, opencv
 from towerpack.dataflow.stages._map_function import Mapper
 
 Partners = NDArray[np.int64]

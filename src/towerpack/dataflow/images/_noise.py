@@ -13,7 +13,7 @@ from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._color import ClippingAugmentor, ToUint8
 from towerpack.dataflow.images._crop import draw_place
-from towerpack.dataflow.images._image import Image, in_parts, like, opencv, pixel_values, size_of
+from towerpack.dataflow.images.image import Image, in_parts, like, opencv, pixel_values, size_of
 
 _TRIES = 100
 

@@ -16,7 +16,6 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation
-from towerpack.dataflow.images._image import Image, look_up, map_values, opencv, size_of
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -24,6 +23,7 @@ from towerpack.dataflow.images._transform import (
     TransformList,
 )
 from towerpack.dataflow.images._warp import WarpAffineTransform, affine, rotation
+from towerpack.dataflow.images.image import Image, look_up, map_values, opencv, size_of
 
 _SHEAR = 0.3
 _TRANSLATE = 150 / 331  # of a side

@@ -16,7 +16,7 @@ from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
 from towerpack.dataflow.images._crop import BackgroundFiller
-from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.images.image import Image, check_image, size_of
 from towerpack.dataflow.stages._map import MapData, MapDataComponent
 
 Augmentors = ImageAugmentor | Sequence[ImageAugmentor]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._image import Image, Points
+from towerpack.dataflow.images.image import Image, Points
 
 # Where along the sides of a box to look for points that are not lost: most are lost at an edge.
 _ALONG = np.array([0, 0.01, 0.02, 0.05, *np.arange(1, 10) / 10, 0.95, 0.98, 0.99, 1])

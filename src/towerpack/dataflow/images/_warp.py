@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
+from towerpack.dataflow.images._transform import GeometricTransform, Transform
+from towerpack.dataflow.images.image import (
     Image,
     Points,
     check_image,
@@ -23,7 +24,6 @@ from towerpack.dataflow.images._image import (
     pixel_values,
     size_of,
 )
-from towerpack.dataflow.images._transform import GeometricTransform, Transform
 
 Matrix = NDArray[np.float64]
 

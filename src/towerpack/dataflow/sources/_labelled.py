@@ -17,8 +17,8 @@ from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._user_files import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
-from towerpack.dataflow.sources._discovery import Discovery, LeftOut, is_image
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
+from towerpack.dataflow.sources.discovery import Discovery, LeftOut, is_image
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 

@@ -14,7 +14,6 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -33,6 +32,7 @@ from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow._user_code import IndexNode, is_ours
+from towerpack.dataflow.content import content_of_values
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 _CHUNK = 256

@@ -13,7 +13,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inference import Predictor
-from towerpack.inference._predictor import checked_device, copies_on
+from towerpack.inference.predictor import checked_device, copies_on
 from towerpack.nn import components_of
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import arrays_of

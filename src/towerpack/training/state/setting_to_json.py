@@ -12,7 +12,7 @@ import numpy as np
 
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._content import (
+from towerpack.dataflow.content import (
     checksum_of_setting,
     content_of,
     functions_of,

@@ -14,7 +14,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._content import (
+from towerpack.dataflow.content import (
     checksum_of_setting,
     content_of,
     functions_of,

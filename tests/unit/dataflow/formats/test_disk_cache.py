@@ -30,7 +30,7 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow._content import content_of
+from towerpack.dataflow.content import content_of
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.testing import check_flow
 

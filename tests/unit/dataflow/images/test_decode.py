@@ -17,7 +17,7 @@ from picture_files import IMG, close, noise, pillow, png_chunk, saved, smooth
 from scaling import scaled
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg, image_header
-from towerpack.dataflow.images._headers import header_of
+from towerpack.dataflow.images.headers import header_of
 
 cv2 = pytest.importorskip("cv2")
 simplejpeg = pytest.importorskip("simplejpeg")

@@ -19,7 +19,7 @@ from towerpack.apps.style_transfer import make_inputter as style
 from towerpack.apps.text_classification import DataConfig as TextData
 from towerpack.apps.text_classification._files import read_folder
 from towerpack.dataflow import ImageFolder
-from towerpack.dataflow.sources._discovery import IMAGE_EXTENSIONS
+from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS
 
 ODD_NAMES = ("1.jfif", "2.JPG", "3.jpe", "4", "5.Png", "6.dat", "sub/7.jpeg", "sub/deep/8.TIFF")
 FORMATS = {".jfif": "jpeg", ".jpe": "jpeg", "": "png", ".dat": "webp"}

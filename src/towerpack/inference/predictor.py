@@ -16,7 +16,7 @@ from towerpack._core.errors import CheckpointMismatchError, ConfigError, SpecErr
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
-from towerpack.inference._exported import without_loss
+from towerpack.inference.exported import without_loss
 from towerpack.inputs import SpecChecker
 from towerpack.model import as_model
 from towerpack.tower import TowerFunction, TowerTrace

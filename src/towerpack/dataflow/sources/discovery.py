@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from towerpack._core.logs import get_logger
-from towerpack.dataflow.images._headers import begins_like_image
+from towerpack.dataflow.images.headers import begins_like_image
 
 log = get_logger(__name__)
 
