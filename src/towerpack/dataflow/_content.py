@@ -239,10 +239,7 @@ def _inner(code: CodeType) -> Iterable[CodeType]:
 
 
 def is_library(name: str | None) -> bool:
-    """Whether a module is installed, and not a part of the user's program.
-
-    The name is None for a function that `exec` made.
-    """
+    """Whether a module is installed; its name is None for a function that `exec` made."""
     if name is None:
         return False
     top = name.partition(".")[0]
@@ -325,17 +322,17 @@ def _content_of_stage(stage: Described) -> str:
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:
-    """Checksums of (a sample of) the data that a pipeline reads, and of its first component.
+    """Checksums of (a sample of) a pipeline's data and their first component ("" if unknown).
 
-    The same on every machine that has the data. The second is "" if it is not known.
+    The same on every machine that has the data.
     """
     return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
-    """Description of what a pipeline does with its data, and a checksum over its functions.
+    """Stages of a pipeline and a checksum over their functions, the same on every machine.
 
-    The same on every machine. Shards and what only changes the speed are left out.
+    Shards and what only changes the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
     told = [
