@@ -61,11 +61,7 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class RowLender:
-    """The rows of one batch of `size` datapoints, lent to the plans `makers`.
-
-    The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
-    twice, whoever makes datapoints in whichever order.
-    """
+    """Rows of a batch of `size` datapoints, lent to the plans `makers`: row n to the n-th."""
 
     def __init__(self, size: int, allocate: Allocate, makers: Container[RowMaker]) -> None:
         self.makers = makers

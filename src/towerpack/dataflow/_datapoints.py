@@ -74,10 +74,7 @@ def copied(datapoint: Datapoint) -> Datapoint:
 
 
 def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = None) -> Any:
-    """Copy a datapoint: its arrays, and the tuples, lists and dicts that hold them.
-
-    Other objects are copied only if `deep`. In one process the program may still use them.
-    """
+    """Copy the arrays of a datapoint and their containers; other objects only if `deep`."""
     kind = cast("type[Any]", type(value))
     if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value

@@ -154,10 +154,7 @@ class DataFlow:
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
 
     def compile_in(self, context: StageContext) -> Node | None:
-        """Compile to a plan; `None` if this flow can only be read in order.
-
-        For stages and engines, as `open_in` and `read_in_order`.
-        """
+        """Compile to a plan; `None` if this flow can only be read in order. For stages."""
         return IndexNode(self) if _is_indexable(self) else None
 
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:

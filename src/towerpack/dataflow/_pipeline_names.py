@@ -84,10 +84,7 @@ def pipeline_of(
     describe: Callable[[Described], str] | None = None,
     leave_out: Callable[[Described], bool] = lambda stage: False,
 ) -> str:
-    """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
-
-    `describe` gives what stands in the brackets of a stage, by default its `arguments`.
-    """
+    """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
     paths = [pipeline_of(inner, describe, leave_out) for inner in inputs_of(flow)]
     if isinstance(flow, Described) and leave_out(flow):
         return paths[0]

@@ -41,10 +41,7 @@ class Node:
         return bool(self.forwarded) and all(inner.releases_gil for inner in self.forwarded)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        """The datapoints at `positions` of pass `epoch`, in that order; at least one.
-
-        The memory is the caller's to change, except for objects that a source holds itself.
-        """
+        """Return the datapoints at `positions` of a pass; the caller may change their memory."""
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:

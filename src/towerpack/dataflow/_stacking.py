@@ -54,10 +54,7 @@ def stack_rows(
     allocate: Allocate = np.empty,
     lender: RowLender | None = None,
 ) -> Datapoint:
-    """Stack datapoints, at least one, into one of their kind.
-
-    Arrays are made by `allocate`, unless the datapoints were made in rows of `lender`.
-    """
+    """Stack datapoints into one; arrays are made by `allocate` or in rows of `lender`."""
     _check_structure(rows)
     first = rows[0]
     unknown = pad.keys() - {*keys_of(first)} if isinstance(pad, Mapping) else ()

@@ -21,13 +21,7 @@ State = Any
 
 
 class Tally:
-    """What one iteration, with all its passes, knows besides its position.
-
-    Attributes:
-        skipped: Bad datapoints left out by `on_error="skip"`.
-        told: Stages that have said what they say once.
-        closing: What to call when the iteration is closed.
-    """
+    """Counts of one iteration: skipped datapoints, stages that have warned, and what to close."""
 
     def __init__(self, skipped: int = 0) -> None:
         self.skipped = skipped

@@ -227,9 +227,9 @@ class ReadyNode(InnerNode):
 
 
 class ReplayStream(Stream):
-    """Run code of the user's that only knows how to start: a resume runs it again and skips.
+    """Run the user's code, which only knows how to start: a resume runs it again and skips.
 
-    That code may fill one array again and again. If datapoints are `kept`, each is copied.
+    If datapoints are `kept`, each is copied: the code may fill one array again and again.
     """
 
     def __init__(

@@ -329,17 +329,17 @@ def _content_of_stage(stage: Described) -> str:
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:
-    """Checksums of (a sample of) the data that a pipeline reads, and of its first component.
+    """Checksums of (a sample of) a pipeline's data and their first component ("" if unknown).
 
-    The same on every machine that has the data. The second is "" if it is not known.
+    The same on every machine that has the data.
     """
     return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
-    """Description of what a pipeline does with its data, and a checksum over its functions.
+    """Stages of a pipeline and a checksum over their functions, the same on every machine.
 
-    The same on every machine. Shards and what only changes the speed are left out.
+    Shards and what only changes the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
     told = [

@@ -17,10 +17,7 @@ Begin = Callable[[WorkSource], Engine]
 
 
 class AheadNode(Node):
-    """Read a plan in order, ahead, with workers.
-
-    What is not asked for in order is read directly, by the caller. Not for several threads.
-    """
+    """Read a plan in order, ahead, with workers; read other positions directly. Not thread-safe."""
 
     def __init__(self, inner: Node, begin: Begin) -> None:
         self.inner = inner
@@ -97,10 +94,9 @@ class UnorderedStream(Stream):
 
 
 class ReadStream(Stream):
-    """What workers make of a source that a thread reads. Its states are the source's.
+    """What workers make of a source that a thread reads. States are those of the source.
 
-    There is one datapoint for each of the source: the first of a group is what was made of it, and
-    the others are `None`.
+    Of the datapoints of a group, the first is the result and the others are `None`.
     """
 
     def __init__(self, reader: Reader, begin: Begin, state: State, tally: Tally | None) -> None:

@@ -58,10 +58,7 @@ class Engine:
         self.closed = False
 
     def take(self) -> list[Datapoint] | None:
-        """The datapoints of the next unit; `None` at the end.
-
-        What one of them raised is raised after those before it; the next call tries it again.
-        """
+        """Return the datapoints of the next unit; `None` at the end. An error can be retried."""
         if self.closed:
             raise DataFlowError(
                 "This pass was closed or interrupted.",

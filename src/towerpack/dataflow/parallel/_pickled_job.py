@@ -74,10 +74,7 @@ class ToShared(Sender):
 
 
 class FlatList(Sequence[Any]):
-    """A list as one array of bytes, from which items are made when they are asked for.
-
-    Processes that count references to a million objects would each get a copy of all pages.
-    """
+    """A list as one array of bytes: counting references to its items would copy all pages."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         pickles, ends = dump_each(items)

@@ -105,7 +105,7 @@ class ProcessPool(Pool):
         self._bell = socket.socketpair()
         self._bell[0].setblocking(False)
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
-        self._image: PickledJob | None = None
+        self._pickled_job: PickledJob | None = None
         _POOLS.add(self)
 
     @property
@@ -117,18 +117,18 @@ class ProcessPool(Pool):
             with safe_to_fork():
                 self._end_members()  # new ones inherit the job: it need not even pickle
         else:
-            self._image = PickledJob(job)
+            self._pickled_job = PickledJob(job)
 
     def start_members(self) -> None:
         self.check()
         while len(self.members) < self.options.workers:
-            member = ProcessMember(self.slots.fd, self.job if self._image is None else None)
+            member = ProcessMember(self.slots.fd, self.job if self._pickled_job is None else None)
             self._selector.register(member.channel, selectors.EVENT_READ, member)
             self.members.append(member)
         for member in self.members:
-            if member.job is not self.job and self._image is not None:
+            if member.job is not self.job and self._pickled_job is not None:
                 member.job = self.job
-                member.tell("job", self._image.pieces, fds=self._image.fds)
+                member.tell("job", self._pickled_job.pieces, fds=self._pickled_job.fds)
 
     def wait(self, timeout_s: float) -> None:
         while ready := self._selector.select(timeout_s):
@@ -244,7 +244,7 @@ class ProcessPool(Pool):
         for end in self._bell:
             end.close()
         self.slots.close()
-        self._image = None
+        self._pickled_job = None
         _POOLS.discard(self)
 
     def _end_members(self) -> None:

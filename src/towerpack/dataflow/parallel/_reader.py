@@ -29,10 +29,10 @@ class Entry(NamedTuple):
 
 
 class Reader(threading.Thread, WorkSource):
-    """Read a stream ahead, and close it. It does not know the iteration that it serves.
+    """Read a stream ahead, in a thread, and close it.
 
-    Each `group` datapoints become one, as do those left at the end if `remainder`; `start` groups
-    were done before. What is `reused` may be written over when the stream goes on.
+    Each `group` datapoints become one; `start` groups were done before. Datapoints that are
+    `reused` may be written over when the stream goes on.
     """
 
     def __init__(

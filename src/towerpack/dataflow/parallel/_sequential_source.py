@@ -28,15 +28,10 @@ Level = MapData | BatchData
 
 
 class Levels:
-    """The stages at the top of a flow that workers can do: maps, and one batch of what maps give.
+    """Stages at the top of a flow that workers can do: maps, and one batch of mapped datapoints.
 
-    Only the topmost may leave out datapoints: positions above it are not known beforehand.
-
-    Attributes:
-        stages: From the lowest to the topmost.
-        source: What the lowest one wraps.
-        group: How many datapoints of the source become one.
-        remainder: Whether the last one may be made of fewer.
+    Only the topmost may leave out datapoints. `stages` are listed from the lowest; `group`
+    datapoints of `source` become one, and fewer at the end if `remainder`.
     """
 
     def __init__(self, flow: DataFlow) -> None:

@@ -74,10 +74,9 @@ def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
 
 
 def bundle(block: Block) -> Block:
-    """Datapoints as columns, where that loses nothing: a few arrays instead of many small ones.
+    """Datapoints as columns, if that loses nothing; `to_rows` undoes it.
 
-    A component is stacked if all of its values are arrays, or NumPy scalars, that are alike;
-    otherwise its values are kept in a list. `to_rows` undoes it.
+    Values of a component are stacked if they are arrays, or NumPy scalars, that are alike.
     """
     if isinstance(block, Columns) or len(block) < 2:
         return block

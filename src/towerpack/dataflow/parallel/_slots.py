@@ -99,18 +99,12 @@ class Slot:
     memory: SlotMemory
 
     def bytes(self) -> Bytes:
-        """A new array over the slot, which every array over a part of it will keep alive.
-
-        That is only so for one that `frombuffer` made: the `base` of arrays is never another view.
-        """
+        """A new array over the slot, which every array over a part of it keeps alive."""
         return np.frombuffer(self.memory, np.uint8)
 
 
 class SlotPool:
-    """Slots: taken for a unit, given back, or lent to whoever holds arrays over them.
-
-    If `shared`, they lie in a file that worker processes map, else in memory of this process.
-    """
+    """Slots in a file that worker processes map, or, unless `shared`, in memory of this process."""
 
     def __init__(self, *, shared: bool) -> None:
         self.fd = memory_file("slots") if shared else -1
@@ -143,10 +137,7 @@ class SlotPool:
         return slot
 
     def adopt(self, fd: int) -> Slot:
-        """A slot for once: a file that a worker made for what was too large for its slot.
-
-        Further slots are a little larger, as units differ a little.
-        """
+        """Take over a file that a worker made for a result that was too large for its slot."""
         nbytes = os.fstat(fd).st_size
         memory = map_shared(fd, nbytes)
         os.close(fd)

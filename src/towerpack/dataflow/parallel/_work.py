@@ -132,10 +132,7 @@ class Unit:
 
 
 class WorkSource(ABC):
-    """What is to be done, in order.
-
-    `size` datapoints make a unit: with time so many that the work outweighs the handing over.
-    """
+    """What is to be done, in order, `size` datapoints in a unit: more if they are cheap."""
 
     group: int = 1
     """How many inputs become one datapoint."""

@@ -78,9 +78,8 @@ def main(
 def die_with_parent(life_fd: int, parent: int) -> None:
     """End when the parent does, however it ends.
 
-    The kernel sends SIGIO (to one process for each pipe) when the last writer of the pipe is gone,
-    which ends this process even within code that never lets go of the GIL. Not all systems do, and
-    a process that the parent forked in C may hold the pipe open too: hence the thread.
+    The kernel sends SIGIO when the last writer of the pipe is gone. Not all systems do, and a
+    process that the parent forked in C may hold the pipe open too: hence the thread.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
     fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
@@ -99,10 +98,9 @@ def die_with_parent(life_fd: int, parent: int) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Do nothing on Ctrl-C and SIGTERM, which schedulers and terminals send to all processes.
+    """Do nothing on Ctrl-C and SIGTERM: the consumer handles them.
 
-    They are the consumer's to handle. SIGTERM is not ignored, as programs that a map function
-    starts would inherit that. Both were blocked while this interpreter started.
+    SIGTERM is not ignored: programs that a map function starts would inherit that.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)

@@ -41,10 +41,7 @@ Tables = dict[str, NDArray[np.float64]]
 
 
 class Timers(threading.local):
-    """One measurement of `stages` stages, with a table for each thread in `directory`.
-
-    Time is charged to the innermost stage at work, so it is never counted twice.
-    """
+    """Tables of `stages` stages, one per thread; time is charged to the innermost stage at work."""
 
     def __init__(self, directory: str, stages: int) -> None:
         self._arguments = directory, stages

@@ -86,11 +86,7 @@ def parse(frames: Sequence[Any]) -> Message:
 def socket_at(
     kind: str, *addresses: str, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
 ) -> Generator[Any]:
-    """Lend one of ZeroMQ's sockets; what was sent last then has a second to leave.
-
-    `hwm` messages may wait, for each peer; one that announces a longer frame than `max_nbytes` is
-    disconnected.
-    """
+    """Lend a ZeroMQ socket: `hwm` messages may wait, longer frames than `max_nbytes` disconnect."""
     for address in addresses:
         check_address(address, keys)
     zmq: Any = require("zmq", extra="remote", needed_for="Remote data")

@@ -134,9 +134,9 @@ class _Sender:
             self._waiting.clear()
 
     def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
-        """Say that nothing follows, until the consumer has heard it.
+        """Say that nothing follows, until the consumer has answered.
 
-        When a connection is closed, ZeroMQ loses what a consumer that is behind has not read yet.
+        ZeroMQ loses unread messages when a connection is closed.
         """
         until = time.monotonic() + limit_s
         while time.monotonic() < until:

@@ -252,10 +252,7 @@ class BucketNode(Node):
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
-    """Put positions, of which each is in a group, together as `GroupStream` does, all at once.
-
-    Gives them batch after batch, and where each batch starts among them, and the end.
-    """
+    """Return positions as `GroupStream` gathers them into batches, and where each batch starts."""
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]
     rank = np.arange(len(group)) - np.searchsorted(group, group)

@@ -47,10 +47,7 @@ class Waiting(NamedTuple):
 
 
 class GroupStream(InnerStream):
-    """Gather datapoints in groups, and hand on a batch whenever one is full.
-
-    Its state holds the positions of those that wait, which a resume reads again.
-    """
+    """Gather datapoints in groups. The state holds positions of those that wait, to read again."""
 
     def __init__(
         self, ds: DataFlow, context: StageContext, epoch: int, state: State, grouping: Grouping
