@@ -587,7 +587,7 @@ def test_what_the_run_was_is_written_down(tmp_path: Path) -> None:
 
 
 def slots(trainer: SimpleTrainer) -> dict[str, tf.Variable]:
-    return trainer._run.parts.setup.optimizers["optimizer"].variables()
+    return trainer._run.assembled.setup.optimizers["optimizer"].variables()
 
 
 class Counts(Callback):

@@ -146,7 +146,7 @@ def test_accumulated_gradients_do_what_a_larger_batch_does(
         tmp_path / "thrice", **plain(lambda: AccumulateGradients(make(), 3), dataflow=flow(4))
     )
     assert (once.global_step, thrice.global_step) == (8, 24)
-    slots = [t._run.parts.setup.optimizers["optimizer"].variables() for t in (once, thrice)]
+    slots = [t._run.assembled.setup.optimizers["optimizer"].variables() for t in (once, thrice)]
     for name, variable in slots[0].items():
         np.testing.assert_allclose(slots[1][name].numpy(), variable.numpy(), rtol=1e-4, atol=1e-6)
     for name, value in once.get_weights().items():

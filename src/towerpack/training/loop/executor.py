@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -17,8 +18,8 @@ from towerpack.training.distribution.base import Computed, Distribution
 from towerpack.training.loop.packing import Packing
 from towerpack.training.optim.adapter import OptimizerAdapter
 from towerpack.training.optim.schedules import Schedules
-from towerpack.training.steps.call_result import CallResult
 from towerpack.training.steps.step import StepContext, TrainStep
+from towerpack.training.steps.step_runner import CallResult
 
 _LOG = get_logger(__name__)
 BUDGET_S = 0.2
@@ -83,75 +84,80 @@ class Guard:
         return tf.cond(finite, done, undone)
 
 
-class Executor:
-    """Runs a step `n` times in a row inside one `tf.function`.
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """Parts that a `StepRunner` is made of.
 
-    Args:
-        step: What one step is; built already.
-        trained: Variables that its optimizers move.
-        distribution: Where its replicas run.
+    Attributes:
+        step: The step; built already.
+        trained: Variables that the step's optimizers change.
+        distribution: Where the replicas of the step run.
         tower: The model.
-        trace: A training tower of it: shapes, dtypes and summaries are read off it.
+        trace: Training tower of the model, for shapes, dtypes and summaries.
         source: Gives each replica its batches.
-        global_step: int64; counts applied steps. Ours, since a Keras optimizer's own count can lose
-            increments where updates are asynchronous.
-        fetches: Outputs to give back for each step.
+        global_step: Number of applied steps, int64. A Keras optimizer's own count can lose
+            increments if updates are asynchronous.
+        fetches: Outputs to return for each step.
         schedules: Variables that are set after each step.
         check_finite: End the call at a cost that is not finite, and do not apply that step.
         xla: Compile forward and backward of each replica.
         eager: Run steps in Python, one by one.
+    """
 
-    Attributes:
+    step: TrainStep
+    trained: Mapping[str, tf.Variable]
+    distribution: Distribution
+    tower: TowerFunction
+    trace: TowerTrace
+    source: InputSource
+    global_step: tf.Variable
+    fetches: Sequence[str] = ()
+    schedules: Schedules = field(default_factory=Schedules)
+    check_finite: bool = True
+    xla: bool = False
+    eager: bool = False
+
+
+class Executor:
+    """Run a step `n` times in a row inside one `tf.function`; a `StepRunner`.
+
+    Args:
+        parts: Parts of the step.
         budget_s: Seconds that a call should last.
 
     Raises:
-        ConfigError: `xla`, and TensorFlow cannot compile replicas where they run.
+        ConfigError: `xla` is set, and TensorFlow cannot compile replicas where they run.
     """
 
-    budget_s = BUDGET_S
-
-    def __init__(
-        self,
-        *,
-        step: TrainStep,
-        trained: Mapping[str, tf.Variable],
-        distribution: Distribution,
-        tower: TowerFunction,
-        trace: TowerTrace,
-        source: InputSource,
-        global_step: tf.Variable,
-        fetches: Sequence[str] = (),
-        schedules: Schedules | None = None,
-        check_finite: bool = True,
-        xla: bool = False,
-        eager: bool = False,
-    ) -> None:
-        self._step = step
-        self._trained = list(trained.values())
+    def __init__(self, parts: StepParts, *, budget_s: float = BUDGET_S) -> None:
+        self.budget_s = budget_s
+        tower, trace, distribution = parts.tower, parts.trace, parts.distribution
+        self._step = parts.step
+        self._trained = list(parts.trained.values())
         self._distribution = distribution
         self._tower = tower
-        self._source = source
-        self._global_step = self._at = global_step
-        self._schedules = schedules or Schedules()
+        self._source = parts.source
+        self._global_step = self._at = parts.global_step
+        self._schedules = parts.schedules
         moved = [tower.store.named_variables()[name] for name in trace.moved]
-        self._guard = Guard(moved) if check_finite else None
-        self._xla = xla
-        if xla:
+        self._guard = Guard(moved) if parts.check_finite else None
+        self._xla = parts.xla
+        if parts.xla:
             distribution.check_xla()
         summaries = trace.result.summaries
         self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
         self._heavy = [s.name for s in summaries if s.kind in HEAVY]
         self._heavy_gradients: list[str] = []
-        wanted = [name for name in dict.fromkeys(fetches) if name != COST]
+        wanted = [name for name in dict.fromkeys(parts.fetches) if name != COST]
         templates = [trace.result.outputs[name] for name in wanted]
         self._packing = Packing(wanted, templates, joined=distribution.local_replicas > 1)
         self._optimizers: list[OptimizerAdapter] = []
         self._untrained: list[str] = []
         spec = self._schedules.spec
-        self._eager = eager
+        self._eager = parts.eager
         self._run: Any = lambda due: self._heavy_step(due)[:-1]
         self._run_heavy: Any = self._heavy_step
-        if not eager:
+        if not parts.eager:
             self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
             self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
 
@@ -231,7 +237,7 @@ class Executor:
             return (i < steps) & finite
 
         def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
-            inputs, computed, finite = self._one_step([tf.gather(row, i) for row in values])
+            inputs, computed, finite = self.one_step([tf.gather(row, i) for row in values])
             vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
             arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
             i_next = i + tf.cast(finite, tf.int32)
@@ -247,12 +253,12 @@ class Executor:
         return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
 
     def _heavy_step(self, due: tf.Tensor) -> Any:
-        inputs, computed, finite = self._one_step([row[0] for row in self._schedules.rows(due)])
+        inputs, computed, finite = self.one_step([row[0] for row in self._schedules.rows(due)])
         done = tf.cast(finite, tf.int32)
         vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
         return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
 
-    def _one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
+    def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
         """Inputs of all replicas, what they gave, and whether it was applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute

@@ -13,16 +13,27 @@ from towerpack.callbacks.monitors import Monitors
 from towerpack.inputs import InputSource
 from towerpack.training.interrupt import StopTraining
 from towerpack.training.loop.agreement import Agreement
-from towerpack.training.loop.executor import Executor, Pace
+from towerpack.training.loop.executor import Pace
 from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE
 from towerpack.training.state.run_state import Phase, RunState
 from towerpack.training.state.saver import Saves
 from towerpack.training.state.step_metrics import Numbers
-from towerpack.training.steps.call_result import CallResult
+from towerpack.training.steps.step_runner import CallResult, StepRunner
 
 
 class Loop:
-    """Runs epochs.
+    """Run epochs: calls of many steps, and the hooks of callbacks.
+
+        settled ──before_step, call, hooks of its steps──▶ unsettled ──_settle──▶ settled
+           │
+           ├─ a callback raised StopTraining (`_reason`) ──▶ `run` raises it
+           ├─ a callback called request_stop (`state.stopping`) ──▶ `run` returns
+           ├─ no process has data for another step (`data_ended`) ──▶ `run` returns
+           ├─ a signal came (`poll` raises Interrupted) ──▶ `run` raises it
+           └─ the last epoch is over ──▶ `run` returns
+
+    While `state.settled` is False, counters, callbacks and data position have not caught up with
+    the weights: no checkpoint is written and the loop is not left, unless something fails.
 
     Args:
         executor: Runs the steps.
@@ -39,7 +50,7 @@ class Loop:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: StepRunner,
         source: InputSource,
         callbacks: Sequence[Callback],
         state: RunState,

@@ -1,41 +1,35 @@
-"""The parts of a run, made from its configuration and joined."""
+"""Assembly of a run: model, optimizers, step runner, checkpoint contents and loop."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack.callbacks import Callbacks
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inputs import InputSource
-from towerpack.model import ModelDesc
-from towerpack.tower import TowerFunction
-from towerpack.training.config import POLICIES, TrainConfig
-from towerpack.training.distribution.base import Distribution
-from towerpack.training.interrupt import InterruptFlag
-from towerpack.training.loop.agreement import Agreement
-from towerpack.training.loop.executor import check_outputs
+from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training.config import POLICIES
+from towerpack.training.loop.executor import StepParts, check_outputs
 from towerpack.training.loop.failed_step import step_error
 from towerpack.training.loop.loop import Loop
 from towerpack.training.optim.hyper_params import Groups, HyperParams
 from towerpack.training.optim.learning_rate import call_optimizer
 from towerpack.training.run.context import RunContext
+from towerpack.training.run.opening import OpenRun
+from towerpack.training.run.parts import RunParts
 from towerpack.training.run.practice import overfitted
 from towerpack.training.state.checkpoint_contents import Contents
-from towerpack.training.state.ledger import Ledger
 from towerpack.training.state.report import show_variables
-from towerpack.training.state.run_state import RunState
-from towerpack.training.state.saver import Saves
-from towerpack.training.state.settings import FORMAT, common_settings, settings_of
+from towerpack.training.state.settings import FORMAT, Settings, common_settings, settings_of
 from towerpack.training.state.step_metrics import FILL, Numbers, names_of_numbers
 from towerpack.training.steps.graph_checks import check_graph
-from towerpack.training.steps.step import StepSetup, TrainStep
+from towerpack.training.steps.step import StepSetup
+from towerpack.training.steps.step_runner import StepRunner
 from towerpack.training.weights.smart_init import start_from
 
 # Before the names of variables as they are trained, if the checkpoint's model has others.
@@ -44,209 +38,25 @@ TRAINED = "trained/"
 _READ_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Materials:
-    """What a run is assembled from, as its configuration says.
-
-    Attributes:
-        config: What to train.
-        model: The model.
-        source: Where data come from.
-        callbacks: All of them.
-        step: What one step is.
-        distribution: Where its replicas run.
-        executor: Makes what runs many of them in one call: `Executor`, or what has its face.
-        state: Where the run stands.
-        hyper_params: What can be changed; found while assembling.
-        saves: Writes checkpoints.
-        interrupt: Remembers signals.
-        agreement: With the other processes of the run.
-        watch: Called several times a second; raises what else is to end the run.
-    """
-
-    config: TrainConfig
-    model: ModelDesc
-    source: InputSource
-    callbacks: Callbacks
-    step: TrainStep
-    distribution: Distribution
-    executor: Callable[..., Any]
-    state: RunState
-    hyper_params: HyperParams
-    saves: Saves
-    interrupt: InterruptFlag
-    agreement: Agreement
-    watch: Callable[[], None]
-
-
 @dataclass(frozen=True)
-class Opened:
-    """What is known once the directory of a run is open.
-
-    Attributes:
-        run_dir: Where everything of the run is.
-        seed: The run's seed.
-        monitors: Receive values.
-        ledger: Where the time goes.
-        step_variable: The global step in the graph.
-        check_interrupt: Leaves the run where it is to end early.
-    """
-
-    run_dir: Path
-    seed: int
-    monitors: Monitors
-    ledger: Ledger
-    step_variable: tf.Variable
-    check_interrupt: Callable[[], None]
-
-
-class Assembly:
-    """A run, ready to be restored and trained.
-
-    Args:
-        of: The materials.
-        at: Where it is, and how it is told of.
-        resumed: The run goes on from a checkpoint.
+class AssembledRun:
+    """A run that is ready to be restored and trained.
 
     Attributes:
         tower: The tower function, with its variables.
-        context: What callbacks see.
+        context: The run as callbacks see it.
         setup: The step's optimizers.
-        contents: What checkpoints hold.
+        contents: Contents of checkpoints.
         loop: Runs the epochs.
-        settings: What it was given, by name, as JSON values.
+        settings: The run's settings for people, by name, as JSON values.
     """
 
-    def __init__(self, of: Materials, at: Opened, *, resumed: bool) -> None:
-        self._of = of
-        self._at = at
-        config, callbacks = of.config, of.callbacks
-        self.tower = TowerFunction(
-            of.model.build_graph,
-            of.model.inputs(),
-            seed=at.seed,
-            dtype_policy=POLICIES[config.precision],
-            frozen=config.not_to_change,
-        )
-        trace = self.tower.trace(is_training=True)
-        check_graph(trace)
-        of.distribution.adopt(self.tower, trace)
-        replicas = of.distribution.local_replicas
-        of.source.setup(self.tower.specs, seed=at.seed, replicas=replicas)
-        self.context = RunContext(
-            tower=self.tower,
-            monitors=at.monitors,
-            run_dir=at.run_dir,
-            seed=at.seed,
-            replicas=replicas,
-            alone=of.distribution.team.size == 1,
-            state=of.state,
-            hyper_params=of.hyper_params,
-            saves=of.saves,
-            check_interrupt=at.check_interrupt,
-            fast_dev_run=int(config.fast_dev_run),
-            overfitted=functools.partial(overfitted, config, at.seed),
-        )
-        callbacks.setup(self.context)
-        with of.distribution.scope():
-            optimizer = config.optimizer
-            if optimizer is None:
-                optimizer = call_optimizer(of.model.optimizer, at.step_variable)
-        # Before weights are loaded: values of variables are compared as the program gives them.
-        # Before the optimizer is built: that turns a schedule into a variable.
-        settings = settings_of(config, of.source, callbacks, trace, optimizer, of.step, self.tower)
-        # Before the optimizer is built: some keep copies of the weights that they start with.
-        start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
-        with of.distribution.scope():
-            scale_loss = config.precision == "float16"
-            self.setup = StepSetup(
-                self.tower,
-                trace,
-                optimizer,
-                scale_loss=scale_loss,
-                frozen=config.frozen,
-                only=config.trainable,
-            )
-            of.step.build(self.setup)
-        self.setup.check(checks_finite=self.context.checks_finite)
-        self.context.optimizers = self.setup.optimizers
-        show_variables(self.tower.store.named_variables(), self.setup.trained, self.setup.frozen)
-        of.hyper_params.find(self._variables(), self.setup.optimizers)
-        numbers = Numbers(trace.result.summaries, at.monitors, self._further_numbers, at.ledger)
-        callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
-        for callback in callbacks.callbacks:
-            check_outputs(repr(callback), callback.fetches, trace.result.outputs)
-        executor = of.executor(
-            step=of.step,
-            trained=self.setup.trained,
-            distribution=of.distribution,
-            tower=self.tower,
-            trace=trace,
-            source=of.source,
-            global_step=at.step_variable,
-            fetches=[name for c in callbacks.callbacks for name in c.fetches],
-            schedules=of.hyper_params.schedules(),
-            check_finite=self.context.checks_finite,
-            xla=config.xla,
-            eager=config.eager,
-        )
-        executor.compile()
-        settings = {
-            **settings,
-            "seed": at.seed,
-            "steps_per_epoch": of.state.steps_per_epoch,
-            "replicas": of.distribution.replicas,
-            "trained variables": len(self.setup.trained),
-            **of.hyper_params.values(),
-        }
-        of.agreement.compare(common_settings(config, of.source, settings))
-        # The operations of a model are many, and tell people little.
-        told = {n: v for n, v in settings.items() if not n.startswith("model.")}
-        self.settings = {"max_epoch": of.state.max_epoch, **told}
-        shown = {n: v for n, v in self.settings.items() if not n.startswith(("callback ", FORMAT))}
-        at.monitors.put_settings(shown)
-        graph: Any = trace.graph
-        at.monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())
-        self.contents = Contents(
-            state=of.state,
-            numbers=numbers,
-            callbacks=callbacks,
-            source=of.source,
-            hyper_params=of.hyper_params,
-            groups=self._groups,
-            settings=settings,
-            check_nan=self.context.checks_finite,
-            tells=of.distribution.team.is_chief,
-            flush=at.monitors.flush,
-        )
-        self.loop = Loop(
-            executor,
-            of.source,
-            callbacks.callbacks,
-            of.state,
-            of.saves,
-            numbers=numbers,
-            monitors=at.monitors,
-            poll=at.check_interrupt,
-            explain=self._explain,
-            agreement=of.agreement,
-        )
-
-    def _variables(self) -> dict[str, dict[str, tf.Variable]]:
-        slots = {name: o.variables() for name, o in self.setup.optimizers.items()}
-        return {"model": self.tower.store.named_variables(), **slots}
-
-    def _groups(self) -> Groups:
-        """Variables as checkpoints hold them: the model's as the optimizer would leave them."""
-        groups = self._variables()
-        model = groups["model"]
-        for group, optimizer in self.setup.optimizers.items():
-            slots = groups[group]
-            names = {id(variable): name for name, variable in slots.items()}
-            for name, final in optimizer.final_values().items():
-                slots[f"{TRAINED}{name}"] = model[name]
-                model[name] = slots.pop(names[id(final)])
-        return groups
+    tower: TowerFunction
+    context: RunContext
+    setup: StepSetup
+    contents: Contents
+    loop: Loop
+    settings: Settings
 
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
         """Give trained variables the values that their optimizer ends with, as Keras's `fit`."""
@@ -255,27 +65,220 @@ class Assembly:
             for name, final in self.context.final_values().items():
                 model[name].assign(final.read_value())
 
-    def _further_numbers(self) -> Mapping[str, float]:
-        fill = self._of.source.fill()
-        filled = {} if fill is None else {FILL: fill}
-        params = self._of.hyper_params
-        return {**params.values(), **params.scheduled(), **filled}
 
-    def _explain(self, error: tf.errors.OpError) -> Exception:
-        """Describe a call that TensorFlow has given up; its first steps may have been applied."""
-        team = self._of.distribution.team
-        lost = team.lost(error)
-        if lost is not None:
-            return lost
-        done = int(self._at.step_variable.numpy()) - self._of.state.step
-        number = self._of.state.step + done + 1
+def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
+    """Make the model, its optimizers and the compiled step, and join them.
 
-        def read_again() -> dict[str, np.ndarray] | None:
-            inputs = self._of.source.read_again(done)
-            return None if inputs is None else self.context.named(inputs)
+    Args:
+        parts: Parts of the run.
+        run: The open run.
+    """
+    config, source, callbacks = parts.config, parts.source, parts.callbacks
+    tower, trace = _build_tower(parts, run.seed)
+    source.setup(tower.specs, seed=run.seed, replicas=parts.distribution.local_replicas)
+    context = _make_context(parts, run, tower)
+    callbacks.setup(context)
+    optimizer = _make_optimizer(parts, run.step_variable)
+    # Before weights are loaded: values of variables are compared as the program gives them.
+    # Before the optimizer is built: that turns a schedule into a variable.
+    settings = settings_of(config, source, callbacks, trace, optimizer, parts.step, tower)
+    # Before the optimizer is built: some keep copies of the weights that they start with.
+    start_from(config.init, tower.store.named_variables(), resumed=run.checkpoint is not None)
+    setup = _build_step(parts, tower, trace, optimizer, checks_finite=context.checks_finite)
+    context.optimizers = setup.optimizers
+    show_variables(tower.store.named_variables(), setup.trained, setup.frozen)
+    parts.hyper_params.find(_variables(tower, setup), setup.optimizers)
+    further = functools.partial(_further_numbers, source, parts.hyper_params)
+    numbers = Numbers(trace.result.summaries, run.monitors, further, run.ledger)
+    callbacks.check_order(names_of_numbers(trace.result, [*further()]))
+    runner = _compile_step(parts, run, tower, trace, setup, check_finite=context.checks_finite)
+    settings = _with_numbers(settings, parts, run.seed, len(setup.trained))
+    parts.agreement.compare(common_settings(config, source, settings))
+    shown = _show_settings(settings, parts, run.monitors, trace)
+    contents = Contents(
+        state=parts.state,
+        numbers=numbers,
+        callbacks=callbacks,
+        source=source,
+        hyper_params=parts.hyper_params,
+        groups=functools.partial(_checkpoint_groups, tower, setup),
+        settings=settings,
+        check_nan=context.checks_finite,
+        tells=parts.distribution.team.is_chief,
+        flush=run.monitors.flush,
+    )
+    loop = Loop(
+        runner,
+        source,
+        callbacks.callbacks,
+        parts.state,
+        parts.saves,
+        numbers=numbers,
+        monitors=run.monitors,
+        poll=run.check_interrupt,
+        explain=functools.partial(_explain, parts, run, context),
+        agreement=parts.agreement,
+    )
+    return AssembledRun(tower, context, setup, contents, loop, shown)
 
-        path = self._at.run_dir / f"failed-step-{number:08d}.npz"
-        if team.size == 1:
-            return step_error(error, f"Step {number}", path, read_again)
-        what = f"Step {number} of {team.name(team.index)}"
-        return step_error(error, what, path, read_again, seconds=_READ_S)
+
+def _build_tower(parts: RunParts, seed: int) -> tuple[TowerFunction, TowerTrace]:
+    """Make the model's variables, and hand them to the distribution."""
+    tower = TowerFunction(
+        parts.model.build_graph,
+        parts.model.inputs(),
+        seed=seed,
+        dtype_policy=POLICIES[parts.config.precision],
+        frozen=parts.config.not_to_change,
+    )
+    trace = tower.trace(is_training=True)
+    check_graph(trace)
+    parts.distribution.adopt(tower, trace)
+    return tower, trace
+
+
+def _make_context(parts: RunParts, run: OpenRun, tower: TowerFunction) -> RunContext:
+    return RunContext(
+        tower=tower,
+        monitors=run.monitors,
+        run_dir=run.run_dir,
+        seed=run.seed,
+        replicas=parts.distribution.local_replicas,
+        alone=parts.distribution.team.size == 1,
+        state=parts.state,
+        hyper_params=parts.hyper_params,
+        saves=parts.saves,
+        check_interrupt=run.check_interrupt,
+        fast_dev_run=int(parts.config.fast_dev_run),
+        overfitted=functools.partial(overfitted, parts.config, run.seed),
+    )
+
+
+def _make_optimizer(parts: RunParts, step_variable: tf.Variable) -> Any:
+    with parts.distribution.scope():
+        if parts.config.optimizer is None:
+            return call_optimizer(parts.model.optimizer, step_variable)
+        return parts.config.optimizer
+
+
+def _build_step(
+    parts: RunParts, tower: TowerFunction, trace: TowerTrace, optimizer: Any, *, checks_finite: bool
+) -> StepSetup:
+    """Build the step's optimizers on the model's variables."""
+    config = parts.config
+    with parts.distribution.scope():
+        scale_loss = config.precision == "float16"
+        setup = StepSetup(
+            tower,
+            trace,
+            optimizer,
+            scale_loss=scale_loss,
+            frozen=config.frozen,
+            only=config.trainable,
+        )
+        parts.step.build(setup)
+    setup.check(checks_finite=checks_finite)
+    return setup
+
+
+def _compile_step(
+    parts: RunParts,
+    run: OpenRun,
+    tower: TowerFunction,
+    trace: TowerTrace,
+    setup: StepSetup,
+    *,
+    check_finite: bool,
+) -> StepRunner:
+    """Make the step runner, for the outputs that callbacks have asked for."""
+    callbacks = parts.callbacks.callbacks
+    for callback in callbacks:
+        check_outputs(repr(callback), callback.fetches, trace.result.outputs)
+    runner = parts.make_runner(
+        StepParts(
+            step=parts.step,
+            trained=setup.trained,
+            distribution=parts.distribution,
+            tower=tower,
+            trace=trace,
+            source=parts.source,
+            global_step=run.step_variable,
+            fetches=[name for callback in callbacks for name in callback.fetches],
+            schedules=parts.hyper_params.schedules(),
+            check_finite=check_finite,
+            xla=parts.config.xla,
+            eager=parts.config.eager,
+        )
+    )
+    runner.compile()
+    return runner
+
+
+def _with_numbers(settings: Settings, parts: RunParts, seed: int, trained: int) -> Settings:
+    return {
+        **settings,
+        "seed": seed,
+        "steps_per_epoch": parts.state.steps_per_epoch,
+        "replicas": parts.distribution.replicas,
+        "trained variables": trained,
+        **parts.hyper_params.values(),
+    }
+
+
+def _show_settings(
+    settings: Settings, parts: RunParts, monitors: Monitors, trace: TowerTrace
+) -> Settings:
+    """Hand the monitors settings and graph. Return the settings for people."""
+    # The operations of a model are many, and tell people little.
+    reported = {n: v for n, v in settings.items() if not n.startswith("model.")}
+    reported = {"max_epoch": parts.state.max_epoch, **reported}
+    hidden = ("callback ", FORMAT)
+    monitors.put_settings({n: v for n, v in reported.items() if not n.startswith(hidden)})
+    graph: Any = trace.graph
+    monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())
+    return reported
+
+
+def _variables(tower: TowerFunction, setup: StepSetup) -> dict[str, dict[str, tf.Variable]]:
+    slots = {name: o.variables() for name, o in setup.optimizers.items()}
+    return {"model": tower.store.named_variables(), **slots}
+
+
+def _checkpoint_groups(tower: TowerFunction, setup: StepSetup) -> Groups:
+    """Variables as checkpoints hold them: the model's as the optimizer would leave them."""
+    groups = _variables(tower, setup)
+    model = groups["model"]
+    for group, optimizer in setup.optimizers.items():
+        slots = groups[group]
+        names = {id(variable): name for name, variable in slots.items()}
+        for name, final in optimizer.final_values().items():
+            slots[f"{TRAINED}{name}"] = model[name]
+            model[name] = slots.pop(names[id(final)])
+    return groups
+
+
+def _further_numbers(source: InputSource, params: HyperParams) -> Mapping[str, float]:
+    fill = source.fill()
+    return {**params.values(), **params.scheduled(), **({} if fill is None else {FILL: fill})}
+
+
+def _explain(
+    parts: RunParts, run: OpenRun, context: RunContext, error: tf.errors.OpError
+) -> Exception:
+    """Describe a call that TensorFlow has given up; its first steps may have been applied."""
+    team = parts.distribution.team
+    lost = team.lost(error)
+    if lost is not None:
+        return lost
+    done = int(run.step_variable.numpy()) - parts.state.step
+    number = parts.state.step + done + 1
+
+    def read_again() -> dict[str, np.ndarray] | None:
+        inputs = parts.source.read_again(done)
+        return None if inputs is None else context.named(inputs)
+
+    path = run.run_dir / f"failed-step-{number:08d}.npz"
+    if team.size == 1:
+        return step_error(error, f"Step {number}", path, read_again)
+    what = f"Step {number} of {team.name(team.index)}"
+    return step_error(error, what, path, read_again, seconds=_READ_S)

@@ -1,27 +1,36 @@
-"""What a start of a run has to find out before anything is built."""
+"""Start of a run, before anything is built: directory, checkpoint, seed, ledger, monitors."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack._core.randomness import fresh_seed
+from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
     JSONLMonitor,
     Monitor,
+    Monitors,
     TensorBoardMonitor,
     read_stats,
 )
 from towerpack.checkpoint import Checkpoint, load_checkpoint
 from towerpack.inputs import InputSource, SplitInput
+from towerpack.nn import global_step
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.team import Team
+from towerpack.training.run.parts import RunParts
+from towerpack.training.state.clock import Clock
+from towerpack.training.state.ledger import Ledger
 from towerpack.training.state.run_dir import RunDir, default_run_dir
 from towerpack.training.state.run_state import RunState
 from towerpack.training.state.snapshot import find_checkpoint
@@ -61,25 +70,80 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
     return steps
 
 
-def open_run(
-    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
-) -> tuple[RunDir, Checkpoint | None, int]:
-    """The run's directory, the checkpoint that it goes on from, and its seed: as the chief finds.
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose directory is open.
 
-    Other processes keep their logs and what is told of their data in a directory inside of it.
+    Attributes:
+        directory: Directory of the run's files.
+        checkpoint: Checkpoint that the run continues from; None if it starts from nothing.
+        seed: The run's seed.
+        monitors: Receive values.
+        ledger: Records where the time goes.
+        step_variable: The global step in the graph.
+        check_interrupt: Raises `Interrupted` if the run must end early.
+    """
+
+    directory: RunDir
+    checkpoint: Checkpoint | None
+    seed: int
+    monitors: Monitors
+    ledger: Ledger
+    step_variable: tf.Variable
+    check_interrupt: Callable[[], None]
+
+    @property
+    def run_dir(self) -> Path:
+        """Path of the directory."""
+        return self.directory.path
+
+
+def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
+    """Open the run's directory, and everything that must be open before the run is assembled.
 
     Args:
-        config: What to train.
-        state: Takes the chief's length of an epoch.
-        team: The processes of the run.
-        stack: Closes the directory.
+        parts: Parts of the run.
+        stack: Closes what is opened.
+    """
+    state, team = parts.state, parts.distribution.team
+    clock = Clock()
+    directory, checkpoint, seed = _claim_directory(parts.config, state, team, stack)
+    resumed_at = None if checkpoint is None else checkpoint.step
+    ledger = stack.enter_context(
+        Ledger(directory.ledger, clock, step=lambda: state.step, resumed_at=resumed_at)
+    )
+    if parts.config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.random.set_seed(derive_seed(seed, "tensorflow") >> 32)
+    monitors = Monitors(_monitors_of(parts.config, directory) if team.is_chief else [])
+    stack.callback(monitors.close)
+    step = stack.enter_context(global_step())
+    step.assign(0)
+
+    def check_interrupt() -> None:
+        # Inside the hooks of single steps it does nothing: they are as good as done. If it leaves
+        # a callback's `trigger`, that is called again when the run is continued.
+        ledger.beat()
+        parts.watch()
+        if state.settled:
+            parts.interrupt.check()
+
+    return OpenRun(directory, checkpoint, seed, monitors, ledger, step, check_interrupt)
+
+
+def _claim_directory(
+    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
+) -> tuple[RunDir, Checkpoint | None, int]:
+    """Return the run's directory, the checkpoint to continue from, and the seed.
+
+    The chief decides. Other processes keep their logs in a directory inside the chief's.
     """
     directory: RunDir
     checkpoint: Checkpoint | None = None
     if team.is_chief:
         on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
         if on_existing == "delete":
-            refuse_to_delete_sources(config)
+            _refuse_to_delete_sources(config)
         directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
         _LOG.info(
             "The run is in %s: %d epochs of %d steps.",
@@ -87,9 +151,9 @@ def open_run(
         )  # fmt: skip
         checkpoint = find_checkpoint(directory.path, config.resume)
         if checkpoint is None and config.resume == "auto":
-            warn_of_lost_steps(directory)
+            _warn_of_lost_steps(directory)
         where = None if checkpoint is None else str(checkpoint.path)
-        seed = choose_seed(config.seed, directory, checkpoint)
+        seed = _choose_seed(config.seed, directory, checkpoint)
         team.tell([str(directory.path), where, seed, state.steps_per_epoch])
     else:
         run_dir, where, seed, state.steps_per_epoch = team.tell(None)
@@ -103,7 +167,7 @@ def open_run(
     return directory, checkpoint, seed
 
 
-def refuse_to_delete_sources(config: TrainConfig) -> None:
+def _refuse_to_delete_sources(config: TrainConfig) -> None:
     """Refuse to empty a run directory that the new run is to start from.
 
     Raises:
@@ -121,7 +185,7 @@ def refuse_to_delete_sources(config: TrainConfig) -> None:
             )
 
 
-def choose_seed(given: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
+def _choose_seed(given: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
     """The seed that was given, or else that of the run; a new one for a new run."""
     if given is not None:
         return given
@@ -135,7 +199,7 @@ def choose_seed(given: int | None, directory: RunDir, checkpoint: Checkpoint | N
     return seed
 
 
-def warn_of_lost_steps(directory: RunDir) -> None:
+def _warn_of_lost_steps(directory: RunDir) -> None:
     """Tell that a run begins anew though an earlier start got somewhere."""
     records = read_stats(directory.stats) if directory.stats.exists() else []
     if records:
@@ -147,7 +211,7 @@ def warn_of_lost_steps(directory: RunDir) -> None:
         )
 
 
-def monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
+def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
     """Those that are asked for, or the usual; `stats.jsonl` always, unless none at all is."""
     given, stats = config.monitors, JSONLMonitor(directory.stats)
     if given is None:

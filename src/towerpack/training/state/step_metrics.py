@@ -14,7 +14,7 @@ from towerpack.tower import COST, TowerResult
 from towerpack.training.optim.learning_rate import LEARNING_RATE
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.ledger import ALL_PARTS, Ledger
-from towerpack.training.steps.call_result import CallResult
+from towerpack.training.steps.step_runner import CallResult
 
 FILL = "queue/fill"
 _SECONDS = {part: f"time/{part}_s" for part in ALL_PARTS}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.inputs import InputSource
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.base import Compute, Computed, Distribution, SharedVariables
-from towerpack.training.loop.executor import BUDGET_S, Executor
+from towerpack.training.loop.executor import BUDGET_S, Executor, StepParts
 from towerpack.training.loop.failed_step import step_error
-from towerpack.training.optim.adapter import KerasOptimizer, OptimizerAdapter
-from towerpack.training.optim.schedules import Schedules
-from towerpack.training.steps.call_result import CallResult
+from towerpack.training.loop.shared_call import SharedCall, Work, counters, joined, no_batch
 from towerpack.training.steps.step import TrainStep
+from towerpack.training.steps.step_runner import CallResult, StepRunner
 from towerpack.training.trainers.multi_gpu import Devices, MultiGPUTrainer
 
 
@@ -56,8 +54,9 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
         self._devices = devices
         return SharedVariables()
 
-    def _make_executor(self, **parts: Any) -> AsyncExecutor:
-        return AsyncExecutor(devices=self._devices, scale_gradient=self._scale_gradient, **parts)
+    def _make_runner(self, parts: StepParts) -> StepRunner:
+        scale = 1.0 / len(self._devices) if self._scale_gradient else 1.0
+        return AsyncExecutor(parts, self._devices, scale)
 
     def configure(self, config: TrainConfig) -> None:
         """As `Trainer.configure`; refuses a deterministic run."""
@@ -80,39 +79,24 @@ def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
 
 
 class AsyncExecutor:
-    """Executor that distributes the steps of a call over devices, and waits for the last of them.
+    """Distribute the steps of a call over devices, and wait for the last of them; a `StepRunner`.
 
     Each device has an `Executor` of its own and takes a share of what is left, again and again, so
-    that a slow one takes fewer steps. Has the face of `Executor`.
+    that a slow one takes fewer steps.
 
     Args:
-        devices: Where the steps run.
-        scale_gradient: Divide gradients by the number of devices.
-        global_step: Counts what was applied.
-        source: Gives each step its batch.
-        schedules: Variables that are set after each step.
-        distribution: Not used: each device is its own.
-        parts: What else an `Executor` takes.
+        parts: Parts of the step. Each device has its own distribution.
+        devices: Names of the devices.
+        scale: Factor for the gradients.
     """
 
     budget_s = BUDGET_S
 
-    def __init__(
-        self,
-        *,
-        devices: Sequence[str],
-        scale_gradient: bool,
-        global_step: tf.Variable,
-        source: InputSource,
-        schedules: Schedules | None = None,
-        distribution: Any = None,
-        **parts: Any,
-    ) -> None:
+    def __init__(self, parts: StepParts, devices: Sequence[str], scale: float) -> None:
         self._devices = list(devices)
-        self._global_step = global_step
-        self._source = source
-        self._schedules = schedules or Schedules()
-        scale = 1.0 / len(self._devices) if scale_gradient else 1.0
+        self._global_step = parts.global_step
+        self._source = parts.source
+        self._schedules = parts.schedules
         # The step that a device is at decides what is dropped, and which data TensorInput gives.
         with tf.device("CPU:0"):
             self._at = [
@@ -120,13 +104,7 @@ class AsyncExecutor:
             ]
         self._counters: list[tf.Variable] = []
         self._executors = [
-            Executor(
-                distribution=_OneDevice(device, scale),
-                global_step=at,
-                source=source,
-                schedules=self._schedules,
-                **parts,
-            )
+            Executor(replace(parts, distribution=_OneDevice(device, scale), global_step=at))
             for device, at in zip(self._devices, self._at, strict=True)
         ]
 
@@ -189,56 +167,6 @@ class AsyncExecutor:
         return done
 
 
-class SharedCall:
-    """What shares of a call, which end in any order, leave wrong, to be set right at its end.
-
-    Args:
-        schedules: Shares that ended later may have set earlier values.
-        counters: Shares read and write them apart, so that counts are lost.
-        steps: How many steps the call has.
-        after: The step before it.
-
-    Attributes:
-        due: What schedules give for its steps.
-    """
-
-    def __init__(
-        self, schedules: Schedules, counters: Sequence[tf.Variable], steps: int, after: int
-    ) -> None:
-        self._schedules = schedules
-        self._before = [(counter, counter.numpy()) for counter in counters]
-        self.due = schedules.due(steps, after)
-
-    def end(self, steps: int, *, applied: int) -> None:
-        """Set them right; more may have been applied than steps are done, some of them twice."""
-        if steps:
-            self._schedules.assign_after(steps, self.due)
-        for counter, value in self._before:
-            counter.assign(value + applied)
-
-
-class Work:
-    """Queue of the steps that are left to do, for several threads."""
-
-    def __init__(self, after: int, steps: int, parts: int) -> None:
-        self.after = self._next = after
-        self._end = after + steps
-        self._parts = parts
-        self._lock = threading.Lock()
-
-    def take(self) -> tuple[int, int] | None:
-        """The step before some of them, and how many; smaller shares towards the end."""
-        with self._lock:
-            start = self._next
-            self._next += -(-(self._end - start) // self._parts)
-            return (start, self._next - start) if self._next > start else None
-
-    def end(self) -> None:
-        """Nothing more is to be done."""
-        with self._lock:
-            self._end = self._next
-
-
 class _OneDevice(SharedVariables):
     """One replica; its gradients are scaled."""
 
@@ -256,44 +184,3 @@ class _OneDevice(SharedVariables):
 
     def _scaled(self, gradient: Any) -> Any:
         return None if gradient is None else tf.math.scalar_mul(self._scale, gradient)
-
-
-def counters(optimizers: Sequence[OptimizerAdapter]) -> list[tf.Variable]:
-    """What Keras optimizers count steps with: they read and write it apart, so counts are lost.
-
-    Those inside of wrappers do not take every step, and are left to themselves.
-    """
-    plain = [optimizer for optimizer in optimizers if type(optimizer) is KerasOptimizer]
-    found = (optimizer.variables().get("iteration") for optimizer in plain)
-    return [variable for variable in found if variable is not None]
-
-
-def no_batch() -> None:
-    """Say why the batch of a failed step is not kept; for `step_error`.
-
-    Raises:
-        LookupError: Always.
-    """
-    raise LookupError("devices that do not wait for one another take batches as they come")
-
-
-def joined(results: Sequence[CallResult]) -> CallResult:
-    """Results of shares of a call, in the order of their steps."""
-    nonfinite = (r.nonfinite for r in results if r.nonfinite is not None)
-    return CallResult(
-        steps=sum(r.steps for r in results),
-        outputs={
-            name: _in_a_row([r.outputs[name] for r in results]) for name in results[0].outputs
-        },
-        summaries={
-            n: np.concatenate([r.summaries[n] for r in results]) for n in results[0].summaries
-        },
-        heavy=results[-1].heavy,
-        nonfinite=next(nonfinite, None),
-    )
-
-
-def _in_a_row(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, np.ndarray) for value in values):
-        return np.concatenate(values)
-    return [array for value in values for array in value]

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -25,16 +24,18 @@ from towerpack.training.distribution.base import Distribution, SharedVariables
 from towerpack.training.distribution.peers import leave_at_once_at_exit
 from towerpack.training.interrupt import Interrupted, InterruptFlag
 from towerpack.training.loop.agreement import Agreement
-from towerpack.training.loop.executor import Executor
+from towerpack.training.loop.executor import Executor, StepParts
 from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.run.assembly import Materials, Opened
-from towerpack.training.run.opening import callbacks_of, steps_of_one_pass
+from towerpack.training.run.assembly import AssembledRun
+from towerpack.training.run.opening import OpenRun, callbacks_of, steps_of_one_pass
+from towerpack.training.run.parts import RunParts
 from towerpack.training.run.practice import as_practice
 from towerpack.training.run.run import Run
 from towerpack.training.state.run_state import RunState, RunStateView
 from towerpack.training.state.saver import Saves
 from towerpack.training.steps.step import SupervisedStep, TrainStep
+from towerpack.training.steps.step_runner import StepRunner
 
 _LOG = get_logger(__name__)
 
@@ -58,6 +59,7 @@ class Trainer(RunStateView):
         self._step = step or SupervisedStep()
         self._distribution = distribution or SharedVariables()
         self._run: Run | None = None
+        self._configured = False
         if config is not None:
             self.configure(config)
 
@@ -67,7 +69,7 @@ class Trainer(RunStateView):
         Raises:
             ConfigError: It has one already, or the configuration makes no sense.
         """
-        if hasattr(self, "config"):
+        if self._configured:
             raise ConfigError(
                 f"This {type(self).__name__} has a configuration already.",
                 fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
@@ -84,21 +86,7 @@ class Trainer(RunStateView):
         self._state = RunState(steps_per_epoch=steps, max_epoch=config.max_epoch)
         self._hyper_params = HyperParams()
         self._interrupt = InterruptFlag()
-        self._of = Materials(
-            config=config,
-            model=self.model,
-            source=self.source,
-            callbacks=self.callbacks,
-            step=self._step,
-            distribution=self._distribution,
-            executor=self._make_executor,
-            state=self._state,
-            hyper_params=self._hyper_params,
-            saves=Saves(lambda name: self.monitors.latest(name), writes=team.is_chief),
-            interrupt=self._interrupt,
-            agreement=Agreement(team, self._hyper_params, self._interrupt),
-            watch=self._watch,
-        )
+        self._configured = True
 
     # ------------------------------------------------------------------ what programs ask
 
@@ -120,8 +108,7 @@ class Trainer(RunStateView):
     @property
     def tower(self) -> TowerFunction:
         """The tower function, with its variables."""
-        self._opened("tower")
-        return cast("Run", self._run).parts.tower
+        return self._assembled("tower").tower
 
     @property
     def complete(self) -> bool:
@@ -133,11 +120,17 @@ class Trainer(RunStateView):
         """The run was complete already when it was started."""
         return self._run is not None and self._run.was_complete
 
-    def _opened(self, name: str) -> Opened:
-        opened: Opened | None = getattr(self._run, "opened", None)
+    def _opened(self, name: str) -> OpenRun:
+        opened = None if self._run is None else self._run.opened
         if opened is None:
             raise ConfigError(f"A trainer has no {name} before train().")
         return opened
+
+    def _assembled(self, name: str) -> AssembledRun:
+        assembled = None if self._run is None else self._run.assembled
+        if assembled is None:
+            raise ConfigError(f"A trainer has no {name} before train().")
+        return assembled
 
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads: the learning rate, or a scalar variable.
@@ -160,9 +153,7 @@ class Trainer(RunStateView):
         Raises:
             ConfigError: The trainer has not been started, or keeps no averages.
         """
-        if self._run is None:
-            raise ConfigError("A trainer has no weights before train().")
-        return self._run.parts.context.get_weights(ema=ema)
+        return self._assembled("weights").context.get_weights(ema=ema)
 
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
@@ -176,9 +167,7 @@ class Trainer(RunStateView):
         Raises:
             ConfigError: The trainer has not been started.
         """
-        if self._run is None:
-            raise ConfigError("A trainer has no predictor before train().")
-        return self._run.parts.context.get_predictor(inputs, outputs)
+        return self._assembled("predictor").context.get_predictor(inputs, outputs)
 
     # ------------------------------------------------------------------ lifecycle
 
@@ -190,7 +179,7 @@ class Trainer(RunStateView):
                 continued.
             Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
         """
-        if not hasattr(self, "config"):
+        if not self._configured:
             raise ConfigError(
                 f"This {type(self).__name__} has no configuration.",
                 fix=f"{type(self).__name__}(config).train(), or "
@@ -200,7 +189,7 @@ class Trainer(RunStateView):
             raise ConfigError(
                 "This trainer has been used.", fix="make a new one to train again or to continue"
             )
-        self._run = run = Run(dataclasses.replace(self._of, source=self.source))
+        self._run = run = Run(self._parts())
         console()
         try:
             with ExitStack() as stack:
@@ -219,9 +208,27 @@ class Trainer(RunStateView):
             leave_at_once_at_exit(self._interrupt.exit_code)
             raise SystemExit(self._interrupt.exit_code) from None
 
-    def _make_executor(self, **parts: Any) -> Any:
-        """Make what runs many steps in one call: an `Executor`, or what has its face."""
-        return Executor(**parts)
+    def _parts(self) -> RunParts:
+        team = self._distribution.team
+        return RunParts(
+            config=self.config,
+            model=self.model,
+            source=self.source,
+            callbacks=self.callbacks,
+            step=self._step,
+            distribution=self._distribution,
+            make_runner=self._make_runner,
+            state=self._state,
+            hyper_params=self._hyper_params,
+            saves=Saves(lambda name: self.monitors.latest(name), writes=team.is_chief),
+            interrupt=self._interrupt,
+            agreement=Agreement(team, self._hyper_params, self._interrupt),
+            watch=self._watch,
+        )
+
+    def _make_runner(self, parts: StepParts) -> StepRunner:
+        """Make the object that runs many steps in one call."""
+        return Executor(parts)
 
     def _watch(self) -> None:
         """Several times a second: raise what a trainer of its own kind has noticed."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.multi_worker import join_cluster
-from towerpack.training.loop.executor import Executor
+from towerpack.training.loop.executor import Executor, StepParts
 from towerpack.training.steps.step import TrainStep
+from towerpack.training.steps.step_runner import StepRunner
 from towerpack.training.trainers.base import Trainer
 
-
-class _LongCalls(Executor):
-    # The workers agree between two calls, which takes some 5 ms and waits for the last of them.
-    budget_s = 0.5
+# The workers agree between two calls, which takes some 5 ms and waits for the last of them.
+_BUDGET_S = 0.5
 
 
 class MultiWorkerTrainer(Trainer):
@@ -52,5 +49,5 @@ class MultiWorkerTrainer(Trainer):
     ) -> None:
         super().__init__(config, step=step, distribution=join_cluster(peer_timeout))
 
-    def _make_executor(self, **parts: Any) -> Executor:
-        return _LongCalls(**parts)
+    def _make_runner(self, parts: StepParts) -> StepRunner:
+        return Executor(parts, budget_s=_BUDGET_S)

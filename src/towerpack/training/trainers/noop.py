@@ -12,9 +12,8 @@ from towerpack._core.errors import ConfigError, InternalError
 from towerpack.inputs import InputSource
 from towerpack.tower import COST
 from towerpack.training.config import TrainConfig
-from towerpack.training.loop.executor import BUDGET_S
-from towerpack.training.optim.schedules import Schedules
-from towerpack.training.steps.call_result import CallResult
+from towerpack.training.loop.executor import BUDGET_S, StepParts
+from towerpack.training.steps.step_runner import CallResult, StepRunner
 from towerpack.training.trainers.base import Trainer
 
 
@@ -40,8 +39,8 @@ class NoOpTrainer(Trainer):
         super().configure(config)
         self.source = _Unread(self.source)
 
-    def _make_executor(self, **parts: Any) -> _NoSteps:
-        return _NoSteps(**parts)
+    def _make_runner(self, parts: StepParts) -> StepRunner:
+        return _NoSteps(parts)
 
 
 class _Unread(InputSource):
@@ -68,28 +67,21 @@ class _Unread(InputSource):
 
 
 class _NoSteps:
-    """Counts steps, with the face of `Executor`."""
+    """Counts steps; a `StepRunner`."""
 
     one_step_only = False
     has_heavy = False
     budget_s = BUDGET_S
 
-    def __init__(
-        self,
-        *,
-        global_step: tf.Variable,
-        fetches: Sequence[str] = (),
-        schedules: Schedules | None = None,
-        **_: Any,
-    ) -> None:
-        if fetches:
+    def __init__(self, parts: StepParts) -> None:
+        if parts.fetches:
             raise ConfigError(
                 "NoOpTrainer computes no steps, whose outputs a callback asks for.",
-                got=f"fetch({', '.join(map(repr, fetches))})",
+                got=f"fetch({', '.join(map(repr, parts.fetches))})",
                 fix="take that callback out; or predict in it: trainer.predict_function(…)",
             )
-        self._global_step = global_step
-        self._schedules = schedules or Schedules()
+        self._global_step = parts.global_step
+        self._schedules = parts.schedules
 
     def compile(self) -> None:
         """Trace nothing."""
@@ -105,6 +97,10 @@ class _NoSteps:
             heavy={},
             nonfinite=None,
         )
+
+    def run_heavy(self, *, after: int) -> CallResult:
+        """Count one."""
+        return self.run(1, after=after)
 
 
 class _Nothing(dict[str, np.ndarray]):

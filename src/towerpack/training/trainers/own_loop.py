@@ -14,7 +14,7 @@ from towerpack.nn import found_as_global_step
 from towerpack.tower import COST, TowerFunction
 from towerpack.training.config import POLICIES
 from towerpack.training.distribution.base import Distribution, SharedVariables
-from towerpack.training.loop.executor import Executor, check_outputs
+from towerpack.training.loop.executor import Executor, StepParts, check_outputs
 from towerpack.training.optim.learning_rate import call_optimizer
 from towerpack.training.steps.graph_checks import check_graph
 from towerpack.training.steps.step import StepSetup, SupervisedStep, TrainStep
@@ -75,16 +75,18 @@ def build_step(
     check_outputs("build_step(outputs=)", names, known)
     source = _GivenBatches()
     executor = Executor(
-        step=step,
-        trained=setup.trained,
-        distribution=distribution,
-        tower=tower,
-        trace=trace,
-        source=source,
-        global_step=global_step,
-        fetches=names,
-        check_finite=False,
-        xla=xla,
+        StepParts(
+            step=step,
+            trained=setup.trained,
+            distribution=distribution,
+            tower=tower,
+            trace=trace,
+            source=source,
+            global_step=global_step,
+            fetches=names,
+            check_finite=False,
+            xla=xla,
+        )
     )
     names = [name for name in dict.fromkeys(names) if name != COST]
     return BuiltStep(tower, setup, executor, source, names, distribution.local_replicas)
@@ -116,7 +118,7 @@ class BuiltStep:
 
         def run(*batch: tf.Tensor) -> dict[str, tf.Tensor]:
             source.hand([tf.split(t, replicas) if replicas > 1 else [t] for t in batch])
-            _, computed, _ = executor._one_step([])
+            _, computed, _ = executor.one_step([])
             return {COST: computed.row[0], **dict(zip(names, computed.fetched, strict=True))}
 
         self._run = tf.function(run, input_signature=specs, autograph=False)
