@@ -25,6 +25,7 @@ from towerpack.training.trainers.multi_gpu import Devices, synchronous
 
 GENERATOR, DISCRIMINATOR = "g_optimizer", "d_optimizer"
 _COSTS = {DISCRIMINATOR: D_LOSS, GENERATOR: G_LOSS}
+_PLAYERS = {DISCRIMINATOR: "discriminator", GENERATOR: "generator"}
 
 
 class GANStep(TrainStep):
@@ -60,7 +61,7 @@ class GANStep(TrainStep):
         """Minimize both costs.
 
         Raises:
-            LayerError: The tower does not expose them.
+            LayerError: The tower does not expose both costs, or one has no gradient.
         """
         result = context.tower(*batch)
         outputs, cost = result.outputs, result.cost
@@ -73,7 +74,12 @@ class GANStep(TrainStep):
                 )
             if self._periods[name] > 1:
                 optimizer = _Periodic(optimizer, self._periods[name], context.step)
-            context.minimize([outputs[_COSTS[name]], *added], variables, optimizer)
+            try:
+                context.minimize([outputs[_COSTS[name]], *added], variables, optimizer)
+            except LayerError as error:
+                what = f"'{_COSTS[name]}' depends on no variable of the {_PLAYERS[name]}."
+                fix = "compute it from the outputs of both networks, without tf.stop_gradient"
+                raise LayerError(what, got=error.got, fix=fix) from error
 
 
 class SeparateGANStep(GANStep):
@@ -172,7 +178,7 @@ def _by_player(
     for player, own in found.items():
         if not own:
             raise ConfigError(
-                f"The {'generator' if player == GENERATOR else 'discriminator'} has no variables.",
+                f"The {_PLAYERS[player]} has no variables.",
                 got=f"trainable variables: {', '.join(trainable) or 'none'}",
                 expected=f"some in the scope '{scopes[player]}'",
                 fix="step=GANStep('generator', 'critic') names other scopes",

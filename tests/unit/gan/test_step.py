@@ -100,6 +100,20 @@ def test_a_loss_that_does_not_name_its_costs_is_refused(costs: Any) -> None:
         build_step(Own(), step=GANStep())
 
 
+def test_a_cost_without_gradient_is_named_with_its_player() -> None:
+    class Stopped(Model):
+        def build_losses(self, real: Any, fake: Any) -> Any:
+            return super().build_losses(real, tf.stop_gradient(fake))
+
+    with pytest.raises(LayerError, match=r"'g_loss' depends on no variable of the generator"):
+        build_step(Stopped(), step=GANStep())
+
+
+def test_a_step_for_one_cost_names_the_trainer_of_two() -> None:
+    with pytest.raises(LayerError, match=r"to fix .*GANTrainer"):
+        build_step(Model())
+
+
 def test_players_move_at_their_own_steps() -> None:
     make = lambda: {"g_optimizer": WeightEMA(momentum(), 0.5), "d_optimizer": momentum()}  # noqa: E731
     train = build_step(with_(make=make), step=SeparateGANStep(1, 3))

@@ -76,7 +76,8 @@ class HyperParams:
         if name not in known:
             raise ConfigError(
                 f"There is no hyper-parameter '{name}' that can be changed.",
-                expected="'learning_rate' (not a schedule), or a scalar tf.Variable of the model",
+                expected="'learning_rate' (not a schedule), or a scalar tf.Variable of the model; "
+                "other numbers of an optimizer, such as momentum, are constants",
                 fix=did_you_mean(name, known)
                 if known
                 else "give the optimizer a number as its learning rate; keep other numbers in a "

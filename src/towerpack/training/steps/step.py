@@ -96,7 +96,8 @@ class StepContext:
             raise LayerError(
                 "The cost depends on no trainable variable.",
                 got=f"trainable variables {list(variables)}",
-                fix="compute the cost from the layers' outputs, without tf.stop_gradient or NumPy",
+                fix="compute the cost from the layers' outputs, without tf.stop_gradient or NumPy; "
+                "train a GANModelDesc with GANTrainer",
             )
         self.minimized.append(Minimized(optimizer, gradients))
 
