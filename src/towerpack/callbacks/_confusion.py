@@ -66,7 +66,6 @@ class ConfusionMatrix(Inferencer):
         return [self._prediction, self._label]
 
     def names(self) -> Sequence[str]:
-        """Accuracy, mean recall, mean F1."""
         return ["accuracy", "balanced_accuracy", "macro_f1"]
 
     def begin(self) -> None:
@@ -106,7 +105,6 @@ class ConfusionMatrix(Inferencer):
         return dict(zip(self.names(), [float(accuracy), *means], strict=True))
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """Write the table and the picture."""
         path = trainer.run_dir / f"{prefix.replace('/', '-')}-confusion"
         rows = [[name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)]
         replace_file(
@@ -148,7 +146,6 @@ class MeanIoU(ConfusionMatrix):
         self._each = [] if isinstance(classes, int) else [f"iou/{name}" for name in classes]
 
     def names(self) -> Sequence[str]:
-        """The mean, and one for each class that has a name."""
         return ["mean_iou", *self._each]
 
     def finish(self) -> Mapping[str, float]:

@@ -77,7 +77,6 @@ class DetectionAP(Inferencer):
         return [*self._found, self._score, *self._true, *more]
 
     def names(self) -> Sequence[str]:
-        """The twelve, and one for each class that has a name."""
         return [*_TWELVE, *self._each]
 
     def begin(self) -> None:

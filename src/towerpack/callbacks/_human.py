@@ -56,7 +56,6 @@ class HumanHyperParamSetter(Callback):
         self.trigger()
 
     def trigger(self) -> None:
-        """Read the file and set what it says."""
         numbers = self._numbers()
         for name in self._held - numbers.keys():
             self.trainer.hold(name, None)

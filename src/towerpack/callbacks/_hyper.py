@@ -51,7 +51,6 @@ class HyperParamSetter(Callback):
         return self._given
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """The hyper-parameter, at any step."""
         return {self._given: None} if isinstance(self._given, str) else {}
 
     def before_train(self) -> None:
@@ -165,7 +164,6 @@ class StatMonitorParamSetter(HyperParamSetter):
         self._watch = Watch(stat, repr(self), "max" if reverse else "min")
 
     def trigger(self) -> None:
-        """Look at the new value, if there is one."""
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or math.isnan(fresh[1]):
             return
@@ -178,7 +176,6 @@ class StatMonitorParamSetter(HyperParamSetter):
             self.set(self._value_func(self.param.get()))
 
     def state(self) -> dict[str, Any]:
-        """The values since the last change."""
         return {"values": self._values, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:

@@ -53,11 +53,9 @@ class Inferencer(KeepsArguments, ABC):
         """Names of the numbers that `finish` gives, always the same."""
 
     def masked(self) -> Sequence[str]:
-        """Names of those outputs whose Keras masks `update` wants, as `'<name>:mask'`."""
         return ()
 
     def directions(self) -> Mapping[str, Mode]:
-        """Return `better` for each number, by name. Override it if the numbers differ."""
         return dict.fromkeys(self.names(), self.better) if self.better else {}
 
     def begin(self) -> None:
@@ -111,7 +109,6 @@ class ScalarStats(Inferencer):
         return self._outputs
 
     def names(self) -> Sequence[str]:
-        """The scalars' names with the prefix."""
         return [self._prefix + name for name in self._outputs]
 
     def directions(self) -> Mapping[str, Mode]:
@@ -176,7 +173,6 @@ class ClassificationError(ScalarStats):
         self._count += batch_size
 
     def finish(self) -> Mapping[str, float]:
-        """The share of wrong ones."""
         return {self._name: self._sums[self._wrong] / self._count}
 
     def __repr__(self) -> str:

@@ -89,7 +89,6 @@ class Perplexity(ScalarStats):
         self._tokens, self._name = tokens, name
 
     def outputs(self) -> Sequence[str]:
-        """The mean, and its weight."""
         return self._outputs if self._tokens is None else [*self._outputs, self._tokens]
 
     def names(self) -> Sequence[str]:
@@ -145,7 +144,6 @@ class KerasMetric(Inferencer):
         self.better = keras_direction(metric)
 
     def outputs(self) -> Sequence[str]:
-        """The arguments, and the weight."""
         return self._outputs if self._weight is None else [*self._outputs, self._weight]
 
     def masked(self) -> Sequence[str]:
@@ -158,7 +156,6 @@ class KerasMetric(Inferencer):
         self._metric.reset_state()
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch; errors are Keras's."""
         # Here, since it loads TensorFlow, which whoever has an evaluation has loaded already.
         from towerpack._keras.adapter import masked
 

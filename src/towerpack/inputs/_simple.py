@@ -34,7 +34,6 @@ class TensorInput(InputSource):
         self._specs: Sequence[tf.TensorSpec] = ()
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Keep the specs, to check what the function gives."""
         self._specs = specs
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
