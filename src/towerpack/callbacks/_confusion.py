@@ -72,11 +72,7 @@ class ConfusionMatrix(Inferencer):
         self.matrix[:] = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count.
-
-        Raises:
-            CallbackError: Outputs differ in shape, or hold something else than classes.
-        """
+        """Count. Raise `CallbackError` if the outputs are not classes of one shape."""
         predicted, true = (np.asarray(outputs[name]) for name in self.outputs())
         if self._ignore is not None and predicted.shape == true.shape:
             predicted, true = predicted[true != self._ignore], true[true != self._ignore]

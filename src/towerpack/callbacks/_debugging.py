@@ -43,11 +43,7 @@ class CheckNumerics(Callback):
         trainer.stop_on_nonfinite()
 
     def after_call(self) -> None:
-        """Raise if the loop has stopped at such a step.
-
-        Raises:
-            NumericsError: It has, at the cost or at a gradient.
-        """
+        """Raise `NumericsError` if the loop stopped at a cost or gradient that is not finite."""
         batch = self.trainer.nonfinite()
         if batch is None:
             return
@@ -147,11 +143,7 @@ class NaNWatch(Callback):
     """
 
     def trigger(self) -> None:
-        """Look at all variables.
-
-        Raises:
-            NumericsError: One is not finite.
-        """
+        """Raise `NumericsError` if a variable is not finite."""
         weights = self.trainer.get_weights()
         told = [f"{name}: {n} of {weights[name].size}" for name, n in _nonfinite(weights).items()]
         if told:

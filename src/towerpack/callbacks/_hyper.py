@@ -54,19 +54,11 @@ class HyperParamSetter(Callback):
         return {self._given: None} if isinstance(self._given, str) else {}
 
     def before_train(self) -> None:
-        """Find the hyper-parameter, so that a wrong name does not wait for its first change.
-
-        Raises:
-            ConfigError: The trainer has none of this name.
-        """
+        """Raise `ConfigError` if the trainer has no hyper-parameter of this name."""
         self.param.get()
 
     def set(self, value: float) -> None:
-        """Set it; a change is logged.
-
-        Raises:
-            CallbackError: The value is not finite.
-        """
+        """Set and log the value. Raise `CallbackError` if it is not finite."""
         value = float(value)
         if not math.isfinite(value):
             raise CallbackError(

@@ -83,11 +83,7 @@ class LearningRateFinder(Callback):
         return {"learning_rate": None}
 
     def before_train(self) -> None:
-        """Refuse to spoil a run that has been trained.
-
-        Raises:
-            ConfigError: It has.
-        """
+        """Raise `ConfigError` if the run has been trained."""
         if self.global_step != len(self.costs):
             raise ConfigError(
                 f"LearningRateFinder spoils the weights, and {self.trainer.run_dir} has been "

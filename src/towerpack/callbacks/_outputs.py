@@ -114,11 +114,7 @@ class DumpTensorAsImage(_OfSteps):
         self._value = outputs[self._name]
 
     def trigger(self) -> None:
-        """Write.
-
-        Raises:
-            ConfigError: The value is no picture.
-        """
+        """Write the files. Raise `ConfigError` if the value is not a picture."""
         if self._value is None:  # a run that is continued among its triggers
             return
         value = np.asarray(self._value if self._map is None else self._map(self._value))

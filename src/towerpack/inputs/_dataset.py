@@ -216,11 +216,7 @@ class _DatasetInput(InputSource):
             return function.get_concrete_function()
 
     def _batch(self, element: Any) -> list[tf.Tensor]:
-        """Tensors in the order of the specs.
-
-        Raises:
-            SpecError: The element does not fit them.
-        """
+        """Return tensors in the order of the specs. Raise `SpecError` if they do not fit."""
         what = "The dataset"
         if isinstance(element, dict):
             for spec in self._specs:

@@ -76,11 +76,7 @@ class StagingInput(ProxyInputSource):
         self._puts = 0
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Choose the devices.
-
-        Raises:
-            ConfigError: There are more replicas than devices.
-        """
+        """Choose the devices. Raise `ConfigError` if there are fewer than replicas."""
         super().setup(specs, seed=seed, replicas=replicas)
         devices = self.device
         if devices is None:
