@@ -296,11 +296,8 @@ class _DatasetInput(InputSource):
     def stop(self) -> None:
         if not self._idle(_JOIN_S):
             # The thread is a daemon: it cannot keep the process alive.
-            _LOG.warning(
-                "The dataset did not give back control within %g s of the end of training: %s",
-                _JOIN_S,
-                self._given,
-            )
+            text = "The dataset did not give back control within %g s of the end of training: %s"
+            _LOG.warning(text, _JOIN_S, self._given)
             self._iterator = None
         elif self._iterator is not None:
             destroyer = _destroyer(self._iterator)

@@ -283,11 +283,8 @@ class QueueInput(_FlowInput):
             thread.join(_JOIN_S)
             if thread.is_alive():
                 # It is a daemon: it cannot keep the process alive, wherever the flow hangs.
-                _LOG.warning(
-                    "The flow did not give back control within %g s of the end of training: %s",
-                    _JOIN_S,
-                    self.dataflow,
-                )
+                text = "The flow did not give back control within %g s of the end of training: %s"
+                _LOG.warning(text, _JOIN_S, self.dataflow)
                 return
         super().stop()
 
