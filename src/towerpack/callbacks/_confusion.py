@@ -66,18 +66,13 @@ class ConfusionMatrix(Inferencer):
         return [self._prediction, self._label]
 
     def names(self) -> Sequence[str]:
-        """Accuracy, mean recall, mean F1."""
         return ["accuracy", "balanced_accuracy", "macro_f1"]
 
     def begin(self) -> None:
         self.matrix[:] = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count.
-
-        Raises:
-            CallbackError: Outputs differ in shape, or hold something else than classes.
-        """
+        """Count. Raise `CallbackError` if the outputs are not classes of one shape."""
         predicted, true = (np.asarray(outputs[name]) for name in self.outputs())
         if self._ignore is not None and predicted.shape == true.shape:
             predicted, true = predicted[true != self._ignore], true[true != self._ignore]
@@ -106,7 +101,6 @@ class ConfusionMatrix(Inferencer):
         return dict(zip(self.names(), [float(accuracy), *means], strict=True))
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """Write the table and the picture."""
         path = trainer.run_dir / f"{prefix.replace('/', '-')}-confusion"
         rows = [[name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)]
         replace_file(
@@ -148,7 +142,6 @@ class MeanIoU(ConfusionMatrix):
         self._each = [] if isinstance(classes, int) else [f"iou/{name}" for name in classes]
 
     def names(self) -> Sequence[str]:
-        """The mean, and one for each class that has a name."""
         return ["mean_iou", *self._each]
 
     def finish(self) -> Mapping[str, float]:

@@ -40,15 +40,10 @@ class CheckNumerics(Callback):
     chief_only = False
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Have the loop stop there."""
         trainer.stop_on_nonfinite()
 
     def after_call(self) -> None:
-        """Raise if the loop has stopped at such a step.
-
-        Raises:
-            NumericsError: It has, at the cost or at a gradient.
-        """
+        """Raise `NumericsError` if the loop stopped at a cost or gradient that is not finite."""
         batch = self.trainer.nonfinite()
         if batch is None:
             return
@@ -115,11 +110,9 @@ class GraphProfiler(Callback):
         return tensorflow.profiler.experimental
 
     def before_train(self) -> None:
-        """Start where the first step is to be recorded."""
         self._start_if_due()
 
     def trigger_step(self) -> None:
-        """Start before the first of the steps, stop after the last."""
         self._start_if_due()
         if self._running and self.global_step >= self._last:
             self._stop()
@@ -135,12 +128,10 @@ class GraphProfiler(Callback):
         _log.info("A profile of the steps until %d is in profile/.", self.global_step)
 
     def after_train(self) -> None:
-        """Stop where training ends among the steps."""
         if self._running:
             self._stop()
 
     def next_stop(self, step: int) -> int | None:
-        """Where it starts and stops."""
         return next((at for at in (self._before, self._last) if at > step), None)
 
 
@@ -152,11 +143,7 @@ class NaNWatch(Callback):
     """
 
     def trigger(self) -> None:
-        """Look at all variables.
-
-        Raises:
-            NumericsError: One is not finite.
-        """
+        """Raise `NumericsError` if a variable is not finite."""
         weights = self.trainer.get_weights()
         told = [f"{name}: {n} of {weights[name].size}" for name, n in _nonfinite(weights).items()]
         if told:
@@ -193,11 +180,9 @@ class InjectShell(Callback):
         self._file, self._shell = file, shell
 
     def before_train(self) -> None:
-        """Say how to open it."""
         _log.info("For a shell inside of the run: touch %s", self.trainer.run_dir / self._file)
 
     def trigger(self) -> None:
-        """Open the shell if the file is there."""
         path = self.trainer.run_dir / self._file
         if not path.exists():
             return

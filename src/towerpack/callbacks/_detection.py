@@ -77,7 +77,6 @@ class DetectionAP(Inferencer):
         return [*self._found, self._score, *self._true, *more]
 
     def names(self) -> Sequence[str]:
-        """The twelve, and one for each class that has a name."""
         return [*_TWELVE, *self._each]
 
     def begin(self) -> None:
@@ -86,11 +85,7 @@ class DetectionAP(Inferencer):
         self._truth: list[dict[str, Any]] = []
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Keep a batch's boxes.
-
-        Raises:
-            CallbackError: Shapes do not fit, a class is none, or a number is not finite.
-        """
+        """Keep a batch's boxes. Raise `CallbackError` if an output is not as described."""
         self._keep(outputs, batch_size, self._found, {"score": self._score}, self._detections)
         more = {"iscrowd": self._crowd, "area": self._areas}
         self._keep(outputs, batch_size, self._true, more, self._truth)

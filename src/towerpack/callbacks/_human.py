@@ -44,11 +44,7 @@ class HumanHyperParamSetter(Callback):
         self._held: set[str] = set()
 
     def before_train(self) -> None:
-        """Check the names, say what was changed by hand before, and read the file.
-
-        Raises:
-            ConfigError: The trainer has no hyper-parameter of a given name.
-        """
+        """Read the file. Raise `ConfigError` for a name that the trainer does not know."""
         for name in self._params or ():
             self.trainer.hyper_param(name)
         for step, name, old, new in self.changes[-5:]:
@@ -56,7 +52,6 @@ class HumanHyperParamSetter(Callback):
         self.trigger()
 
     def trigger(self) -> None:
-        """Read the file and set what it says."""
         numbers = self._numbers()
         for name in self._held - numbers.keys():
             self.trainer.hold(name, None)

@@ -51,23 +51,14 @@ class HyperParamSetter(Callback):
         return self._given
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """The hyper-parameter, at any step."""
         return {self._given: None} if isinstance(self._given, str) else {}
 
     def before_train(self) -> None:
-        """Find the hyper-parameter, so that a wrong name does not wait for its first change.
-
-        Raises:
-            ConfigError: The trainer has none of this name.
-        """
+        """Raise `ConfigError` if the trainer has no hyper-parameter of this name."""
         self.param.get()
 
     def set(self, value: float) -> None:
-        """Set it; a change is logged.
-
-        Raises:
-            CallbackError: The value is not finite.
-        """
+        """Set and log the value. Raise `CallbackError` if it is not finite."""
         value = float(value)
         if not math.isfinite(value):
             raise CallbackError(
@@ -165,7 +156,6 @@ class StatMonitorParamSetter(HyperParamSetter):
         self._watch = Watch(stat, repr(self), "max" if reverse else "min")
 
     def trigger(self) -> None:
-        """Look at the new value, if there is one."""
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or math.isnan(fresh[1]):
             return
@@ -178,7 +168,6 @@ class StatMonitorParamSetter(HyperParamSetter):
             self.set(self._value_func(self.param.get()))
 
     def state(self) -> dict[str, Any]:
-        """The values since the last change."""
         return {"values": self._values, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:

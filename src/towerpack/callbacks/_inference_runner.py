@@ -82,7 +82,6 @@ class InferenceRunner(Callback):
     _feeder: Feeder
 
     def produces(self) -> Sequence[str]:
-        """The inferencers' names with the prefix."""
         return [f"{self._prefix}/{n}" for i in self.inferencers for n in i.names()]
 
     def before_train(self) -> None:
@@ -207,7 +206,6 @@ class DataParallelInferenceRunner(InferenceRunner):
         self._devices = [d if isinstance(d, str) else f"GPU:{d}" for d in devices]
 
     def before_train(self) -> None:
-        """Cut the tower now, so that a wrong name or device does not wait for an epoch."""
         super().before_train()
         self._workers()
 
@@ -216,7 +214,6 @@ class DataParallelInferenceRunner(InferenceRunner):
         return [functools.partial(self._compute, give(device=d)[0]) for d in self._devices]
 
     def _computed(self, batches: Iterator[FedBatch]) -> Iterator[_Computed]:
-        """The same, by all devices."""
         return in_order(self._workers(), batches, poll=self.trainer.check_interrupt)
 
 

@@ -53,11 +53,9 @@ class Inferencer(KeepsArguments, ABC):
         """Names of the numbers that `finish` gives, always the same."""
 
     def masked(self) -> Sequence[str]:
-        """Names of those outputs whose Keras masks `update` wants, as `'<name>:mask'`."""
         return ()
 
     def directions(self) -> Mapping[str, Mode]:
-        """Return `better` for each number, by name. Override it if the numbers differ."""
         return dict.fromkeys(self.names(), self.better) if self.better else {}
 
     def begin(self) -> None:
@@ -111,7 +109,6 @@ class ScalarStats(Inferencer):
         return self._outputs
 
     def names(self) -> Sequence[str]:
-        """The scalars' names with the prefix."""
         return [self._prefix + name for name in self._outputs]
 
     def directions(self) -> Mapping[str, Mode]:
@@ -123,14 +120,7 @@ class ScalarStats(Inferencer):
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch.
-
-        Raises:
-            CallbackError: An output is no scalar.
-        """
-        self._add(outputs, batch_size)
-
-    def _add(self, outputs: Mapping[str, np.ndarray], weight: float) -> None:
+        """Add a batch. Raise `CallbackError` if an output is not a scalar."""
         for name in self._outputs:
             value = np.asarray(outputs[name])
             if value.ndim:
@@ -140,8 +130,8 @@ class ScalarStats(Inferencer):
                     expected="the mean over the batch, of shape []",
                     fix=f"expose a scalar: expose('mean_{name}', tf.reduce_mean({name}))",
                 )
-            self._sums[name] += float(value) * weight
-        self._count += weight
+            self._sums[name] += float(value) * batch_size
+        self._count += batch_size
 
     def finish(self) -> Mapping[str, float]:
         return {self._prefix + name: self._sums[name] / self._count for name in self._outputs}
@@ -166,17 +156,12 @@ class ClassificationError(ScalarStats):
         return [self._name]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count.
-
-        Raises:
-            CallbackError: The output is no vector of zeros and ones, one for each datapoint.
-        """
+        """Count. Raise `CallbackError` if the output is not one 0 or 1 for each datapoint."""
         wrong = flags(self._wrong, outputs[self._wrong], (batch_size,), repr(self))
         self._sums[self._wrong] += int(wrong.sum())
         self._count += batch_size
 
     def finish(self) -> Mapping[str, float]:
-        """The share of wrong ones."""
         return {self._name: self._sums[self._wrong] / self._count}
 
     def __repr__(self) -> str:
@@ -217,11 +202,7 @@ class BinaryClassificationStats(Inferencer):
         self._called_yes = self._is_yes = self._both = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count.
-
-        Raises:
-            CallbackError: The outputs differ in shape, or hold other values than 0 and 1.
-        """
+        """Count. Raise `CallbackError` if shapes differ or values are not 0 or 1."""
         shape = np.shape(outputs[self._label])
         shape = shape if shape[:1] == (batch_size,) else (batch_size,)
         called, is_yes = (flags(name, outputs[name], shape, repr(self)) for name in self.outputs())

@@ -76,20 +76,14 @@ class LearningRateFinder(Callback):
         return self._low * (self._high / self._low) ** (i / (self._steps - 1))
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the cost."""
         require("matplotlib", extra="demo", needed_for="The learning-rate finder's curve")
         self.fetch("cost")
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """The learning rate, at any step."""
         return {"learning_rate": None}
 
     def before_train(self) -> None:
-        """Refuse to spoil a run that has been trained.
-
-        Raises:
-            ConfigError: It has.
-        """
+        """Raise `ConfigError` if the run has been trained."""
         if self.global_step != len(self.costs):
             raise ConfigError(
                 f"LearningRateFinder spoils the weights, and {self.trainer.run_dir} has been "
@@ -98,11 +92,9 @@ class LearningRateFinder(Callback):
             )
 
     def before_step(self) -> None:
-        """Set the next learning rate."""
         self.trainer.hyper_param("learning_rate").set(self._rate(len(self.costs)))
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Keep the cost, and end the run where enough is known."""
         self._add(float(outputs["cost"]))
         smooth, rate = self._smooth, self._rate(len(self.costs) - 1)
         grown = max(self.costs[:_FIRST]) < self.costs[-1] / _DIVERGED
@@ -115,7 +107,6 @@ class LearningRateFinder(Callback):
             self._ended = False
 
     def after_train(self) -> None:
-        """Write the files, and say what was found."""
         done = len(self.costs)
         if 0 < done < self._steps and not self._ended:
             _log.warning(
@@ -142,7 +133,6 @@ class LearningRateFinder(Callback):
         self.costs.append(cost)
 
     def state(self) -> dict[str, Any]:
-        """The costs so far."""
         return {"costs": self.costs}
 
     def restore(self, state: Any) -> None:

@@ -44,11 +44,7 @@ class TopKError(ClassificationError):
         return [self._scores, self._label]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count.
-
-        Raises:
-            CallbackError: The shapes do not fit, or a label is no class.
-        """
+        """Count. Raise `CallbackError` if shapes do not fit or a label is not a class."""
         scores, label = (np.asarray(outputs[name]) for name in self.outputs())
         fits = scores.ndim == 2 and label.shape == scores.shape[:1] and label.dtype.kind in "iub"
         if not fits or (label.size and not 0 <= label.min() <= label.max() < scores.shape[1]):
@@ -89,7 +85,6 @@ class Perplexity(ScalarStats):
         self._tokens, self._name = tokens, name
 
     def outputs(self) -> Sequence[str]:
-        """The mean, and its weight."""
         return self._outputs if self._tokens is None else [*self._outputs, self._tokens]
 
     def names(self) -> Sequence[str]:
@@ -99,7 +94,7 @@ class Perplexity(ScalarStats):
         """Add a batch; one without tokens counts for nothing."""
         weight: Any = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
-            self._add(outputs, weight)
+            super().update(outputs, weight)
 
     def finish(self) -> Mapping[str, float]:
         """The perplexity; infinite where it is beyond all numbers, NaN without tokens."""
@@ -145,7 +140,6 @@ class KerasMetric(Inferencer):
         self.better = keras_direction(metric)
 
     def outputs(self) -> Sequence[str]:
-        """The arguments, and the weight."""
         return self._outputs if self._weight is None else [*self._outputs, self._weight]
 
     def masked(self) -> Sequence[str]:
@@ -158,7 +152,6 @@ class KerasMetric(Inferencer):
         self._metric.reset_state()
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch; errors are Keras's."""
         # Here, since it loads TensorFlow, which whoever has an evaluation has loaded already.
         from towerpack._keras.adapter import masked
 
@@ -173,11 +166,7 @@ class KerasMetric(Inferencer):
             raise
 
     def finish(self) -> Mapping[str, float]:
-        """The result.
-
-        Raises:
-            CallbackError: It is not one number.
-        """
+        """Return the result. Raise `CallbackError` if the result is not one number."""
         result: Any = self._metric.result()
         if isinstance(result, dict) or np.ndim(result):
             raise CallbackError(

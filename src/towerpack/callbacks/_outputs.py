@@ -36,7 +36,6 @@ class _OfSteps(Callback):
     def _process(self, outputs: Mapping[str, Any]) -> None: ...
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the outputs."""
         self.fetch(*self._names)
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
@@ -115,11 +114,7 @@ class DumpTensorAsImage(_OfSteps):
         self._value = outputs[self._name]
 
     def trigger(self) -> None:
-        """Write.
-
-        Raises:
-            ConfigError: The value is no picture.
-        """
+        """Write the files. Raise `ConfigError` if the value is not a picture."""
         if self._value is None:  # a run that is continued among its triggers
             return
         value = np.asarray(self._value if self._map is None else self._map(self._value))
@@ -152,7 +147,6 @@ class SimpleMovingAverage(_OfSteps):
         self._windows = {name: deque[float](maxlen=window_size) for name in self._names}
 
     def produces(self) -> Sequence[str]:
-        """A mean for each name."""
         return [f"{name}/SMA" for name in self._names]
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
@@ -168,10 +162,8 @@ class SimpleMovingAverage(_OfSteps):
                 self.trainer.monitors.put_scalar(f"{name}/SMA", mean, self.global_step)
 
     def state(self) -> dict[str, Any]:
-        """The values of the last steps."""
         return {name: list(window) for name, window in self._windows.items()}
 
     def restore(self, state: Any) -> None:
-        """Take them back, as far as the window is as long."""
         for name, window in self._windows.items():
             window.extend(state.get(name, []))

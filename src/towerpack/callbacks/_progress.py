@@ -51,21 +51,17 @@ class ProgressBar(Callback):
         self.fetch(*self._names)
 
     def before_train(self) -> None:
-        """Look whether there is a terminal."""
         self._screen = screen()
         self._begin()
 
     def before_epoch(self) -> None:
-        """Show the bar."""
         self._begin()
         self._show()
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Keep the newest numbers."""
         self._outputs = outputs
 
     def after_call(self) -> None:
-        """Draw, if it is time to."""
         now = self._clock()
         if now < self._next_draw:
             return
@@ -77,7 +73,6 @@ class ProgressBar(Callback):
             self._show()
 
     def after_epoch(self) -> None:
-        """Take the bar away, to make room for the epoch's results; or log."""
         now = self._clock()
         self._meter.end(now, self.trainer.global_step)
         self._hide()
@@ -85,11 +80,9 @@ class ProgressBar(Callback):
             _log.info("%s", self._report(now))
 
     def after_train(self) -> None:
-        """Take the bar away."""
         self._hide()
 
     def acts_in(self, hook: str) -> bool:
-        """Steps matter only if there are numbers to show."""
         return super().acts_in(hook) and (hook != "after_step" or bool(self._names))
 
     def _begin(self) -> None:

@@ -34,7 +34,6 @@ class ModelSaver(Callback):
         self._keep = None if keep is None else integer_of(keep, "ModelSaver: keep", least=1)
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Have the end saved too."""
         trainer.will_save()
 
     def trigger(self) -> None:
@@ -70,15 +69,12 @@ class BestSaver(Callback):
         self._watch = Watch(name, repr(self), mode)
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Have the end saved too."""
         trainer.will_save()
 
     def before_train(self) -> None:
-        """Check that the direction is known."""
         self._watch.resolve(self.trainer.monitors)
 
     def trigger(self) -> None:
-        """Save if there is a new value and it is the best."""
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or not self._watch.improves(fresh[1], self.best):
             return
@@ -99,7 +95,6 @@ class BestSaver(Callback):
         self.trainer.save(best=self._name)
 
     def state(self) -> dict[str, Any]:
-        """Best score and step, and the step of the last value looked at."""
         return {"best": self.best, "step": self.best_step, "seen": self._watch.seen_step}
 
     def restore(self, state: Any) -> None:

@@ -96,12 +96,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return self._step_based and self._linear and isinstance(self._given, str)
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Hand a line by steps to the compiled loop."""
         if self._in_graph:
             trainer.schedule(self.param_name, self._on_the_line)
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """The hyper-parameter, at the table's places."""
         first, last = self._places[0], self._places[-1]
         every = range(first, max(last, first + 1))  # beyond the last, another may set it
         places = every if self._linear else self._places
@@ -113,7 +111,6 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return self.due(step) if self._places[0] <= step <= self._places[-1] else None
 
     def before_train(self) -> None:
-        """Set what is due at the start."""
         super().before_train()
         now = self.trainer.global_step if self._step_based else epochs_done(self)
         if self.param_name in self.trainer.given_anew:
@@ -124,12 +121,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             self._set_due(now)
 
     def trigger_step(self) -> None:
-        """Set what is due, by steps."""
         if self._step_based:
             self._set_due(self.trainer.global_step)
 
     def trigger(self) -> None:
-        """Set what is due, by epochs."""
         if not self._step_based:
             self._set_due(self.trainer.epoch)
 
@@ -140,12 +135,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             self.set(value)
 
     def acts_in(self, hook: str) -> bool:
-        """Steps matter only to tables by steps."""
         acts = self._step_based and not self._in_graph
         return super().acts_in(hook) and (hook != "trigger_step" or acts)
 
     def next_stop(self, step: int) -> int | None:
-        """The next point by steps; within a line, the next step."""
         if not self._step_based or self._in_graph:
             return None
         i = bisect.bisect_right(self._places, step)
@@ -154,13 +147,11 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return step + 1 if self._linear and i > 0 else self._places[i]
 
     def settings(self) -> list[str]:
-        """The table, and how it is read."""
         pairs = zip(self._places, self._values, strict=True)
         kinds = ["linear"] * self._linear + ["by steps"] * self._step_based
         return [f"{place}: {value:g}" for place, value in pairs] + kinds
 
     def state(self) -> dict[str, Any]:
-        """The value set last."""
         last = self.due(self.trainer.global_step) if self._in_graph else self._last
         return {"last": last}
 
@@ -196,13 +187,11 @@ class _FunctionOfStep(ScheduledHyperParamSetter):
         self._settings = [name, *numbers, f"warmup: {warmup}"]
 
     def due(self, now: int) -> float:
-        """Return the value that holds after step `now`."""
         if now < self._warmup:
             return self._curve(self._warmup) * (now + 1) / self._warmup
         return self._curve(min(now, self._places[-1]))
 
     def settings(self) -> list[str]:
-        """Return the schedule's name and arguments."""
         return self._settings
 
     def __repr__(self) -> str:

@@ -48,7 +48,6 @@ class EarlyStopping(Callback):
         self._stop_if_due()
 
     def trigger(self) -> None:
-        """Look at the new value, if there is one."""
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None:
             return
@@ -66,7 +65,6 @@ class EarlyStopping(Callback):
         self.trainer.request_stop(f"{self._name} got no better{best}, {self._waited} times")
 
     def state(self) -> dict[str, Any]:
-        """Best value and how long it has stood."""
         best = {"best": self._best, "step": self._best_step}
         return {**best, "waited": self._waited, "seen": self._watch.seen_step}
 
@@ -120,18 +118,15 @@ class StopAfter(Callback):
         self.trigger()
 
     def trigger(self) -> None:
-        """Stop if it is time, after what other callbacks did."""
         if self._steps is not None and self.trainer.global_step >= self._steps:
             self.trainer.request_stop(f"{self.trainer.global_step} steps are done")
         elif self._time is not None and self._seconds() >= self._time:
             self.trainer.request_stop(f"{self._seconds():.0f} s have passed")
 
     def next_stop(self, step: int) -> int | None:
-        """The last step."""
         return self._steps if self._steps is not None and step < self._steps else None
 
     def state(self) -> dict[str, Any]:
-        """Seconds used."""
         return {"seconds": self._seconds()}
 
     def restore(self, state: Any) -> None:

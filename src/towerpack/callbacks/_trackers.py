@@ -32,17 +32,14 @@ class _Tracker(Callback):
     def _measure(self) -> Mapping[str, float]: ...
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Find out what can be measured."""
         self._names = [*self._measure()]
         if not self._names:
             _log.info("%r: there is nothing to measure here.", self)
 
     def produces(self) -> Sequence[str]:
-        """What can be measured here."""
         return self._names
 
     def trigger(self) -> None:
-        """Put what is measured."""
         found = self._measure() if self._names else {}
         for name, value in found.items():
             self.trainer.monitors.put_scalar(name, value, self.global_step)
@@ -109,7 +106,6 @@ class GPUUtilizationTracker(_Tracker):
         self._thread: threading.Thread | None = None
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Find the GPUs."""
         try:
             self._nvml = Nvml(self._library, self._devices)
         except OSError as error:
@@ -118,7 +114,6 @@ class GPUUtilizationTracker(_Tracker):
             self._names = [f"utilization/gpu{i}" for i in range(len(self._nvml.handles))]
 
     def before_train(self) -> None:
-        """Start to take samples."""
         if self._names:
             self._ended.clear()
             self._thread = threading.Thread(target=self._watch, name="towerpack GPU", daemon=True)

@@ -112,7 +112,6 @@ class EnableCallbackIf(ProxyCallback):
         return {}
 
     def enabled(self, hook: str) -> bool:
-        """Whether the condition holds now."""
         return hook in ("before_train", "after_train") or bool(self._pred(self))
 
 
@@ -159,13 +158,11 @@ class PeriodicTrigger(ProxyCallback):
         self._triggered_at: int | None = None
 
     def before_train(self) -> None:
-        """Pass on, then trigger if that was asked for."""
         self.callback.before_train()
         if self._before_train:
             self.trigger()
 
     def trigger_step(self) -> None:
-        """Pass on, then trigger where a period of steps ends."""
         self.callback.trigger_step()
         if self._every_k_steps and self.trainer.global_step % self._every_k_steps == 0:
             self.trigger()
@@ -180,12 +177,10 @@ class PeriodicTrigger(ProxyCallback):
             self.trigger()
 
     def trigger(self) -> None:
-        """Trigger the callback now."""
         self._triggered_at = self.trainer.global_step
         self.callback.trigger()
 
     def acts_in(self, hook: str) -> bool:
-        """What the callback acts in, and what the periods need."""
         if hook == "trigger_step" and self._every_k_steps is not None:
             return True
         if hook == "trigger_epoch":
@@ -193,7 +188,6 @@ class PeriodicTrigger(ProxyCallback):
         return (hook == "before_train" and self._before_train) or self.callback.acts_in(hook)
 
     def next_stop(self, step: int) -> int | None:
-        """The end of the current period of steps, or where the callback wants to stop before."""
         return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
 
 
@@ -227,7 +221,6 @@ class PeriodicCallback(ProxyCallback):
             raise ConfigError(f"{who} has no period.", fix="give every_k_steps or every_k_epochs")
 
     def enabled(self, hook: str) -> bool:
-        """True if the step or the epoch of the hook is one of those."""
         host = self.trainer
         # Before a step the counter does not count it yet.
         step = host.global_step + (hook == "before_step")
@@ -238,7 +231,6 @@ class PeriodicCallback(ProxyCallback):
         return bool(hook in ("before_train", "after_train") or of_steps or of_epochs)
 
     def next_stop(self, step: int) -> int | None:
-        """The next of those steps, or where the callback wants to stop before."""
         return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors._base import Mode
 
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Monitors
 
 _log = get_logger(__name__)
-
-Mode = Literal["min", "max"]
 
 
 def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
@@ -54,11 +53,7 @@ class Watch:
         self._owner, self._mode = owner, mode
 
     def resolve(self, monitors: Monitors) -> None:
-        """Take the declared direction, unless a mode was given.
-
-        Raises:
-            ConfigError: No metric declares the direction.
-        """
+        """Take the declared direction. Raise `ConfigError` if none is declared or given."""
         fix = "pass mode='min' or mode='max'"
         self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
 

@@ -8,7 +8,7 @@ import dis
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, FunctionType
@@ -33,7 +33,7 @@ _uncompared: ContextVar[dict[str, None] | None] = ContextVar("uncompared", defau
 
 
 @contextmanager
-def noting_uncompared() -> Iterator[dict[str, None]]:
+def noting_uncompared() -> Generator[dict[str, None]]:
     """Collect the names of classes whose objects a checksum made within does not compare."""
     names: dict[str, None] = {}
     token = _uncompared.set(names)
@@ -238,7 +238,7 @@ def portable_parts_of(value: object) -> Any:
 def _pickled(value: Any) -> Any:
     """Return what the class of a library hands to pickle; None if it cannot be pickled."""
     cls = cast("Any", type(value))
-    reduce = copyreg.dispatch_table.get(cls)
+    reduce: Any = copyreg.dispatch_table.get(cls)
     methods = "__reduce_ex__", "__reduce__", "__getstate__"
     if reduce is None and all(getattr(cls, m) is getattr(object, m) for m in methods):
         return attributes_of(value, private=False) if hasattr(value, "__dict__") else None
@@ -248,5 +248,6 @@ def _pickled(value: Any) -> Any:
         return None
     if isinstance(reduced, str):
         return reduced
-    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    parts = cast("tuple[Any, ...]", reduced)
+    make, arguments, state, items, pairs = (*parts, None, None, None)[:5]
     return make, arguments, state, [*(items or ())], [*(pairs or ())]

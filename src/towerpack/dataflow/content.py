@@ -151,7 +151,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         )
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
-    elif depth and isinstance(value, BuiltinMethodType) and _is_bound(value):
+    elif depth and _is_bound(value):
         _feed(digest, (value.__name__, value.__self__), depth)
     elif isinstance(value, partial):
         _feed(digest, (value.func, value.args, value.keywords), depth)
@@ -186,13 +186,14 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
     return (None, *constants[1:]) if documented else constants
 
 
-def _is_bound(method: Any) -> bool:
-    """Whether a built-in method belongs to an object, and not to a module or class."""
-    return not isinstance(method.__self__, (ModuleType, type, type(None)))
+def _is_bound(value: Any) -> bool:
+    """Whether a value is a built-in method of an object, not of a module or class."""
+    unbound = ModuleType, type, type(None)
+    return isinstance(value, BuiltinMethodType) and not isinstance(value.__self__, unbound)
 
 
 def _feed_object(digest: _Digest, value: Any, depth: int) -> None:
-    cls = type(value)
+    cls = cast("Any", type(value))
     library = is_library(cls.__module__)
     _feed_named(digest, cls, depth)
     if isinstance(value, ModuleType) or not digest.is_new(value, depth):

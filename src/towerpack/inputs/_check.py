@@ -151,28 +151,20 @@ class SpecChecker:
         wanted = self._shapes[i]
         expected = f"{self._dtypes[i].name} {list(wanted) if wanted is not None else 'any shape'}"
         dtype = self._dtypes[i]
-        problem, fix = {
-            "range": (
-                f"values that {dtype} cannot hold",
-                "change the values, or the dtype in the model's inputs()",
-            ),
+        problem, fix_input, fix_flow = {
+            "range": (f"values that {dtype} cannot hold", "change the values", "change the values"),
             "dtype": (
                 "the wrong dtype",
-                f"convert it: MapDataComponent(ds, lambda x: x.astype('{dtype}'), {i}), or change "
-                "the dtype in the model's inputs()",
+                f"convert it: x.astype('{dtype}')",
+                f"convert it: MapDataComponent(ds, lambda x: x.astype('{dtype}'), {i})",
             ),
             "shape": (
                 "the wrong shape",
-                "batch the flow (BatchData) if the batch dimension is missing; otherwise reshape "
-                "the component or change the shape in the model's inputs()",
+                "add the dimension of batches if that is missing: x[None]",
+                "batch the flow (BatchData) if the batch dimension is missing; otherwise reshape",
             ),
         }[what]
-        if position is None:
-            fix = {
-                "dtype": f"convert it: x.astype('{dtype}')",
-                "shape": "add the dimension of batches if that is missing: x[None]",
-                "range": "change the values",
-            }[what]
+        fix = fix_input if position is None else f"{fix_flow}, or change the model's inputs()"
         return SpecError(
             f"{self._place(i, position)} has {problem}.",
             got=f"{array.dtype.name} {list(array.shape)}"

@@ -216,11 +216,7 @@ class _DatasetInput(InputSource):
             return function.get_concrete_function()
 
     def _batch(self, element: Any) -> list[tf.Tensor]:
-        """Tensors in the order of the specs.
-
-        Raises:
-            SpecError: The element does not fit them.
-        """
+        """Return tensors in the order of the specs. Raise `SpecError` if they do not fit."""
         what = "The dataset"
         if isinstance(element, dict):
             for spec in self._specs:
@@ -300,11 +296,8 @@ class _DatasetInput(InputSource):
     def stop(self) -> None:
         if not self._idle(_JOIN_S):
             # The thread is a daemon: it cannot keep the process alive.
-            _LOG.warning(
-                "The dataset did not give back control within %g s of the end of training: %s",
-                _JOIN_S,
-                self._given,
-            )
+            text = "The dataset did not give back control within %g s of the end of training: %s"
+            _LOG.warning(text, _JOIN_S, self._given)
             self._iterator = None
         elif self._iterator is not None:
             destroyer = _destroyer(self._iterator)

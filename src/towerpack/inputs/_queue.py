@@ -60,7 +60,6 @@ class _FlowInput(InputSource):
         self._ready: deque[tuple[Any, _Signature]] = deque()
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make the queue, on the CPU."""
         self._specs = specs
         self._seed = seed
         self._replicas = replicas
@@ -73,11 +72,9 @@ class _FlowInput(InputSource):
             )
 
     def _capacity(self) -> int:
-        """More batches than are ever put into the queue."""
         return 2 * (_LONGEST_QUEUE + self._replicas)
 
     def start(self, state: Any = None) -> None:
-        """Iterate the flow from `state`."""
         leftover = int(self._queue.size())
         for _ in range(leftover):
             self._queue.dequeue()
@@ -93,7 +90,6 @@ class _FlowInput(InputSource):
         return self._flow.iterate(state=state, **fresh)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        """Iterate the flow once more, from the state before the failed step."""
         taken = steps * self._replicas
         iterator = self._iterate(self._ready[taken - 1][0] if taken else self._state)
         try:
@@ -103,26 +99,21 @@ class _FlowInput(InputSource):
         return [array for batch in batches for array in batch]
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """Take one batch from the queue."""
         return dequeued(self._queue, self._specs)
 
     def consumed(self, steps: int) -> None:
-        """Move the state on."""
         for _ in range(steps * self._replicas):
             self._state, _ = self._ready.popleft()
 
     def state(self) -> Any:
-        """The flow's state after the last consumed batch."""
         return self._state
 
     def stop(self) -> None:
-        """Let the flow's iterator go."""
         iterator, self._iterator = self._iterator, None
         if iterator is not None:
             iterator.close()
 
     def __len__(self) -> int:
-        """Batches of one pass of the flow."""
         return len(self.dataflow)
 
     def _pull(self, iterator: DataIterator | None) -> tuple[list[np.ndarray], Any, _Signature]:
@@ -174,7 +165,6 @@ class FeedInput(_FlowInput):
     """
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Take up to `steps` batches from the flow, as long as they are small and alike."""
         batches: list[list[np.ndarray]] = []
         size = 0
         try:
@@ -247,7 +237,6 @@ class QueueInput(_FlowInput):
         return super()._capacity() + 2 * self._queue_size
 
     def start(self, state: Any = None) -> None:
-        """Start the thread."""
         with self._sending:
             super().start(state)
         self._pass = _Pass(self._iterator)
@@ -283,7 +272,6 @@ class QueueInput(_FlowInput):
             self._changed.notify_all()
 
     def fill(self) -> float | None:
-        """Share of the queue that is filled."""
         return min(1.0, len(self._ready) / self._limit)
 
     def stop(self) -> None:
@@ -295,11 +283,8 @@ class QueueInput(_FlowInput):
             thread.join(_JOIN_S)
             if thread.is_alive():
                 # It is a daemon: it cannot keep the process alive, wherever the flow hangs.
-                _LOG.warning(
-                    "The flow did not give back control within %g s of the end of training: %s",
-                    _JOIN_S,
-                    self.dataflow,
-                )
+                text = "The flow did not give back control within %g s of the end of training: %s"
+                _LOG.warning(text, _JOIN_S, self.dataflow)
                 return
         super().stop()
 
@@ -348,7 +333,6 @@ class QueueInput(_FlowInput):
         self._limit = max(wanted, self._replicas, min(_LONGEST_QUEUE, cheap))
 
     def _publish(self, now: _Pass) -> None:
-        """Wait for room in the queue, and fill it."""
         with self._changed:
             # A step that lacks batches does not wait for us: `reserve` then flushes by itself.
             while len(self._ready) + len(now.batches) > self._limit:

@@ -34,15 +34,10 @@ class TensorInput(InputSource):
         self._specs: Sequence[tf.TensorSpec] = ()
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Keep the specs, to check what the function gives."""
         self._specs = specs
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """Call the function.
-
-        Raises:
-            SpecError: It gave something else than the specs say.
-        """
+        """Call the function. Raise `SpecError` if its tensors do not fit the specs."""
         given = self._get_tensors(step) if self._takes_step else self._get_tensors()
         listed = given if isinstance(given, list | tuple) else [given]
         tensors = [tf.convert_to_tensor(t) for t in listed]
@@ -65,11 +60,7 @@ class DummyConstantInput(InputSource):
         self._batch: list[tf.Variable] = []
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make the batch: floats from 0 to 1, integers 0 or 1, strings "0" or "1".
-
-        Raises:
-            SpecError: The shapes do not fit the specs.
-        """
+        """Make the batch: floats from 0 to 1, integers 0 or 1, strings "0" or "1"."""
         shapes = [spec.shape for spec in specs] if self._shapes is None else self._shapes
         if len(shapes) != len(specs):
             raise SpecError(

@@ -41,13 +41,11 @@ class SplitInput(ProxyInputSource):
         return self
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Set the other source up for one batch in each step."""
         self._replicas = replicas
         wholes = [_whole(spec, replicas * self._workers) for spec in specs]
         super().setup(wholes, seed=seed, replicas=1)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """The next replica's rows."""
         if not self._parts:
             whole = super().get(step)
             parts = self._replicas * self._workers
@@ -61,7 +59,6 @@ class SplitInput(ProxyInputSource):
         return self._parts.pop(0)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        """The parts of one batch, in a row."""
         whole = super().read_again(steps)
         number = self._replicas * self._workers
         if whole is None or any(len(array) % number for array in whole):

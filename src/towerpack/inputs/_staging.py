@@ -76,11 +76,7 @@ class StagingInput(ProxyInputSource):
         self._puts = 0
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Choose the devices.
-
-        Raises:
-            ConfigError: There are more replicas than devices.
-        """
+        """Choose the devices. Raise `ConfigError` if there are fewer than replicas."""
         super().setup(specs, seed=seed, replicas=replicas)
         devices = self.device
         if devices is None:
@@ -128,7 +124,6 @@ class StagingInput(ProxyInputSource):
         return min(steps, ready)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """Take a staged batch, and stage another one if there is one."""
         if not self._areas:
             return super().get(step)
         # Each step asks once for each replica, in their order.
@@ -146,14 +141,12 @@ class StagingInput(ProxyInputSource):
         return batch
 
     def consumed(self, steps: int) -> None:
-        """Count what has been staged instead."""
         super().consumed(steps)
         puts = min(steps, self._puts)
         self._puts -= puts
         self._staged -= steps - puts
 
     def stop(self) -> None:
-        """Stop the other source, and let go what is staged."""
         super().stop()
         self._staged = self._puts = 0
         for area in itertools.chain.from_iterable(self._areas):

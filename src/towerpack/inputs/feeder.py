@@ -15,12 +15,7 @@ from towerpack.inputs._check import SpecChecker
 
 @dataclass(frozen=True)
 class FedBatch:
-    """What a cut tower is fed with.
-
-    Attributes:
-        inputs: In the order of its arguments.
-        size: Datapoints in it.
-    """
+    """Arrays in the order of a cut tower's arguments, and the number of datapoints in them."""
 
     inputs: list[np.ndarray]
     size: int

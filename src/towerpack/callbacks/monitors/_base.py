@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,8 @@ _NO_HOOKS = {
     **dict.fromkeys(("_trigger_epoch", "_trigger"), "end_epoch(self)"),
     "_after_train": "close(self)",
 }
+
+Mode = Literal["min", "max"]
 
 
 class Scalar(NamedTuple):

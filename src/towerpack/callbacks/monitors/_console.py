@@ -57,12 +57,10 @@ class ConsoleMonitor(Monitor):
             self._now[name] = value
 
     def remark(self, text: str) -> bool:
-        """Show it in the heading."""
         self._remarks.append(text)
         return True
 
     def end_epoch(self) -> None:
-        """Show what came since the last epoch."""
         seconds = self._clock() - self._started
         self._started += seconds
         terminal = self._console.is_terminal

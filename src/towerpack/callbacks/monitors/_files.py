@@ -69,13 +69,11 @@ class JSONLMonitor(Monitor):
         self._fd: int | None = None
 
     def at(self, step: int, epoch: int) -> None:
-        """Write what came for another step."""
         if step != self._step:
             self._write()
         self._epoch = epoch
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """Add to the record of this step."""
         if step != self._step:
             self._write()
             self._step = step
@@ -182,7 +180,6 @@ class CSVMonitor(Monitor):
         self._now[name] = repr(value)
 
     def end_epoch(self) -> None:
-        """Write the epoch's line."""
         new = [name for name in self._now if name not in self._columns]
         if new or not self.path.exists():
             columns = self._columns + new
@@ -199,7 +196,6 @@ class CSVMonitor(Monitor):
         self._now = {}
 
     def resume(self, step: int) -> Iterable[Scalar]:
-        """Drop lines of later steps."""
         self._columns = []
         rows = [row for row in self._rows() if int(row["step"]) <= step]
         if rows:

@@ -6,18 +6,15 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.pictures import as_picture
-from towerpack.callbacks.monitors._base import Monitor, Scalar
+from towerpack.callbacks.monitors._base import Mode, Monitor, Scalar
 from towerpack.callbacks.monitors._retry import RetryingMonitor
-
-if TYPE_CHECKING:
-    from towerpack.callbacks.watch import Mode
 
 
 class Monitors:

@@ -39,11 +39,7 @@ class RetryingMonitor:
         self._wait_s = self._due = 0.0
 
     def call(self, method: str, *args: Any, name: str | None = None) -> Any:
-        """Call a method of the monitor, or keep the call.
-
-        Raises:
-            CallbackError: The monitor has failed in another way.
-        """
+        """Call a method, or keep the call. Raise `CallbackError` for errors but `OSError`."""
         if self._kept:
             return self._keep(method, args)
         try:

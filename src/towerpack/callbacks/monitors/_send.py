@@ -64,12 +64,7 @@ class SendMonitorData(Monitor):
             self._values[name] = value
 
     def end_epoch(self) -> None:
-        """Run the command, and wait for it.
-
-        Raises:
-            TimeoutError: It took too long.
-            ConnectionError: It said that it failed.
-        """
+        """Run the command. Raise an `OSError` if the command fails or takes too long."""
         missing = [name for name in self._names if name not in self._values]
         if missing and not self._told:
             near = did_you_mean(missing[0], self._seen)

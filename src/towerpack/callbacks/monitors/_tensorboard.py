@@ -61,7 +61,6 @@ class TensorBoardMonitor(Monitor):
             self._put(name, step, "scalar", np.asarray(value, np.float32))
 
     def put_image(self, name: str, image: np.ndarray, step: int) -> None:
-        """A picture, as PNG."""
         if self.active:
             size = (str(image.shape[1]).encode(), str(image.shape[0]).encode())
             self._put(name, step, "image", np.array([*size, png(image)], dtype=object))
@@ -72,23 +71,19 @@ class TensorBoardMonitor(Monitor):
             self._put(name, step, "histogram", _bins(values))
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """A row of the HPARAMS page, beside the last numbers."""
         if self.active:
             self._open().put_settings(settings)
 
     def put_graph(self, graph: Callable[[], bytes]) -> None:
-        """The GRAPHS page."""
         if self.active:
             self._open().put_graph(graph())
 
     def resume(self, step: int) -> Iterable[Scalar]:
-        """Tell readers that later steps are void."""
         if self.active:
             self._open().start_after(step)
         return ()
 
     def flush(self) -> None:
-        """Write what is buffered."""
         if self._writer is not None:
             self._writer.flush()
             self._written_at = self._clock()
@@ -137,7 +132,6 @@ class _Writer:
         self._write(self._event(file_version="brain.Event:2"))
 
     def put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        """One value for a plugin of TensorBoard."""
         summary = self._summary()
         entry = summary.value.add(tag=name, metadata=self._metadata[plugin])
         entry.tensor.CopyFrom(self._tensor(value))

@@ -85,14 +85,12 @@ class MLflowMonitor(Monitor):
         self._metrics.append(self._entities.Metric(name, value, milliseconds, step))
 
     def resume(self, step: int) -> Iterable[Scalar]:
-        """Find what earlier starts have sent."""
         if self._file.exists():
             self._known = json.loads(self._file.read_text()).get("sent", {})
             self._sent = dict(self._known)
         return ()
 
     def put_image(self, name: str, image: np.ndarray, step: int) -> None:
-        """A picture among the run's artifacts."""
         with self._reached() as run_id:
             self._client.log_image(run_id, _squeezed(image), key=_allowed(name), step=step)
 
@@ -109,7 +107,6 @@ class MLflowMonitor(Monitor):
             _logger.warning("MLflow keeps the earlier values of: %s.", ", ".join(changed))
 
     def flush(self) -> None:
-        """Send what is buffered."""
         if self._metrics:
             with self._reached() as run_id:
                 self._client.log_batch(run_id, metrics=self._metrics)
@@ -118,7 +115,6 @@ class MLflowMonitor(Monitor):
             self._metrics = []
 
     def close(self) -> None:
-        """Send, and call the run finished, however training has ended."""
         self.flush()
         if self._id is not None:
             with self._reached() as run_id:
@@ -217,14 +213,12 @@ class WandbMonitor(Monitor):
             run.config.update(dict(settings), allow_val_change=True)
 
     def flush(self) -> None:
-        """Hand over the last step's values; wandb's own process writes and sends."""
         if self._row:
             with self._reached() as run:
                 run.log({"global_step": self._step, **self._row})
             self._row = {}
 
     def close(self) -> None:
-        """Hand over, and end the run."""
         self.flush()
         run, self._run = self._run, None
         if run is not None:

@@ -14,6 +14,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
+from towerpack.dataflow._object_parts import noting_uncompared
 from towerpack.dataflow.content import (
     checksum_of_setting,
     content_of,
@@ -21,7 +22,6 @@ from towerpack.dataflow.content import (
     serial_pipeline_of,
     stages_of,
 )
-from towerpack.dataflow._object_parts import noting_uncompared
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import first
