@@ -65,11 +65,7 @@ class InterruptFlag:
         return signal.Signals(self._signal or 0).name
 
     def check(self) -> None:
-        """Leave the loop if a signal came.
-
-        Raises:
-            Interrupted: It did.
-        """
+        """Leave the loop if a signal came."""
         if self._signal is not None:
             raise Interrupted(self._name)
 

@@ -70,11 +70,7 @@ class Distribution(ABC):
         return function(*values)
 
     def check_xla(self) -> None:
-        """Compile something small where the replicas will run.
-
-        Raises:
-            ConfigError: TensorFlow cannot.
-        """
+        """Compile something small where the replicas will run."""
         with self.scope():
             weights = tf.Variable(tf.ones([]))
         compiled = tf.function(lambda: weights * 2.0, jit_compile=True, autograph=False)
@@ -115,7 +111,6 @@ class SharedVariables(Distribution):
         self.replicas = self.local_replicas = len(self.devices)
 
     def on_each(self, function: Callable[[], Any]) -> None:
-        """Call it on each device."""
         for device in self.devices:
             with tf.device(device):
                 function()
@@ -123,7 +118,6 @@ class SharedVariables(Distribution):
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
-        """Build one replica after the other."""
         inputs: list[tf.Tensor] = []
         steps: list[Computed] = []
         for index, device in enumerate(self.devices):
@@ -135,7 +129,6 @@ class SharedVariables(Distribution):
 
 
 def _averaged(steps: list[Computed]) -> Computed:
-    """Averages of costs, scalar summaries and gradients, never sums."""
     return Computed(
         row=tf.reduce_mean([step.row for step in steps], axis=0),
         fetched=joined([step.fetched for step in steps]),

@@ -35,7 +35,6 @@ class Mirrored(Distribution):
         self._moved: list[tf.Variable] = []
 
     def scope(self) -> AbstractContextManager[Any]:
-        """That of the strategy."""
         return self.strategy.scope()
 
     def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:
@@ -69,11 +68,9 @@ class Mirrored(Distribution):
         self._moved = [variables[name] for name in trace.moved]
 
     def on_each(self, function: Callable[[], Any]) -> None:
-        """Call it in each replica."""
         self.strategy.run(function)
 
     def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
-        """Call it in each replica, if values have copies."""
         return on_replicas(self.strategy, function, *values)
 
     def release(self, tower: TowerFunction) -> None:

@@ -79,7 +79,6 @@ def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> No
 
 
 def connect(cluster: Cluster) -> Any:
-    """TensorFlow's coordinator."""
     # Where the root logger has no handler, absl gives it one, which would show our log twice.
     root, nothing = logging.getLogger(), logging.NullHandler()
     root.addHandler(nothing)
@@ -99,8 +98,6 @@ class OnServers(SharedVariables):
         )
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Variables that are made inside lie on the servers."""
-
         def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
             with tf.device(next(self._devices)):
                 return next_creator(**kwargs)
@@ -108,8 +105,6 @@ class OnServers(SharedVariables):
         return tf.variable_creator_scope(create)
 
     def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:
-        """Move the model's variables to the servers."""
-
         def make(name: str, variable: tf.Variable) -> tf.Variable:
             return like(variable)
 

@@ -46,10 +46,6 @@ def wait_for_peers(
         own: Where to listen for them in the meantime; free again afterwards. None if a server of
             this process listens already, or nobody will ask.
         seconds: How long to wait.
-
-    Raises:
-        PeerError: Some have not come; it names them.
-        RuntimeError: This process cannot listen at its own address.
     """
     _warn_of_open_ports()
     missing = dict(addresses)
@@ -88,7 +84,6 @@ def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]
 
 
 def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
-    """The error that names peers."""
     names = " and ".join(f"{name} ({address})" for name, address in peers.items())
     return peer_error(names, what)
 

@@ -67,5 +67,4 @@ def update(variable: tf.Variable, function: Callable[..., Any], *values: Any) ->
 
 
 def arrays_of(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
-    """Copies of the variables' values."""
     return {name: variable.numpy() for name, variable in variables.items()}

@@ -64,16 +64,10 @@ class WorkerTeam(Team):
         self._since: float | None = None
 
     def name(self, index: int) -> str:
-        """As the cluster calls it."""
         return self._cluster.peer_name(index)
 
     def share(self, data: Any) -> Any:
-        """This worker's part of data that all workers have; data that differ stay as they are.
-
-        Raises:
-            ConfigError: Workers have the same inputs with other targets; or a `SplitInput`, of
-                which all have to read the same batches, and other data.
-        """
+        """This worker's part of data that all workers have; data that differ stay as they are."""
         splits = isinstance(data, SplitInput)
         if self.size == 1:
             return data.share(1, 0) if splits else data

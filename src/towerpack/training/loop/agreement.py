@@ -37,11 +37,7 @@ class Agreement:
         self._left = team.size == 1
 
     def compare(self, settings: Settings) -> None:
-        """Refuse settings that are not those of all processes.
-
-        Raises:
-            ConfigError: Some differ; it names the first such process and up to nine settings.
-        """
+        """Refuse settings that are not those of all processes."""
         for index, lines in differences(self.team.exchange(settings)).items():
             more = [f"and {len(lines) - 9} more"] if len(lines) > 9 else []
             raise ConfigError(
@@ -52,13 +48,7 @@ class Agreement:
             )
 
     def steps(self, steps: int) -> int:
-        """How many steps all of the processes run next, if this one can run so many.
-
-        Raises:
-            StopTraining: A callback of another process has stopped training.
-            Interrupted: Another process is to end.
-            PeerError: Another process has failed.
-        """
+        """How many steps all of the processes run next, if this one can run so many."""
         if self.team.size == 1:
             return steps
         agreed = self.team.agree(Proposal(steps, self._numbers()))
@@ -78,10 +68,6 @@ class Agreement:
         Args:
             ending: Why; None where a signal has interrupted it.
             reason: Error message, if this process has failed.
-
-        Raises:
-            Interrupted: Another process is to end.
-            PeerError: Another process has failed.
         """
         if self._left:
             return

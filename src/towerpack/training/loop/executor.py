@@ -42,11 +42,9 @@ class Pace:
 
     @property
     def steps(self) -> int:
-        """Steps for the next call."""
         return self._steps
 
     def ran(self, steps: int, seconds: float) -> None:
-        """Learn from a call."""
         if steps < 1:
             return
         fitting = int(self._budget_s / max(seconds / steps, 1e-7))
@@ -163,12 +161,10 @@ class Executor:
 
     @property
     def one_step_only(self) -> bool:
-        """A call must not run more than one step."""
         return self._eager or self._packing.one_step_only
 
     @property
     def has_heavy(self) -> bool:
-        """The model has histograms or images, for the last step of each epoch."""
         return bool(self._heavy or self._heavy_gradients)
 
     @property
@@ -177,7 +173,6 @@ class Executor:
         return self._optimizers
 
     def compile(self) -> None:
-        """Trace what the loop runs, so that mistakes show before the first step."""
         if self._eager:
             return
         self._run.get_concrete_function()
@@ -191,17 +186,10 @@ class Executor:
             _LOG.warning("The cost does not depend on %s: not trained.", names)
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Run steps; fewer if a cost was not finite.
-
-        Args:
-            steps: How many.
-            after: The global step.
-        """
         done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
         return self._result(int(done), bool(finite), rows, packed, batch, [])
 
     def run_heavy(self, *, after: int) -> CallResult:
-        """Run one step, with the summaries that are too dear for every step."""
         done, finite, rows, packed, batch, heavy = self._run_heavy(self._schedules.due(1, after))
         return self._result(int(done), bool(finite), rows, packed, batch, heavy)
 
@@ -289,7 +277,6 @@ class Executor:
         return inputs, computed, tf.constant(True)
 
     def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
-        """Forward and backward of one replica."""
         context = StepContext(
             self._tower,
             index=index,
@@ -331,11 +318,7 @@ class Executor:
 
 
 def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
-    """Refuse names that are no outputs of the tower.
-
-    Raises:
-        LayerError: One is not; told with who asks for it.
-    """
+    """Refuse names that are no outputs of the tower."""
     for name in names:
         if name not in outputs:
             raise LayerError(

@@ -87,11 +87,7 @@ class Loop:
         self.data_ended = False
 
     def run(self) -> None:
-        """`before_train`, and all epochs that are left. Returns where training ended normally.
-
-        Raises:
-            StopTraining: A callback did, and the other callbacks of that moment have acted.
-        """
+        """`before_train`, and all epochs that are left. Returns where training ended normally."""
         state = self._state
         self._each(self._callbacks, "before_train")
         self._spent = dict.fromkeys(self._spent, 0.0)
@@ -250,7 +246,6 @@ class Loop:
         return [callback for callback in self._callbacks if callback.acts_in(hook)]
 
     def _each(self, callbacks: list[Callback], hook: str, *, poll: bool = False) -> None:
-        """Fire a hook of some callbacks."""
         for callback in callbacks:
             if poll:
                 self._poll()

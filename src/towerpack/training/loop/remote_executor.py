@@ -72,7 +72,6 @@ class RemoteExecutor(Executor):
         self._take = tf.function(self._batches, input_signature=[number, number], autograph=False)
 
     def compile(self) -> None:
-        """Trace what the workers run."""
         signature = [self._columns.spec, tf.TensorSpec([], tf.int64), *self._stacked]
         self._take.get_concrete_function()
         self._remote = [self._traced(self._many_steps, signature)]
@@ -85,11 +84,9 @@ class RemoteExecutor(Executor):
         gc.collect()
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Run steps, whatever the order; see `Executor.run`."""
         return self._run_shares(steps, after, heavy=False)
 
     def run_heavy(self, *, after: int) -> CallResult:
-        """Run one step, with the summaries that are too dear for every step."""
         return self._run_shares(1, after, heavy=True)
 
     # ------------------------------------------------------------------ on the chief
@@ -187,7 +184,6 @@ class RemoteExecutor(Executor):
     # ------------------------------------------------------------------ in the graph
 
     def _batches(self, steps: tf.Tensor, after: tf.Tensor) -> list[tf.Tensor]:
-        """Batches of some steps, stacked."""
         return tf.map_fn(
             self._data.get,
             tf.range(after, after + steps),
@@ -245,5 +241,4 @@ class _Columns(Schedules):
         self.more: list[tf.Tensor] = []
 
     def rows(self, due: tf.Tensor) -> list[tf.Tensor]:
-        """All of them."""
         return [*super().rows(due), *self.more]

@@ -59,7 +59,6 @@ class Work:
             return (start, self._next - start) if self._next > start else None
 
     def end(self) -> None:
-        """Nothing more is to be done."""
         with self._lock:
             self._end = self._next
 
@@ -75,16 +74,11 @@ def counters(optimizers: Sequence[OptimizerAdapter]) -> list[tf.Variable]:
 
 
 def no_batch() -> None:
-    """Say why the batch of a failed step is not kept; for `step_error`.
-
-    Raises:
-        LookupError: Always.
-    """
+    """Say why the batch of a failed step is not kept; for `step_error`."""
     raise LookupError("devices that do not wait for one another take batches as they come")
 
 
 def joined(results: Sequence[CallResult]) -> CallResult:
-    """Results of shares of a call, in the order of their steps."""
     nonfinite = (r.nonfinite for r in results if r.nonfinite is not None)
     return CallResult(
         steps=sum(r.steps for r in results),

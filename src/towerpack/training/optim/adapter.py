@@ -87,8 +87,6 @@ class OptimizerAdapter(ABC):
 
 
 class KerasOptimizer(OptimizerAdapter):
-    """An optimizer of Keras 3."""
-
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer: Any = optimizer
         self._aliases: list[keras.Variable] = []
@@ -190,11 +188,7 @@ class KerasOptimizer(OptimizerAdapter):
 
 
 def _adopt(optimizer: Any) -> None:
-    """Bring a Keras optimizer, which may have been made before, under the present strategy.
-
-    Raises:
-        ConfigError: It accumulates gradients, which Keras 3.15 cannot do there.
-    """
+    """Bring a Keras optimizer, which may have been made before, under the present strategy."""
     optimizer._distribution_strategy = strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         return
@@ -316,11 +310,7 @@ class CompatOptimizer(OptimizerAdapter):
 
 
 def _number(value: Any) -> tf.Tensor:
-    """A learning rate as a constant.
-
-    Raises:
-        ConfigError: It is a tensor, which would not follow the variables it was computed from.
-    """
+    """A learning rate as a constant."""
     if isinstance(value, tf.Tensor):
         raise ConfigError(
             "The optimizer's learning rate is a tensor, which would never change.",

@@ -61,11 +61,7 @@ class HyperParams:
         return list(self._params or {})
 
     def get(self, name: str) -> VariableParam:
-        """A number that the running graph reads: the learning rate, or a scalar variable.
-
-        Raises:
-            ConfigError: There is none of this name.
-        """
+        """A number that the running graph reads: the learning rate, or a scalar variable."""
         known = self._params
         if known is None:
             raise ConfigError(
@@ -122,9 +118,6 @@ class HyperParams:
             schedule: Takes the number of steps done; gives the value for the next step, or None to
                 leave it as it is. Asked for several steps ahead, so the number must be all that it
                 depends on. Of two for one name, the later one decides first.
-
-        Raises:
-            ConfigError: Setup is over.
         """
         if self._params is not None:
             raise ConfigError(

@@ -42,9 +42,6 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
     Args:
         function: The method `optimizer`.
         step: The global step.
-
-    Raises:
-        ConfigError: A Keras optimizer got such a number, or a summary got a schedule.
     """
     variables: list[tf.Variable] = []
     again = functools.partial(_call_with, variables, function, step)
@@ -85,9 +82,6 @@ def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: 
     """Call a function. The first call adds its variables to the list, later calls get them back.
 
     In the place of None they get a new one.
-
-    Raises:
-        ConfigError: It makes a Python number of a symbolic tensor or for a Keras optimizer.
     """
     known = iter(list(variables))
 
@@ -124,9 +118,6 @@ def _refuse_python_numbers_of(
 
     Nothing in such a number tells of the variable, so `optimizer()` is called with another value
     of it, which must not change the number.
-
-    Raises:
-        ConfigError: It does.
     """
     optimizers = itertools.chain.from_iterable(_unwrapped(given))
     keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]

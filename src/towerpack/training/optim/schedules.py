@@ -25,11 +25,7 @@ class Schedules:
         self.spec = tf.TensorSpec([len(self.pairs), None], tf.float64)
 
     def due(self, steps: int, after: int) -> np.ndarray:
-        """The value that each variable has after each of some steps, [schedules, steps].
-
-        Raises:
-            CallbackError: A schedule gives something that is not finite.
-        """
+        """The value that each variable has after each of some steps, [schedules, steps]."""
         due = np.empty([len(self.pairs), steps])
         for row, (variable, schedule) in zip(due, self.pairs, strict=True):
             changes = [schedule(step) for step in range(after + 1, after + 1 + steps)]

@@ -22,9 +22,6 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
     Args:
         optimizer: Of Keras 3 or `tf.compat.v1.train`, or a wrapper such as `AccumulateGradients`.
         scale_loss: Scale the loss dynamically (for float16).
-
-    Raises:
-        ConfigError: It is none of these, or it has been used for other variables.
     """
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)

@@ -102,27 +102,19 @@ class RunContext(RunStateView):
         self._saves.save_end()
 
     def hyper_param(self, name: str) -> VariableParam:
-        """A number that the running graph reads; see `HyperParams.get`."""
         return self._hyper_params.get(name)
 
     def hold(self, name: str, value: float | None) -> None:
-        """Set a hyper-parameter against schedules and other callbacks; see `VariableParam.hold`."""
         self._hyper_params.get(name).hold(value)
 
     def hyper_param_names(self) -> list[str]:
-        """Names that `hyper_param` knows."""
         return self._hyper_params.names()
 
     def schedule(self, name: str, schedule: Schedule) -> None:
-        """Have a hyper-parameter set after each step; see `HyperParams.schedule`."""
         self._hyper_params.schedule(name, schedule)
 
     def averages(self) -> dict[str, tf.Variable]:
-        """The variables of `WeightEMA`, by the names of the model's.
-
-        Raises:
-            ConfigError: There is none.
-        """
+        """The variables of `WeightEMA`, by the names of the model's."""
         found = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
         if not found:
             raise ConfigError(
@@ -152,11 +144,6 @@ class RunContext(RunStateView):
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.
-
-        Raises:
-            ConfigError: There is no such device, or there are no averages.
-            LayerError: There is no output of some name.
-            StepError: From the function: TensorFlow has failed it.
         """
         key = tuple(outputs), ema, device
         instead = self.averages() if ema else self.final_values()
@@ -208,7 +195,6 @@ class RunContext(RunStateView):
 
     @property
     def is_alone(self) -> bool:
-        """No other process takes part in the steps."""
         return self._alone
 
     def nonfinite(self) -> dict[str, Any] | None:
@@ -232,7 +218,6 @@ class RunContext(RunStateView):
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
     ) -> Predictor:
-        """Predict with the weights of this training, as they are at each call."""
         return Predictor.of_tower(
             self.tower, inputs, outputs, trace=self.trace_inference(), instead=self.final_values()
         )

@@ -48,11 +48,7 @@ def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
 
 
 def steps_of_one_pass(source: InputSource, replicas: int) -> int:
-    """Steps that one pass over the data makes.
-
-    Raises:
-        ConfigError: Their length is not known, or does not make a step.
-    """
+    """Steps that one pass over the data makes."""
     try:
         steps = len(source) // (1 if isinstance(source, SplitInput) else replicas)
     except TypeError:
@@ -168,11 +164,7 @@ def _claim_directory(
 
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
-    """Refuse to empty a run directory that the new run is to start from.
-
-    Raises:
-        ConfigError: `init` or `resume` lies in it.
-    """
+    """Refuse to empty a run directory that the new run is to start from."""
     doomed = (default_run_dir() if config.run_dir is None else Path(config.run_dir)).resolve()
     sources = [] if config.init is None else config.init.paths()
     if config.resume not in ("auto", "never"):

@@ -16,11 +16,7 @@ _LOG = get_logger(__name__)
 
 
 def as_practice(config: TrainConfig) -> TrainConfig:
-    """What a configuration's `fast_dev_run` or `overfit_batches` comes to.
-
-    Raises:
-        DataFlowError: `overfit_batches` without a flow.
-    """
+    """What a configuration's `fast_dev_run` or `overfit_batches` comes to."""
     steps, batches = int(config.fast_dev_run), config.overfit_batches
     if steps:
         epochs = min(steps, config.max_epoch)

@@ -44,11 +44,7 @@ class Run:
         self.complete = self.was_complete = False
 
     def execute(self, stack: ExitStack) -> None:
-        """From the start to the end; `stack` closes what has been opened.
-
-        Raises:
-            Interrupted: SIGTERM or Ctrl-C came, and the run has been saved.
-        """
+        """From the start to the end; `stack` closes what has been opened."""
         of, state, team = self._of, self._of.state, self._of.distribution.team
         stack.enter_context(of.agreement.until_the_end())
         stack.enter_context(team.ended_by_sigterm())

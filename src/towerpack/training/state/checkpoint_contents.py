@@ -80,11 +80,7 @@ class Contents:
         self._held = None
 
     def check(self) -> None:
-        """Look at the weights, if that is wanted.
-
-        Raises:
-            NumericsError: Some are NaN.
-        """
+        """Look at the weights, if that is wanted."""
         if self._check_nan:
             check_no_nan(arrays_of(self._groups()["model"]), self._state.step)
 
@@ -108,11 +104,7 @@ class Contents:
         return Snapshot(self._state.step, self._state.place, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> Any:
-        """Take a checkpoint over; gives the data's state.
-
-        Raises:
-            CheckpointMismatchError: It belongs to another model or optimizer.
-        """
+        """Take a checkpoint over; gives the data's state."""
         where = str(checkpoint.path)
         groups = self._groups()
         if set(checkpoint.tensors) != set(groups):

@@ -52,7 +52,6 @@ class Clock:
         self._enter(self._outer.pop())
 
     def ran(self, steps: int) -> None:
-        """A call is over, and has run steps."""
         self._steps += steps
         if not self._ran:
             self._ran = True
@@ -71,7 +70,6 @@ class Clock:
         return dict(self._seconds)
 
     def begin_epoch(self) -> None:
-        """A new epoch begins."""
         self._steps = 0
         self._before = self.seconds()
 

@@ -69,11 +69,7 @@ class Life:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Life]:
-    """The lives of a run, oldest first; damaged lines are left out with a warning.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """The lives of a run, oldest first; damaged lines are left out with a warning."""
     return _lives(_records(Path(path).read_bytes(), path))
 
 
@@ -149,7 +145,6 @@ class Ledger:
 
     @property
     def lives(self) -> int:
-        """How many starts there were, this one included."""
         return len(self._before)
 
     def beat(self) -> None:

@@ -173,11 +173,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What the `run.json` of a run directory holds; see `RunDir.recorded`.
-
-    Raises:
-        ConfigError: The file is damaged.
-    """
+    """What the `run.json` of a run directory holds; see `RunDir.recorded`."""
     file = path / _RUN
     try:
         tree = json.loads(file.read_bytes())
@@ -204,7 +200,6 @@ def choose_run_dir(path: Path | None) -> None:
 
 
 def chosen_run_dir() -> Path | None:
-    """What `choose_run_dir` was given last."""
     return _chosen
 
 

@@ -62,23 +62,19 @@ class RunState:
         return self.epoch >= self.max_epoch and not self.in_epoch and self.phase is Phase.STEPS
 
     def begin_epoch(self) -> None:
-        """The next epoch's first step comes next."""
         self.epoch += 1
         self.local_step = 0
         self.in_epoch = True
 
     def advance(self, steps: int) -> None:
-        """Steps have been applied."""
         self.step += steps
         self.local_step += steps
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
         names = ("step", "epoch", "local_step", "in_epoch")
         return {**{name: getattr(self, name) for name in names}, "phase": str(self.phase)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
         self.step = int(state["step"])
         self.epoch = int(state["epoch"])
         self.local_step = int(state["local_step"])

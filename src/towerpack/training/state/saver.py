@@ -41,27 +41,23 @@ class Saves:
 
     @property
     def store(self) -> CheckpointStore:
-        """Store of checkpoints, from `open` on."""
         if self._store is None:
             raise InternalError("a checkpoint was to be saved before the run's directory was open")
         return self._store
 
     @property
     def contents(self) -> Contents:
-        """What is saved, from `open` on."""
         if self._contents is None:
             raise InternalError("a checkpoint was to be saved before the run was built")
         return self._contents
 
     @property
     def ledger(self) -> Ledger:
-        """Notes of what saving costs, from `open` on."""
         if self._ledger is None:
             raise InternalError("a checkpoint was to be saved before the run had a ledger")
         return self._ledger
 
     def open(self, directory: Path, contents: Contents, ledger: Ledger) -> CheckpointStore:
-        """Begin to write into a directory; `close` ends it."""
         self._store = CheckpointStore(directory)
         self._contents = contents
         self._ledger = ledger
@@ -88,7 +84,6 @@ class Saves:
         self._saves_end = True
 
     def request(self, *, keep: int | None, best: str | None) -> None:
-        """Save once all callbacks of this moment have acted; see `RunContext.save`."""
         if best is None:
             self._ordinary, self._keep = True, keep
         else:
@@ -120,11 +115,7 @@ class Saves:
         return {"name": name, "value": value if np.isfinite(value) else repr(value)}
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
-        """Where a run saves at all, its end is saved too, however it came.
-
-        Raises:
-            NumericsError: The weights have become NaN, saved or not.
-        """
+        """Where a run saves at all, its end is saved too, however it came."""
         if self._writes and self._unsaved(place):
             self._save()  # looks at them
         else:

@@ -130,7 +130,6 @@ class Change(NamedTuple):
 
 
 def changes(old: Settings, new: Settings) -> list[Change]:
-    """The settings that differ."""
     names = [*new, *(name for name in old if name not in new)]
     if old.get(FORMAT) != new.get(FORMAT):  # Other releases know other settings.
         names = [n for n in names if n in old and n in new and n != FORMAT]
@@ -162,7 +161,6 @@ def _holds(name: str, new: Any) -> str:
 
 
 def changes_text(changed: Sequence[Change]) -> str:
-    """A table of changes."""
     rows = [("setting", "old", "new", "in effect")]
     rows += [(c.name, _short(c.old), _short(c.new), c.holds) for c in changed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -40,7 +40,6 @@ class HostCopies:
         self._memory: dict[tuple[str, str], np.ndarray] = {}
 
     def of(self, group: str, variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
-        """Copies of the values of a group of variables."""
         return {name: self._copy((group, name), v) for name, v in variables.items()}
 
     def _copy(self, key: tuple[str, str], variable: tf.Variable) -> np.ndarray:
@@ -65,9 +64,6 @@ def check_no_nan(values: Mapping[str, np.ndarray], step: int) -> None:
 
     `tf.nn.relu` gives 0 for NaN on a CPU: a NaN among the inputs of a network goes through the
     gradient into its first weights, and the cost stays finite and wrong.
-
-    Raises:
-        NumericsError: Some are.
     """
     # A sum is NaN wherever a value is, and takes one pass without a temporary.
     suspects = [n for n, a in values.items() if a.dtype.kind == "f" and np.isnan(a.sum())]
@@ -92,9 +88,6 @@ def assign(
         variables: Where to.
         values: From where.
         what: Names the source in the error.
-
-    Raises:
-        CheckpointMismatchError: Names, shapes or dtypes differ.
     """
     compare_names(
         {name: (_shape(v), v.dtype.name) for name, v in variables.items()},
@@ -110,12 +103,7 @@ def _shape(variable: tf.Variable) -> tuple[int, ...]:
 
 
 def find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
-    """What a run is to go on from; None for a start from nothing.
-
-    Raises:
-        CheckpointError: The given path holds no valid checkpoint; or, for 'auto', there are
-            checkpoints but none is valid.
-    """
+    """What a run is to go on from; None for a start from nothing."""
     if resume == "never":
         return None
     if resume != "auto":

@@ -37,7 +37,6 @@ class StepAverages:
         self._count = 0
 
     def add(self, costs: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
-        """Take in the steps of one call."""
         for cost in costs.tolist():
             self._sum += cost
         self._count += len(costs)
@@ -57,16 +56,13 @@ class StepAverages:
         return found
 
     def begin_epoch(self) -> None:
-        """Forget the last epoch's costs."""
         self._sum, self._count = 0.0, 0
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
         moving = {name: list(pair) for name, pair in self._moving.items()}
         return {"sum": self._sum, "count": self._count, "moving": moving}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
         self._sum, self._count = float(state["sum"]), int(state["count"])
         for name, (total, weight) in state["moving"].items():
             if name in self._moving:
@@ -101,12 +97,10 @@ class Numbers:
         self._last: dict[str, float] = {}
 
     def begin_epoch(self) -> None:
-        """Forget the last epoch."""
         self._averages.begin_epoch()
         self.clock.begin_epoch()
 
     def add(self, result: CallResult, step: int) -> None:
-        """Take in a call; `step` is the global step after it."""
         self._averages.add(result.outputs[COST], result.summaries)
         if result.steps:
             self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
@@ -118,7 +112,6 @@ class Numbers:
                     self._monitors.put_image(f"{name}/{i}", picture, step)
 
     def put(self) -> None:
-        """Hand the monitors the epoch's numbers."""
         numbers = self._averages.end_epoch()
         for further in (self._last, self._more()):
             for name, value in further.items():
@@ -129,11 +122,9 @@ class Numbers:
             self._monitors.put_scalar(name, value)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
         return {"averages": self._averages.state(), "scalars": self._last}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
         self._averages.restore(state["averages"])
         self._last = dict(state["scalars"])
 
@@ -144,9 +135,6 @@ def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
     Args:
         result: Of the training tower.
         others: Names of what is not the tower's.
-
-    Raises:
-        LayerError: A summary has the name of something else.
     """
     timed = [*Clock.NAMES, *_SECONDS.values()]
     own = [COST, *timed, *(n for n in others if n in (LEARNING_RATE, FILL))]

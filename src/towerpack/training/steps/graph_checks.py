@@ -22,11 +22,7 @@ _STATEFUL_DRAWS = {
 
 
 def check_graph(trace: TowerTrace) -> None:
-    """Warn of regularizers that are not part of the cost, and of draws that cannot be resumed.
-
-    Raises:
-        LayerError: Summaries of TensorFlow's that would go nowhere.
-    """
+    """Warn of regularizers that are not part of the cost, and of draws that cannot be resumed."""
     for text in trace.unused_regularizers():
         _LOG.warning("%s was computed but is not part of the cost: add it, or take it out.", text)
     check_summaries(trace)
@@ -43,11 +39,7 @@ def check_graph(trace: TowerTrace) -> None:
 
 
 def check_summaries(trace: TowerTrace) -> None:
-    """Refuse summaries that nobody would receive, in a tower for training or evaluation.
-
-    Raises:
-        LayerError: There are such.
-    """
+    """Refuse summaries that nobody would receive, in a tower for training or evaluation."""
     lost = lost_in(trace.graph)
     if lost:
         raise LayerError(

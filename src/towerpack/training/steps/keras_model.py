@@ -276,11 +276,7 @@ def _targets_of(model: Any, names: Sequence[str], outputs: Sequence[Any]) -> lis
 
 
 def _check(model: Any) -> None:
-    """Refuse what a trainer cannot do.
-
-    Raises:
-        ConfigError: It was asked for.
-    """
+    """Refuse what a trainer cannot do."""
     if not isinstance(model, keras.Model) or not getattr(model, "compiled", False):
         raise ConfigError(
             f"KerasModel was given {model!r}.",

@@ -65,11 +65,7 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
 
 
 def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
-    """Refuse what asynchronous updates cannot keep.
-
-    Raises:
-        ConfigError: The run is to be deterministic.
-    """
+    """Refuse what asynchronous updates cannot keep."""
     if config.deterministic:
         raise ConfigError(
             f"{trainer} cannot train with deterministic=True.",
@@ -110,22 +106,18 @@ class AsyncExecutor:
 
     @property
     def one_step_only(self) -> bool:
-        """A call must not run more than one step."""
         return self._executors[0].one_step_only
 
     @property
     def has_heavy(self) -> bool:
-        """The model has histograms or images, for the last step of each epoch."""
         return self._executors[0].has_heavy
 
     def compile(self) -> None:
-        """Trace what each device runs."""
         for executor in self._executors:
             executor.compile()
         self._counters = counters(self._executors[0].optimizers)
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Run steps; fewer if a cost was not finite. See `Executor.run`."""
         call = SharedCall(self._schedules, self._counters, steps, after)
         work = Work(after, steps, 2 * len(self._devices))
         with ThreadPoolExecutor(len(self._devices), "towerpack-device") as pool:
@@ -139,7 +131,6 @@ class AsyncExecutor:
         return result
 
     def run_heavy(self, *, after: int) -> CallResult:
-        """Run one step on the first device, with the summaries that are too dear for every step."""
         self._at[0].assign(after)
         result = self._executors[0].run_heavy(after=after)
         self._global_step.assign_add(result.steps)
@@ -168,8 +159,6 @@ class AsyncExecutor:
 
 
 class _OneDevice(SharedVariables):
-    """One replica; its gradients are scaled."""
-
     def __init__(self, device: str, scale: float) -> None:
         super().__init__([device])
         self._scale = scale
@@ -177,7 +166,6 @@ class _OneDevice(SharedVariables):
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
-        """As `SharedVariables.replicate`."""
         inputs, computed = super().replicate(compute, source, step)
         gradients = [[self._scaled(g) for g in of] for of in computed.gradients]
         return inputs, computed._replace(gradients=gradients)

@@ -35,7 +35,6 @@ class NoOpTrainer(Trainer):
         super().__init__(config)
 
     def configure(self, config: TrainConfig) -> None:
-        """As `Trainer.configure`."""
         super().configure(config)
         self.source = _Unread(self.source)
 
@@ -51,18 +50,15 @@ class _Unread(InputSource):
         self._state: Any = None
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Nothing is made."""
+        pass
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """Nothing is given."""
         raise InternalError("a training that computes no steps asked for data")
 
     def start(self, state: Any = None) -> None:
-        """Keep the state."""
         self._state = state
 
     def state(self) -> Any:
-        """As it was restored."""
         return self._state
 
 
@@ -84,10 +80,9 @@ class _NoSteps:
         self._schedules = parts.schedules
 
     def compile(self) -> None:
-        """Trace nothing."""
+        pass
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Count them."""
         self._schedules.assign_after(steps, self._schedules.due(steps, after))
         self._global_step.assign_add(steps)
         return CallResult(
@@ -99,7 +94,6 @@ class _NoSteps:
         )
 
     def run_heavy(self, *, after: int) -> CallResult:
-        """Count one."""
         return self.run(1, after=after)
 
 

@@ -134,9 +134,6 @@ class BuiltStep:
         Returns:
             The cost and other outputs, by name: of several replicas scalars are averaged, the rest
             is joined.
-
-        Raises:
-            SpecError: It does not fit the model's inputs, or cannot be shared evenly.
         """
         if not all(isinstance(component, tf.Tensor) for component in batch):
             batch = tuple(self._check(batch, 0))
@@ -159,23 +156,18 @@ class _GivenBatches(InputSource):
     """Give the replicas what a call was given."""
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Nothing."""
+        pass
 
     def hand(self, parts: Sequence[Sequence[tf.Tensor]]) -> None:
         """In the graph: take the parts of each component, one for each replica."""
         self._batches = [list(batch) for batch in zip(*parts, strict=True)]
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """The next replica's batch."""
         return self._batches.pop(0)
 
 
 def _of_all(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """What all replicas get together.
-
-    Raises:
-        LayerError: A scalar cannot be shared.
-    """
+    """What all replicas get together."""
     if replicas == 1 or spec.shape.rank is None:
         return spec
     if spec.shape.rank == 0:

@@ -30,10 +30,6 @@ def read_arrays(source: Any) -> Weights:
     Returns:
         What it is, in words; arrays by name; and whether names are those of a Keras model's layers,
         which may be a part of ours.
-
-    Raises:
-        CheckpointError: It cannot be read.
-        MissingExtraError: The package is not installed.
     """
     return _foreign(source) or (*read_weights(source), False)
 
