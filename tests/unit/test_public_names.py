@@ -35,6 +35,7 @@ BY_NAME = tuple(
     for n in ("apps.", "zoo", "ops.", "cli", "rl.a2c", "rl.dqn", "rl.ppo", "dataflow.testing")
 )
 
+
 def public_modules() -> list[tuple[str, Path]]:
     """Names and files of the public packages and modules."""
     found: list[tuple[str, Path]] = []

@@ -80,7 +80,6 @@ class FID(Callback):
         return [self.name]
 
     def before_train(self) -> None:
-        """Cut the tower to the generator."""
         self.trainer.monitors.directions[self.name] = "min"
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 

@@ -49,7 +49,6 @@ class SampleGrid(Callback):
         self.name, self.ema = name, ema
 
     def before_train(self) -> None:
-        """Cut the tower to the outputs, and take what is fed."""
         self._function, names = self.trainer.predict_function(self.outputs, ema=self.ema)
         datapoint = next(seeded(self.flow, self.trainer.seed, self.name), None)
         self._inputs = fed(self, datapoint, names)

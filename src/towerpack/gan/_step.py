@@ -42,7 +42,6 @@ class GANStep(TrainStep):
         self._periods = {DISCRIMINATOR: 1, GENERATOR: 1}
 
     def settings(self) -> Mapping[str, int]:
-        """The periods."""
         return {f"step.{player[0]}_period": period for player, period in self._periods.items()}
 
     def build(self, setup: StepSetup) -> None:
@@ -58,11 +57,7 @@ class GANStep(TrainStep):
         self._players = {n: (own, setup.optimizer(n, own)) for n, own in of_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Minimize both costs.
-
-        Raises:
-            LayerError: The tower does not expose both costs, or one has no gradient.
-        """
+        """Minimize both costs."""
         result = context.tower(*batch)
         outputs, cost = result.outputs, result.cost
         added = [] if cost is None or cost is outputs.get(SUM, cost) else [cost]
@@ -196,7 +191,6 @@ def _by_player(
 
 
 def _two(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer for each player."""
     if set(given) == {"optimizer"}:
         return {GENERATOR: _copied(given["optimizer"]), DISCRIMINATOR: given["optimizer"]}
     if GENERATOR in given and given[GENERATOR] is given.get(DISCRIMINATOR):

@@ -30,7 +30,6 @@ class Categorical:
         self.spec = tf.TensorSpec([None], tf.int64, "action")
 
     def head(self, features: tf.Tensor) -> tf.Tensor:
-        """Logits."""
         return linear("head", features, self.n, gain=0.01)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -38,15 +37,12 @@ class Categorical:
         return rng.gumbel(size=(*shape, self.n)).astype(np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Sample actions, counted from 0."""
         return (parameters + noise).argmax(-1)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Actions counted from the space's start."""
         return actions + self._start
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Action of the largest logit."""
         return tf.argmax(parameters, -1) + self._start
 
 
@@ -65,32 +61,26 @@ class Gaussian:
         return tf.concat([mean, tf.broadcast_to(log_std, tf.shape(mean))], -1)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normal noise."""
         return rng.standard_normal((*shape, self._size), np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Sample actions, not clipped."""
         mean, log_std = np.split(parameters, 2, -1)
         return mean + np.exp(log_std) * noise
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Actions clipped to the space, in its shape."""
         shaped = actions.reshape(-1, *self._space.shape)
         return np.clip(shaped, self._space.low, self._space.high).astype(self._space.dtype)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Means clipped to the space, in its shape."""
         space = self._space
         shaped = tf.reshape(parameters[:, : self._size], [-1, *space.shape])
         return tf.cast(tf.clip_by_value(shaped, space.low, space.high), space.dtype)
 
     def log_prob(self, parameters: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-        """Log-densities [B]; see `math.gaussian_log_prob`."""
         mean, log_std = tf.split(parameters, 2, -1)
         return math.gaussian_log_prob(mean, log_std, actions)
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Entropies [B]; see `math.gaussian_entropy`."""
         return math.gaussian_entropy(parameters[:, self._size :])
 
 

@@ -127,12 +127,10 @@ class Agent(ABC):
         self.network = network or network_for(self.observation_space, self.mlp)
 
     def observation_spec(self, name: str) -> tf.TensorSpec:
-        """Spec of a batch of observations."""
         space: Any = self.observation_space
         return tf.TensorSpec([None, *space.shape], space.dtype, name)
 
     def make_envs(self, seed: int) -> VectorEnv:
-        """Make the environments to learn in."""
         return make_envs(self._env, self.config.num_envs, seed=seed, **self._env_options)
 
     @property

@@ -69,8 +69,6 @@ class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
 
 
 class LocalEnv(EnvCommands):
-    """An environment in this process."""
-
     def __init__(self, make: MakeEnv) -> None:
         self._make = make
 

@@ -40,7 +40,6 @@ class EnvCommands:
 
 
 def serve(connection: Connection) -> None:
-    """Answer commands until the connection is closed."""
     commands = EnvCommands()
     while True:
         name, argument = connection.recv()

@@ -223,7 +223,6 @@ class VectorEnv:
         return self.observations
 
     def close(self) -> None:
-        """Close the environments and end their processes."""
         self._backend.close()
 
     def __enter__(self) -> VectorEnv:

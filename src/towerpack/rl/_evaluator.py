@@ -56,7 +56,6 @@ class Evaluator(Callback):
         self._output = output
 
     def produces(self) -> Sequence[str]:
-        """Names of the four statistics."""
         return [f"{self._prefix}/{name}" for name in ("mean", "max", "median", "std")]
 
     def setup(self, trainer: TrainerHost) -> None:
@@ -72,14 +71,12 @@ class Evaluator(Callback):
         self._act, _ = self.trainer.predict_function([self._output])
 
     def trigger(self) -> None:
-        """Play the episodes and monitor the statistics."""
         returns = self._play()
         numbers = (returns.mean(), returns.max(), np.median(returns), returns.std())
         for name, value in zip(self.produces(), numbers, strict=True):
             self.trainer.monitors.put_scalar(name, float(value), self.trainer.global_step)
 
     def _play(self) -> np.ndarray:
-        """Returns of the episodes."""
         found: list[float] = []
         # Episodes that each environment still has to end.
         left = np.full(self._num_envs, self._episodes // self._num_envs)

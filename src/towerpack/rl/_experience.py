@@ -71,7 +71,6 @@ class Experience(InputSource):
         self._graph_policy: Any = None
 
     def settings(self) -> Mapping[str, Any]:
-        """Settings to report."""
         return self.told
 
     def steps_left(self, state: Any) -> int | None:
@@ -104,7 +103,6 @@ class Experience(InputSource):
             variable.assign(tf.reshape(column, variable.shape), read_value=False)
 
     def start(self, state: Any = None) -> None:
-        """Make the environments, and restore their state."""
         self.envs = self._make_envs(derive_seed(self.seed, "environments"))
         if state is None:
             self.envs.reset()
@@ -128,7 +126,6 @@ class Experience(InputSource):
         self._cursor.assign(self._position)
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Collect the next phase, if the last one is used up."""
         if self._position == self.batches:
             self.gather(poll)
             self.phase += 1
@@ -141,11 +138,9 @@ class Experience(InputSource):
         return self.batch(self._cursor.assign_add(1) - 1)
 
     def consumed(self, steps: int) -> None:
-        """Count the batches used."""
         self._position += steps
 
     def state(self) -> Any:
-        """State of the environments, and of the current phase."""
         return {
             **self._snapshot,
             "position": self._position,
@@ -217,12 +212,10 @@ class ShowEpisodes(Callback):
         self._source = source
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Give the source access to the run."""
         self._source.host = trainer
         self.fetch(*self._source.fetches)
 
     def before_train(self) -> None:
-        """Declare that larger returns are better."""
         self.trainer.monitors.directions["episode/return"] = "max"
 
     def acts_in(self, hook: str) -> bool:
@@ -230,14 +223,11 @@ class ShowEpisodes(Callback):
         return super().acts_in(hook) and (hook != "after_step" or bool(self.fetches))
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Pass the fetched outputs to the source."""
         self._source.after_step(outputs)
 
     def produces(self) -> Sequence[str]:
-        """Names of the monitored values."""
         return ["episode/return", "episode/length", "env_steps", "env_restarts"]
 
     def trigger(self) -> None:
-        """Monitor them; returns and lengths once an episode has ended."""
         for name, value in self._source.envs.statistics().items():
             self.trainer.monitors.put_scalar(name, value, self.trainer.global_step)

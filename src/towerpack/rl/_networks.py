@@ -41,7 +41,6 @@ class MLP:
         self.activation = activation
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Features of observations, in a tower."""
         x = tf.cast(observation, tf.float32)
         for i, units in enumerate(self.units):
             x = _ACTIVATIONS[self.activation][0](linear(f"fc{i}", x, units, math.sqrt(2.0)))

@@ -76,7 +76,6 @@ class Rollouts(Experience):
         self._prepare = prepare.get_concrete_function()
 
     def gather(self, poll: Callable[[], None]) -> None:
-        """Collect a rollout."""
         steps, envs = self._shape
         played, actions, policy = self.envs, self._actions, self.policy()
         noise = actions.noise(stream(self.seed, "actions", self.phase), self._shape)
@@ -99,7 +98,6 @@ class Rollouts(Experience):
         self._shuffle(self.phase)
 
     def _prepared(self, observations: Any, acted: Any, rewards: Any, ends: Any, *cut: Any) -> None:
-        """Compute the rows of a rollout, in the graph."""
         steps, envs = self._shape
         rows = steps * envs
         finals, where = cut
@@ -129,11 +127,9 @@ class Rollouts(Experience):
         self._order.assign(order.reshape(self.batches, self._config.batch_size))
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """Rows of a minibatch."""
         order = tf.gather(self._order, position)
         return [tf.gather(variable, order) for variable in self.rows]
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Restore a rollout."""
         super().refill(state)
         self._shuffle(self.phase - 1)

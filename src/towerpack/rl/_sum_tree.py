@@ -26,7 +26,6 @@ class SumTree:
             self._levels.append(np.zeros((-(-nodes // _FAN), _FAN)))
 
     def fill(self, leaves: np.ndarray) -> None:
-        """Replace all leaves."""
         self.leaves[: len(leaves)] = leaves
         for below, level in zip(self._levels, self._levels[1:], strict=False):
             level.reshape(-1)[: len(below)] = below.sum(axis=1, dtype=np.float64)
@@ -39,7 +38,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all leaves."""
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:

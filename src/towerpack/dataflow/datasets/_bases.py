@@ -79,8 +79,6 @@ class UnitNode(Node):
 
 
 class ImageListNode(Node):
-    """Read one image file, or its path, and a label for each datapoint."""
-
     def __init__(
         self,
         root: Path,
@@ -98,7 +96,6 @@ class ImageListNode(Node):
         return [first, int(self._labels[position])]
 
     def path(self, position: int) -> str:
-        """The file of a datapoint."""
         return os.path.join(self._root, self._names[position])
 
 
@@ -132,7 +129,6 @@ class ImageList(Dataset):
 
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
-    """Refuse what is not among the choices."""
     if value not in choices:
         expected = ", ".join(map(repr, choices))
         raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)

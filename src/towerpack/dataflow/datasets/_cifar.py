@@ -57,7 +57,6 @@ class CifarBase(ArrayData):
         super().__init__(images, labels, shuffle=shuffle, seed=seed)
 
     def get_label_names(self) -> list[str]:
-        """The name of each class."""
         path = self._path(self._names_file)
         names = read_lines(path)
         if len(names) != self._num_classes:
@@ -85,7 +84,6 @@ class CifarBase(ArrayData):
         return fetch_member(self._source, self._dir, f"{self._folder}/{name}")
 
     def _read(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Records of label bytes and three planes of 32 rows."""
         record = self._label_bytes + _PIXELS
         size = path.stat().st_size
         if size == 0 or size % record:

@@ -143,7 +143,8 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
         most = max_bytes + _HEADERS_BYTES * most_members
         with (
             _decompressed(archive) as plain,
-            _tar_of(_UpTo(plain, most)) as tar,
+            # "r:" reads no tar archive that is compressed again, whose bytes would not be counted.
+            tarfile.open(fileobj=cast("IO[bytes]", _UpTo(plain, most)), mode="r:") as tar,
         ):
             for member in tar:
                 if member.isdir() and not Path(member.name).parts:
@@ -159,7 +160,6 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
 
 
 def _decompressed(archive: Path) -> Any:
-    """Open what is inside of a compressed file, or the file itself."""
     with open(archive, "rb") as file:
         start = file.read(6)
     for magic, opened in (
@@ -171,11 +171,6 @@ def _decompressed(archive: Path) -> Any:
         if start.startswith(magic):
             return opened(archive)
     return open(archive, "rb")
-
-
-def _tar_of(plain: _UpTo) -> tarfile.TarFile:
-    """Open a tar archive that is not compressed (again), whose bytes would not be counted."""
-    return tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r:")
 
 
 class _UpTo:
@@ -194,10 +189,7 @@ class _UpTo:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write a directory or a file, with its time and without its owner and permissions.
-
-    Not by `TarFile.extractall(filter=...)`, which Python 3.11.2 does not have.
-    """
+    # Python 3.11.2 does not have `TarFile.extractall(filter=...)`.
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)
         return

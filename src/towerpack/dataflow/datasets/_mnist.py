@@ -111,7 +111,6 @@ class Mnist(ArrayData):
         self.train_or_test = train_or_test
 
     def get_label_names(self) -> list[str]:
-        """The name of each class."""
         return list(self._label_names)
 
     @classmethod
@@ -173,7 +172,6 @@ class Digits(ArrayData):
         self.name = name
 
     def get_label_names(self) -> list[str]:
-        """The name of each class."""
         return list("0123456789")
 
 
@@ -216,7 +214,6 @@ class SVHNDigit(ArrayData):
         self.name = name
 
     def get_label_names(self) -> list[str]:
-        """The name of each class."""
         return list("0123456789")
 
     @staticmethod

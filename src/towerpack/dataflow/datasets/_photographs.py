@@ -89,7 +89,6 @@ class Places365Standard(ImageList):
         super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=channel_order)
 
     def get_label_names(self) -> list[str]:
-        """The name of each class."""
         return self._label_names
 
 
@@ -213,8 +212,6 @@ class BSDS500(ImageList):
 
 
 class _OutlineNode(Node):
-    """Read a photograph and what was drawn on it."""
-
     def __init__(self, photographs: ImageListNode, outlines: Path) -> None:
         self.size = photographs.size
         self._photographs = photographs
@@ -228,7 +225,6 @@ class _OutlineNode(Node):
 
 
 def _edges(path: Path) -> NDArray[np.float32]:
-    """The mean of all annotators' outlines."""
     with reading(path, "outlines"):
         (cells,) = read_mat(path, ["groundTruth"], kinds="O")
         # A cell for each annotator, of a structure, whose fields are arrays of one element.
@@ -237,7 +233,6 @@ def _edges(path: Path) -> NDArray[np.float32]:
 
 
 def _lying(image: NDArray[Any], path: Path) -> NDArray[Any]:
-    """Wider than high."""
     if image.shape[0] > image.shape[1]:
         image = np.ascontiguousarray(image.swapaxes(0, 1))
     if image.shape[:2] != _BSDS_SHAPE:

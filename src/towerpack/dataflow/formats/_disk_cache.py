@@ -97,8 +97,6 @@ class DiskCacheData(Wrapper):
 
 
 class DiskCacheNode(Node):
-    """Read another plan's epoch 0, each position once."""
-
     def __init__(self, inner: Node, store: PerProcess[DiskStore]) -> None:
         self.inner = inner
         self.size = inner.size
@@ -223,7 +221,6 @@ class DiskStore:
         return [self._unpacked(*pair) for pair in zip(positions, rows, strict=True)]
 
     def write(self, datapoints: Iterable[tuple[int, Datapoint]]) -> None:
-        """Keep datapoints of some positions."""
         rows = [_row(position, datapoint) for position, datapoint in datapoints]
         with self._open() as db:
             db.executemany("INSERT OR REPLACE INTO datapoints VALUES (?, ?)", rows)
@@ -241,7 +238,6 @@ class DiskStore:
 
     @contextlib.contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
-        """The database in one transaction."""
         try:
             with self._lock:
                 if self._db is None:

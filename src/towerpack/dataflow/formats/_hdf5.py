@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +92,6 @@ class HDF5Data(PlannedSource[Node]):
 
 
 class HDF5Node(Node):
-    """Read rows as columns."""
-
     def __init__(self, path: Path, names: list[str], trusted: bool) -> None:
         self._path = path
         self._names = names
@@ -220,14 +218,14 @@ class HDF5Serializer:
                         got=describe_datapoint(rows[0]),
                     )
                 if size is not None and written + len(rows) > size:
-                    _raise_unlike(df, "has more", size)
+                    raise _unlike(df, "has more", size)
                 for name, component in zip(names, components, strict=True):
                     _append(file, name, _in_hdf5(h5py, name, component), written, size)
                 written += len(rows)
             if not written:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
             if size not in (None, written):
-                _raise_unlike(df, f"ended after {written}", size)
+                raise _unlike(df, f"ended after {written}", size)
 
     @staticmethod
     def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
@@ -235,8 +233,8 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
-def _raise_unlike(df: DataFlow, what: str, size: Length) -> NoReturn:
-    raise DataFlowError(
+def _unlike(df: DataFlow, what: str, size: Length) -> DataFlowError:
+    return DataFlowError(
         f"{df} {what} datapoints, although its length is {size}.",
         fix="correct its __len__, or let it raise TypeError if the length is not known",
     )

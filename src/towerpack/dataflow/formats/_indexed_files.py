@@ -37,7 +37,6 @@ class IndexedFiles(Stage):
         raise NotImplementedError
 
     def _in_order(self) -> Iterator[Datapoint]:
-        """Read the files from the beginning."""
         raise NotImplementedError
 
     def length(self) -> Length:

@@ -197,7 +197,6 @@ class NumpySerializer:
 
 
 def _member_names(stacked: Datapoint) -> list[str]:
-    """Names of the arrays of an `.npz` file."""
     names = [name if isinstance(name, str) else f"arr_{name}" for name in keys_of(stacked)]
     for name in names:
         if names.count(name) > 1 or not is_utf8(name):

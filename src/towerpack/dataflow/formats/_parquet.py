@@ -62,8 +62,6 @@ class ParquetData(IndexedFiles):
 
 
 class ParquetNode(Node):
-    """Read rows of decoded row groups as columns."""
-
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
         footers = [_footer(path) for path in paths]
         schema = footers[0][0]
@@ -157,13 +155,7 @@ def _pyarrow() -> Any:
 
 
 def _column_of(chunked: Any) -> ColumnLike:
-    """A column of a table, which gives an array where it is indexed with an array of rows.
-
-    Numbers are an array of their dtype, fixed-size lists of numbers one of more axes. Columns with
-    nulls are an array of objects: `None`, and what the rows of a column without nulls are. All else
-    is an array of Python objects. But dates and durations, and times of
-    day in nanoseconds, which Python has no type for, are NumPy's, and their nulls NaT.
-    """
+    """Return a column of a table, which gives an array when it is indexed with an array of rows."""
     pa: Any = require("pyarrow", extra="formats", needed_for="ParquetData")
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)

@@ -70,8 +70,6 @@ class SVMLightData(PlannedSource["SparseNode"]):
 
 
 class SparseNode(Node):
-    """Read rows of a SciPy matrix as dense columns."""
-
     def __init__(self, path: Path, num_features: int | None, dtype: np.dtype[Any]) -> None:
         datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
         with reading(path, "an SVMLight file"):

@@ -95,8 +95,6 @@ class TarData(IndexedFiles):
 
 
 class TarNode(Node):
-    """Read plain archives through an index of their files."""
-
     def __init__(self, paths: list[Path], decode: bool) -> None:
         self._paths = paths
         self._decode = decode

@@ -70,7 +70,6 @@ class TarWriter:
         self._open.__exit__(*exc)
 
     def _files(self, datapoint: Mapping[str, Any]) -> dict[str, bytes]:
-        """The names and contents of a datapoint's files."""
         if not isinstance(cast("object", datapoint), Mapping):
             raise ConfigError(
                 "A tar archive holds dicts from extensions to contents.",

@@ -81,8 +81,6 @@ class TFRecordData(IndexedFiles):
 
 
 class TFRecordNode(Node):
-    """Read records of plain files through an index."""
-
     def __init__(
         self, paths: list[Path], features: Features | None, index_dir: PathLike | None = None
     ) -> None:

@@ -46,7 +46,6 @@ def masked_crc(data: bytes | memoryview) -> int:
 
 
 def framed(record: memoryview) -> bytes:
-    """A record as it is written."""
     length = struct.pack("<Q", len(record))
     parts = (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
     return b"".join(parts)
@@ -108,7 +107,6 @@ def records_in_order(path: Path) -> Generator[bytes]:
 
 
 def damaged(path: Path, offset: int, what: str) -> FormatError:
-    """The error for a record."""
     return FormatError(
         f"{path} has a damaged record at byte {offset:,}: {what}.",
         fix="the file was cut off, changed, or is no TFRecord file; write or fetch it again",

@@ -127,7 +127,6 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
     """The values of a datapoint, its larger arrays appended to `frames` if that is a list."""
 
     def other(value: Any) -> list[Any]:
-        """A value that msgpack has no type for, as a list."""
         kind = cast("type[Any]", value.__class__)
         if kind is tuple:
             return [_MARKS[_Kind.TUPLE], *value]
@@ -170,7 +169,6 @@ def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> 
     """The datapoint of its values; `take` gives the next so many bytes of memory."""
 
     def made(items: list[Any]) -> Any:
-        """What a list stands for."""
         kind = items[0] if items else None
         if kind.__class__ is not _Kind:
             return items

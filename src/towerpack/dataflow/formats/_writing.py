@@ -52,13 +52,12 @@ def whole_file(path: PathLike) -> Generator[Path]:
     fsync_dir(target.parent)
 
 
-Encode = Callable[[Datapoint], bytes]
 Decode = Callable[[bytes], Datapoint]
 
 
-def codec_of(format: Format) -> tuple[Encode, Decode]:
-    """How datapoints become bytes, and bytes datapoints: "pickle" runs whatever code they name."""
-    codecs: dict[str, tuple[Encode, Decode]] = {
+def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
+    """Return the encoder and the decoder of a format. "pickle" runs whatever code bytes name."""
+    codecs: dict[str, tuple[Callable[[Datapoint], bytes], Decode]] = {
         "wire": (pack, _unpacked),
         "example": (encode_example, parse_example),
         "pickle": (partial(pickle.dumps, protocol=5), pickle.loads),

@@ -63,7 +63,6 @@ class ImageAugmentor:
         return self.augment_with_transform(img, rng)[0]
 
     def __call__(self, img: Image, rng: RNG | None = None) -> Image:
-        """As `augment`."""
         return self.augment(img, rng)
 
     def augment_with_transform(self, img: Image, rng: RNG | None = None) -> tuple[Image, Transform]:

@@ -162,10 +162,8 @@ def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float
 def _moments(
     images: Images, *, all_channel: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and standard deviations [n, channels or 1].
-
-    By OpenCV, image by image: how NumPy rounds sums may depend on how many images there are.
-    """
+    """Return means and standard deviations [n, channels or 1]."""
+    # How NumPy rounds sums may depend on the number of images.
     measure = opencv().meanStdDev
     rows = images.reshape(*images.shape[:2], -1) if all_channel else images
     moments = np.array([measure(row) for row in rows], np.float64)[..., 0]

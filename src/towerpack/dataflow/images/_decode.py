@@ -199,7 +199,6 @@ class Decoder:
         return self._coloured(upright(img.reshape(*img.shape[:2], -1), orientation))
 
     def _coloured(self, img: Image) -> Image:
-        """From OpenCV's order and number of channels to those asked for."""
         cv2 = opencv()
         if self.channels == 4:
             img = np.right_shift(img, 8).astype(np.uint8) if img.dtype == np.uint16 else img

@@ -87,7 +87,6 @@ def image_grid(
 def _cell(
     sample: dict[str, Any], cell: int, text: int, rgb: bool, names: Sequence[str] | None
 ) -> Any:
-    """One picture with what belongs to it, in its place of the grid."""
     pixels = displayable(sample["image"], rgb=rgb)
     scale = cell / max(pixels.shape[:2])
     height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
@@ -166,7 +165,6 @@ def _told(label: Any, names: Sequence[str] | None) -> str:
 
 
 def _samples(source: Any, parts: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
-    """What there is to draw, batches taken apart."""
     flow = isinstance(source, DataFlow)
     pipeline = str(source) if flow else None
     with source.iterate(seed=seed, epoch=0) if flow else contextlib.nullcontext(source) as read:

@@ -215,7 +215,6 @@ class MosaicLayout:
         return replaced(datapoints[0], changed)
 
     def _per_box(self) -> list[Any]:
-        """The components with a row for each box: the boxes, and labels."""
         if self.boxes is None:
             return []
         several = isinstance(self.labels, tuple)
@@ -297,8 +296,6 @@ class Mosaic(Wrapper):
 
 
 class MosaicNode(Node):
-    """Read four positions of another plan for each of its own."""
-
     def __init__(self, inner: Node, size: int, mapper: Mapper, key: int) -> None:
         self.inner = inner
         self.size = self._count = size

@@ -113,7 +113,6 @@ def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
 
 
 def _enhanced(name: str, img: Image, strength: float, rgb: bool) -> Image:
-    """Of the colours, the contrast or the brightness, more or less."""
     factor, grey = 1 + _ENHANCE * strength, img.ndim == 2 or img.shape[2] == 1
     if name == "color":
         return img if grey else Saturation(rgb=rgb).change(img, factor)

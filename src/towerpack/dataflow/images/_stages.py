@@ -126,8 +126,6 @@ class AugmentImageCoordinates(AugmentImageComponents):
 
 
 class _Augment:
-    """Augment one image, or components together: each by a method of one transform."""
-
     def __init__(
         self, augmentors: ImageAugmentor, copy: bool, methods: dict[Any, str] | None = None
     ) -> None:

@@ -66,7 +66,6 @@ class Transform:
         return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
 
     def _moved(self, points: NDArray[Any]) -> NDArray[Any]:
-        """Points [..., 2], moved."""
         return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
     def _undefined(self, what: str, method: str) -> ConfigError:
@@ -249,5 +248,4 @@ def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _moves_boxes_by_itself(transform: Transform) -> bool:
-    """Whether it defines `apply_boxes`, rather than to move boxes by their corners."""
     return getattr(transform.apply_boxes, "__func__", None) is not Transform.apply_boxes

@@ -332,7 +332,6 @@ def _largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
 
 
 def _pick(mask: Image, numbers: NDArray[Any], value: Any) -> Image:
-    """Pixels of a mask by their numbers; `value` for negative ones."""
     picked = mask.reshape(-1, *mask.shape[2:])[numbers]
     outside = numbers < 0
     if outside.any():

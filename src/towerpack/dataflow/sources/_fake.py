@@ -82,8 +82,6 @@ class FakeData(Stage):
 
 @dataclass(eq=False)
 class FakeNode(Node):
-    """Draw datapoints by position."""
-
     size: int | None
     components: list[tuple[tuple[int, ...], np.dtype[Any], Domain]]
     repeats_first: bool

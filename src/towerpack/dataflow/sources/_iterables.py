@@ -132,8 +132,6 @@ class DataFromQueue(Stage):
 
 
 class QueueStream(Stream):
-    """Take from a queue until a sentinel comes."""
-
     def __init__(self, queue: Any, sentinel: object, state: State) -> None:
         self._get = queue.get
         self._sentinel = sentinel

@@ -229,7 +229,6 @@ def numbered(
 
 
 def _class_names(classes: Sequence[str]) -> list[str]:
-    """Names of classes as a list; one string is one name."""
     names = names_of(classes)
     if len(set(names)) != len(names) or not all(isinstance(cast("object", n), str) for n in names):
         raise ConfigError(

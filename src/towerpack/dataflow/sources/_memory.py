@@ -155,7 +155,6 @@ class DataFromArrays(Stage):
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
-        """The arrays, in order."""
         return self._held.arrays
 
     def __getitem__(self, index: int) -> Datapoint:
@@ -258,8 +257,6 @@ class DataFromList(OrderedSource):
 
 
 class ListNode(IndexNode):
-    """Read elements of a sequence."""
-
     def read(self, epoch: int, positions: Positions) -> Block:
         lst = self._source
         wanted = as_ints(positions)
