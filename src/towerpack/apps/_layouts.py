@@ -145,7 +145,9 @@ def _voc(folder: Path) -> Layout | None:
     data: dict[str, Any] = {"inputter": "voc"}
     annotations = matching(folder, "Annotations")
     if annotations:
-        lists = {split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES}
+        lists = {
+            split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES
+        }
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
         pattern = f"{glob.escape(annotations[0])}/**/*.xml"
         others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
@@ -173,12 +175,14 @@ def _label_pictures(folder: Path) -> Layout | None:
     images: dict[_Key, str] = {}
     masks: dict[_Key, str] = {}
     beside: dict[_Key, str] = {}
+    in_kinds = False  # Whether folders tell pictures from label pictures.
     for file in files:
         *parts, name = Path(file).relative_to(folder).parts
         parts, stem = [part.lower() for part in parts], Path(name).stem.lower()
         if _NO_CLASSES.search(stem) or not _OBJECTS.isdisjoint(parts):
             continue
         kinds = {match[2] for match in map(_SPLIT_KIND.fullmatch, parts) if match}
+        in_kinds |= not _IMAGES.isdisjoint({*parts, *kinds})
         is_mask = not _MASKS.isdisjoint({*parts, *kinds})
         kept = [_SPLIT_KIND.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
         key = (*kept, stem)
@@ -193,11 +197,12 @@ def _label_pictures(folder: Path) -> Layout | None:
     known = {image for image, _ in pairs.values()}
     pairs |= {k: pair for k, pair in _paired(images, beside).items() if pair[0] not in known}
     if not pairs or 2 * len(pairs) < max(1, len(masks)):
-        if any(matching(folder, name) for name in ("SegmentationClass", "gtFine", "labelmap.txt")):
+        usual = any(matching(folder, name) for name in ("SegmentationClass", "gtFine"))
+        if usual or (masks and in_kinds):
             raise ConfigError(
-                f"{folder} has label pictures, but not their pictures.",
-                got=f"{len(files)} pictures, {len(pairs)} of which have label pictures",
-                expected="pictures in a folder such as JPEGImages, with the same names",
+                f"{folder} has label pictures that are not named like pictures.",
+                got=f"{len(masks)} label pictures, {len(pairs)} of which have a picture",
+                expected="one label picture for each picture, such as images/1.jpg, masks/1.png",
             )
         return None
     lists = {s: usual_places(folder, s, "ImageSets/Segmentation/{}.txt") for s in SPLIT_NAMES}

@@ -22,7 +22,7 @@ def picture(file: Path, seed: int = 0) -> None:
 
 
 def mask(file: Path, values: Any = (0, 1)) -> None:
-    shape = (20, 20) + np.shape(values)[1:]
+    shape = (20, 20, *np.shape(values)[1:])
     write_picture(file, np.resize(np.array(values, np.uint8), shape))
 
 
@@ -233,7 +233,7 @@ def test_voc_s_label_pictures(tmp_path: Path) -> None:
     result = import_data(tmp_path)
     assert (stems(result, "train"), stems(result, "val")) == (set("0123"), set("45"))
     assert list(result.used["train"].items()) == [("bg", 4), ("cat", 4)]
-    assert not [one for one in result.left_out if "Segmentation/" in one.file]
+    assert not [one for one in result.left_out if "SegmentationObject" not in one.file]
 
 
 @pytest.mark.parametrize("text", ["bg:0,0,0::\ncat:::\n", "bg:0,0,0::\ncat:red::\n"])
