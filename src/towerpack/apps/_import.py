@@ -368,6 +368,8 @@ def _classes_of_cvat(file: Path) -> dict[str, Any]:
         FormatError: A color is damaged, or is missing while others are there.
     """
     lines = [line for line in lines_of(read_text(file)) if ":" in line and line[0] != "#"]
+    if not lines:
+        raise FormatError(f"{file} names no classes.", expected="name:red,green,blue::")
     names, texts, *_ = zip(*(line.split(":") for line in lines), strict=False)
     if not any(map(str.strip, texts)):
         return {"class_names": [*names], "colours": [[*voc_colour(i)] for i in range(len(names))]}

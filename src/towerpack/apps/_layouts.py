@@ -133,7 +133,11 @@ def _yolo(folder: Path) -> Layout | None:
         darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
         places |= darknet or {"train": matching(folder, "images") or ["."]}
     below = (folder / name for names in places.values() for name in names)
-    pictures = (Path(p) for path in below for p in pictures_of_yolo(path, folder))
+    pictures = (
+        Path(p)
+        for path in below
+        for p in (_pictures(path) if path.is_dir() else pictures_of_yolo(path, folder))
+    )
     return Layout("detection", data | places) if any(map(label_file, pictures)) else None
 
 
