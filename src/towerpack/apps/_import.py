@@ -7,9 +7,10 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +18,15 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.files import replace_file
-from towerpack._core.tables import lines_of, read_text
+from towerpack._core.tables import lines_of, read_rows, read_text
 from towerpack.apps._application import find_recipe
-from towerpack.apps._label_pictures import open_labels
+from towerpack.apps._label_pictures import open_labels, voc_colour
 from towerpack.apps._layouts import Layout, recognized
 from towerpack.apps._splits import has_splits, held_out, matching, parted, relative_name
 from towerpack.dataflow.sources.discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
@@ -39,6 +41,10 @@ _PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
+_LISTS = re.compile(
+    r"[/\\](classes\.txt|_classes\.csv|label_?(map|colors)\.txt|ImageSets[/\\].*\.txt)$",
+    re.IGNORECASE,
+)
 _CIFAR = (
     ("cifar10", "cifar-10-batches-bin", "data_batch_1.bin"),
     ("cifar100", "cifar-100-binary", "train.bin"),
@@ -149,7 +155,7 @@ def import_data(
     else:
         result.task, result.data, sections = layout.task, layout.data, {}
         if layout.pairs:
-            result.data |= _label_pictures(folder, target, split, layout, pictures, result.bad)
+            result.data |= _label_pictures(folder, target, split, layout, pictures, result)
         else:
             result.data["path"] = str(folder.resolve())
         result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
@@ -217,7 +223,7 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
     others = [
         one
         for one in discovery.left_out
-        if not (one.reason == NO_IMAGE and (annotated or Path(one.file).name == "classes.txt"))
+        if not (one.reason == NO_IMAGE and (annotated or _LISTS.search(one.file)))
     ]
     return others + [LeftOut(file, "a picture without annotations") for file in unused]
 
@@ -250,53 +256,86 @@ def _rows_of(
             numbers = set(one.class_ids.tolist())
         else:
             files.add(one.labels)
-            numbers = set(np.unique(inputter.classes.read(one.labels, one.where)).tolist()) - {255}
+            (values,) = pictures.checked([one.labels], "", _open_values)
+            numbers = set(values.labels.flatten().tolist()) - {255}
         yield one.picture, [names[number] for number in numbers], pictures.hash_of(one.picture)
 
 
 def _label_pictures(
-    folder: Path, target: Path, split: float, layout: Layout, pictures: _Pictures, bad: list[Bad]
+    folder: Path, target: Path, split: float, layout: Layout, pictures: _Pictures, result: Imported
 ) -> dict[str, Any]:
     """Check and list pictures with their label pictures; the section `data` of a recipe."""
-    values: set[Any] = set()
-    lists: dict[str, list[tuple[str, str]]] = {}
-    good: list[_Picture] = []
-    for name, pairs in layout.pairs.items():
-        lists[name] = []
-        results = pictures.checked([picture for picture, _ in pairs], f"checking {name}")
-        for (picture, mask), checked in zip(pairs, results, strict=True):
-            found = _values(mask)
-            for one in (checked, found):
-                bad += [one] if isinstance(one, Bad) else []
-            if isinstance(checked, _Picture) and isinstance(found, set):
-                values |= found
-                lists[name].append((picture, mask))
-                good.append(checked)
-    classes = _classes_of(folder, values)
+    from towerpack.apps.segmentation._classes import Classes
+    from towerpack.apps.segmentation._config import DataConfig
+
+    every = [pair for pairs in layout.pairs.values() for pair in pairs]
+    checked = pictures.checked([picture for picture, _ in every], "checking pictures")
+    labels = pictures.checked([mask for _, mask in every], "checking label pictures", _open_values)
+    good: dict[tuple[str, str], _Picture] = {}
+    read: dict[str, _Values] = {}
+    for pair, one, label in zip(every, checked, labels, strict=True):
+        result.bad += [bad for bad in (one, label) if isinstance(bad, Bad)]
+        if isinstance(one, _Picture) and isinstance(label, _Values):
+            if {*label.size} == {one.height, one.width}:
+                good[pair], read[pair[1]] = one, label
+            else:
+                sizes = [f"{h} x {w}" for h, w in (label.size, (one.height, one.width))]
+                result.bad.append(Bad(pair[1], f"{sizes[0]} pixels, its picture {sizes[1]}"))
+    data = {"path": str(target.resolve()), **_classes_of(folder, [*read.values()], result.advice)}
+    classes = Classes.of(DataConfig(**data))
+    errors: list[FormatError] = []
+    for pair in list(good):
+        values = read[pair[1]]
+        try:
+            values.labels = classes.labels_of(values.pixels, values.palette, pair[1])
+        except FormatError:
+            try:
+                classes.read(pair[1], str(folder))  # Says in which row and column.
+            except FormatError as error:
+                errors.append(error)
+                result.bad.append(Bad(pair[1], error.what))
+                del good[pair]
+    if len(errors) > len(good):  # The classes are wrong, not a few label pictures.
+        raise errors[0]
+    lists = {name: [p for p in pairs if p in good] for name, pairs in layout.pairs.items()}
     if list(lists) == ["train"]:
-        pairs, by_picture = lists["train"], dict(lists["train"])
-        divided = _divided(good, [0] * len(pairs), split, folder)
-        lists = {name: [(p, by_picture[p]) for p in files] for name, (files, _) in divided.items()}
+        masks = dict(lists["train"])
+        divided = _divided([*good.values()], [0] * len(good), split, folder)
+        lists = {name: [(p, masks[p]) for p in files] for name, (files, _) in divided.items()}
     for name in _SPLITS:
         (target / f"{name}.csv").unlink(missing_ok=True)
     for name, pairs in lists.items():
         if pairs:
-            files, labels = zip(*pairs, strict=True)
-            labels = [os.path.relpath(label, target) for label in labels]
-            _write_list(target / f"{name}.csv", files, labels, ("image", "label"))
-    return {"path": str(target.resolve()), **classes}
+            files, names = zip(*pairs, strict=True)
+            names = [os.path.relpath(name, target) for name in names]
+            _write_list(target / f"{name}.csv", files, names, ("image", "label"))
+    return data
 
 
-def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
+def _classes_of(folder: Path, read: Sequence[_Values], advice: list[str]) -> dict[str, Any]:
     """Return the settings that name classes: of a file, or one for each value in label pictures."""
+    values = {value for one in read for value in one.values}
+    is_gray = all(isinstance(value, int) for value in values)
+    void: dict[str, Any] = {"void": [255]} if 255 in values else {}
     for name in ("classes.txt", "label_colors.txt"):
         for file in matching(folder, name):
-            return {"classes": str((folder / file).resolve()), "void": [255]}
-    for file in matching(folder, "labelmap.txt"):  # CVAT's: `name:red,green,blue:parts:actions`.
-        lines = [line.split(":") for line in lines_of(read_text(folder / file)) if ":" in line]
-        rows = [line for line in lines if not line[0].startswith("#")]
-        colors = [list(map(int, line[1].split(","))) for line in rows]
-        return {"class_names": [line[0] for line in rows], "colours": colors}
+            from towerpack.apps.segmentation._classes import read_classes_file
+
+            names, colors = read_classes_file(folder / file)
+            found: dict[str, Any] = {"classes": str((folder / file).resolve())}
+            fits = values <= {*range(len(names)), 255} and values != {0, 255}
+            levels = sorted(values) if is_gray else []
+            plain = all(one.palette is None for one in read) and not any(colors)
+            if fits or not plain or len(levels) != len(names):
+                return found | void
+            pairs = ", ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
+            advice.append(f"Gray levels of label pictures are the classes in order: {pairs}.")
+            return found | {"colours": [[level] * 3 for level in levels]}
+    tables = ["_classes.csv", *(f"{n}/_classes.csv" for n in _SPLITS), "valid/_classes.csv"]
+    for file in itertools.chain(*(matching(folder, name) for name in tables)):
+        return _classes_of_table(folder / file) | void  # Roboflow's
+    for file in matching(folder, "labelmap.txt"):
+        return _classes_of_cvat(folder / file)
     if len(values) > _MOST_CLASSES or len(values) < 2:
         raise ConfigError(
             f"The label pictures in {folder} have {len(values)} different values.",
@@ -305,21 +344,80 @@ def _classes_of(folder: Path, values: set[Any]) -> dict[str, Any]:
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
     if len(labels) > 1 and labels | {255} >= values and max(labels) < _MOST_LABEL:
-        void = {"void": [255]} if 255 in values else {}
         return {"class_names": [f"class {i}" for i in range(max(labels) + 1)], **void}
     colors = sorted([v, v, v] if isinstance(v, int) else list(v) for v in values)
     return {"class_names": [f"class {i}" for i in range(len(colors))], "colours": colors}
 
 
-def _values(mask: str) -> set[Any] | Bad:
-    """Return the labels or colors in a label picture."""
+def _classes_of_table(file: Path) -> dict[str, Any]:
+    """Return the classes of a table with lines `pixel value,class`."""
+    rows = read_rows(file)
     try:
-        pixels, _ = open_labels(mask, "The label picture")
+        names = {int(row.fields[0]): row.fields[1].strip() for row in rows[1:]}
+    except (ValueError, IndexError) as error:
+        raise FormatError(f"{file} has no lines 'pixel value,class'.") from error
+    levels = sorted(names)
+    colors = {} if levels == [*range(len(names))] else {"colours": [[v] * 3 for v in levels]}
+    return {"class_names": [names[level] for level in levels], **colors}
+
+
+def _classes_of_cvat(file: Path) -> dict[str, Any]:
+    """Return the classes of `name:red,green,blue:parts:actions`; without colors, VOC's are meant.
+
+    Raises:
+        FormatError: A color is damaged, or is missing while others are there.
+    """
+    lines = [line for line in lines_of(read_text(file)) if ":" in line and line[0] != "#"]
+    if not lines:
+        raise FormatError(f"{file} names no classes.", expected="name:red,green,blue::")
+    names, texts, *_ = zip(*(line.split(":") for line in lines), strict=False)
+    if not any(map(str.strip, texts)):
+        return {"class_names": [*names], "colours": [[*voc_colour(i)] for i in range(len(names))]}
+    colors: list[list[int]] = []
+    for name, text in zip(names, texts, strict=True):
+        try:
+            red, green, blue = map(int, text.split(","))
+        except ValueError as error:
+            raise FormatError(
+                f"{file}: the class {name} has no color.",
+                got=repr(text),
+                expected=f"{name}:red,green,blue::",
+            ) from error
+        colors.append([red, green, blue])
+    return {"class_names": [*names], "colours": colors}
+
+
+@dataclass
+class _Values:
+    """Different values of a label picture: gray or indices [1, n], or colors [1, n, 3].
+
+    Attributes:
+        pixels: The values.
+        palette: Colors [colors, 3] of indices.
+        size: Height and width of the picture.
+        labels: Numbers of the classes, as soon as these are known.
+    """
+
+    pixels: NDArray[Any]
+    palette: NDArray[np.int64] | None
+    size: tuple[int, int]
+    labels: NDArray[np.uint8] | None = None
+
+    @property
+    def values(self) -> list[Any]:
+        return [tuple(v) if isinstance(v, list) else v for v in self.pixels[0].tolist()]
+
+
+def _open_values(mask: str) -> _Values | Bad:
+    try:
+        pixels, palette = open_labels(mask, "The label picture")
     except FormatError as error:
         return Bad(mask, error.what)
+    size = pixels.shape[0], pixels.shape[1]
     if pixels.ndim == 2:
-        return set(np.unique(pixels).astype(int).tolist())
-    return set(map(tuple, np.unique(pixels.reshape(-1, 3), axis=0).tolist()))
+        return _Values(np.unique(pixels).astype(np.int64)[None], palette, size)
+    codes = np.unique(pixels.astype(np.int64) @ [1 << 16, 1 << 8, 1])
+    return _Values(np.stack([codes >> 16, codes >> 8 & 255, codes & 255], 1)[None], None, size)
 
 
 def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str, Any]:
@@ -443,19 +541,21 @@ def _rows(part: Any) -> tuple[list[str], list[int]]:
 
 
 class _Pictures:
-    """Results of decoding pictures as a whole, each once."""
+    """Results of decoding pictures and label pictures as a whole, each once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Picture | Bad] = {}
+        self._known: dict[str, Any] = {}
 
-    def checked(self, files: Sequence[str], doing: str) -> list[_Picture | Bad]:
+    def checked(
+        self, files: Sequence[str], doing: str, check: Callable[[str], Any] | None = None
+    ) -> list[Any]:
         """Decode the files that are not known. Show a progress bar with the text `doing`."""
         names = list(map(os.path.abspath, files))
         new = {n: file for n, file in zip(names, files, strict=True) if n not in self._known}
         bar = Console(stderr=True)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             watched = track(
-                threads.map(_check, new.values()),
+                threads.map(check or _check, new.values()),
                 doing,
                 total=len(new),
                 console=bar,

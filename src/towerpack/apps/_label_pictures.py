@@ -15,31 +15,27 @@ from towerpack._core.extras import require
 Colour = tuple[int, int, int]
 
 
-def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArray[np.int64]:
-    """A label picture [h, w].
-
-    PNGs of 1, 8 or 16 bits hold labels, those with a palette its indices; those in colour the
-    labels' colours. So does a palette in which labels have their colours, in whatever order, and a
-    grey picture if the labels' colours are all grey.
-
-    Args:
-        file: Its name.
-        colours: Red, green, blue of each label; None: none are in colour.
-        what: Names it in messages.
-
-    Raises:
-        FormatError: It cannot be read, or holds another colour.
-    """
-    return to_labels(*open_labels(file, what), colours, what)
-
-
 def to_labels(
     pixels: NDArray[Any],
     palette: NDArray[np.int64] | None,
     colours: Sequence[Colour] | None,
     what: str,
 ) -> NDArray[np.int64]:
-    """Return the labels of what `open_labels` returned. Arguments and errors: `read_labels`."""
+    """Return the labels [h, w] of a label picture.
+
+    PNGs of 1, 8 or 16 bits hold labels, those with a palette its indices, and those in color the
+    labels' colors. A palette in which labels have their colors counts as color, and so does a gray
+    picture if the labels' colors are all gray.
+
+    Args:
+        pixels: As `open_labels` returns them.
+        palette: As `open_labels` returns it.
+        colours: Red, green, blue of each label; None if label pictures are not in color.
+        what: Names the picture in messages.
+
+    Raises:
+        FormatError: The picture holds another color.
+    """
     if pixels.ndim == 2 and colours is not None:
         if palette is not None:
             return _by_palette(pixels, palette, colours, what)

@@ -133,7 +133,11 @@ def _yolo(folder: Path) -> Layout | None:
         darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
         places |= darknet or {"train": matching(folder, "images") or ["."]}
     below = (folder / name for names in places.values() for name in names)
-    pictures = (Path(p) for path in below for p in pictures_of_yolo(path, folder))
+    pictures = (
+        Path(p)
+        for path in below
+        for p in (_pictures(path) if path.is_dir() else pictures_of_yolo(path, folder))
+    )
     return Layout("detection", data | places) if any(map(label_file, pictures)) else None
 
 
@@ -175,12 +179,14 @@ def _label_pictures(folder: Path) -> Layout | None:
     images: dict[_Key, str] = {}
     masks: dict[_Key, str] = {}
     beside: dict[_Key, str] = {}
+    in_kinds = False  # Whether folders tell pictures from label pictures.
     for file in files:
         *parts, name = Path(file).relative_to(folder).parts
         parts, stem = [part.lower() for part in parts], Path(name).stem.lower()
         if _NO_CLASSES.search(stem) or not _OBJECTS.isdisjoint(parts):
             continue
         kinds = {match[2] for match in map(_SPLIT_KIND.fullmatch, parts) if match}
+        in_kinds |= not _IMAGES.isdisjoint({*parts, *kinds})
         is_mask = not _MASKS.isdisjoint({*parts, *kinds})
         kept = [_SPLIT_KIND.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
         key = (*kept, stem)
@@ -195,11 +201,12 @@ def _label_pictures(folder: Path) -> Layout | None:
     known = {image for image, _ in pairs.values()}
     pairs |= {k: pair for k, pair in _paired(images, beside).items() if pair[0] not in known}
     if not pairs or 2 * len(pairs) < max(1, len(masks)):
-        if any(matching(folder, name) for name in ("SegmentationClass", "gtFine", "labelmap.txt")):
+        usual = any(matching(folder, name) for name in ("SegmentationClass", "gtFine"))
+        if usual or (masks and in_kinds):
             raise ConfigError(
-                f"{folder} has label pictures, but not their pictures.",
-                got=f"{len(files)} pictures, {len(pairs)} of which have label pictures",
-                expected="pictures in a folder such as JPEGImages, with the same names",
+                f"{folder} has label pictures that are not named like pictures.",
+                got=f"{len(masks)} label pictures, {len(pairs)} of which have a picture",
+                expected="one label picture for each picture, such as images/1.jpg, masks/1.png",
             )
         return None
     lists = {s: usual_places(folder, s, "ImageSets/Segmentation/{}.txt") for s in SPLIT_NAMES}

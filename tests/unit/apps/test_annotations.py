@@ -137,7 +137,11 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
     "two names of a category": ("coco", both("five"), "several categories have the id 4"),
     "a name twice": (
         "coco",
-        lambda c: c["categories"].append({"id": 9, "name": "one"}),
+        lambda c: (
+            c["categories"].append({"id": 9, "name": "one"}),
+            c["annotations"].append({**c["annotations"][0], "id": 10**6, "category_id": 9}),
+            c["annotations"].append({**c["annotations"][0], "id": 10**6 + 1, "category_id": 4}),
+        ),
         "several categories have the name 'one'",
     ),
     "a picture twice": ("coco", lambda c: c["images"].append(c["images"][0]), "several images"),

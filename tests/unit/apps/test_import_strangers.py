@@ -103,6 +103,14 @@ def test_tables_beside_train_csv_are_used(tmp_path: Path) -> None:
     assert sum(import_data(tmp_path, tmp_path / "out").counts.values()) == 20
 
 
+def test_tables_beside_a_list_of_classes(tmp_path: Path) -> None:
+    """AG News has `classes.txt`, as YOLO has."""
+    rows = "".join(f"a word {i},{'np'[i % 2]}\n" for i in range(10))
+    (tmp_path / "train.csv").write_text("text,label\n" + rows)
+    (tmp_path / "classes.txt").write_text("n\np\n")
+    assert import_data(tmp_path, tmp_path / "out").task == "text_classification"
+
+
 # Folders of splits.
 
 
@@ -233,7 +241,7 @@ def test_voc_s_label_pictures(tmp_path: Path) -> None:
     result = import_data(tmp_path)
     assert (stems(result, "train"), stems(result, "val")) == (set("0123"), set("45"))
     assert list(result.used["train"].items()) == [("bg", 4), ("cat", 4)]
-    assert not [one for one in result.left_out if "Segmentation/" in one.file]
+    assert not [one for one in result.left_out if "SegmentationObject" not in one.file]
 
 
 @pytest.mark.parametrize("text", ["bg:0,0,0::\ncat:::\n", "bg:0,0,0::\ncat:red::\n"])

@@ -61,7 +61,7 @@ class Classes:
             names = config.class_names
         else:
             file = root_of(config) / (config.classes or "classes.txt")
-            names, in_file = _read(file, config.encoding)
+            names, in_file = read_classes_file(file, config.encoding)
             if colours is not None and any(in_file):
                 raise ConfigError(
                     f"{file} and data.colours both name colours.",
@@ -126,7 +126,10 @@ def _fix_of(labels: NDArray[np.int64], count: int) -> str:
     return f"set data.colours to {shown}, if grey levels stand for the classes"
 
 
-def _read(file: Path, encoding: str | None) -> tuple[list[str], list[Colour | None]]:
+def read_classes_file(
+    file: Path, encoding: str | None = None
+) -> tuple[list[str], list[Colour | None]]:
+    """Return the names of classes, and the color of each, or None without colors."""
     if not file.is_file():
         raise ConfigError(
             f"The names of the classes are not in {file}.",
