@@ -202,7 +202,8 @@ def test_all_are_started_again(tmp_path: Path) -> None:
     assert code == 0
     lives = dict(re.findall(r"life (\d) (.*)", out))
     assert len(set(lives.values())) == len(lives) == 3
-    assert re.findall(r"again in (\S+) s", err) == ["0.05", "0.1"]
+    told = re.findall(r"again in (\S+) s \(restart (\d) of (\d)\)", err)
+    assert told == [("0.05", "1", "2"), ("0.1", "2", "2")]
     assert err.count("worker 0 (127.0.0.1:") == 2
 
 

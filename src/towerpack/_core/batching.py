@@ -10,17 +10,10 @@ Answer = TypeVar("Answer")
 
 
 class Request(NamedTuple, Generic[Call, Answer]):
-    """A call that waits to be computed.
-
-    Attributes:
-        call: What is computed.
-        key: Calls with equal keys can be computed together.
-        rows: Number of rows that the call adds to a batch.
-        answer: Future of the result.
-    """
+    """A call that waits to be computed, and the future of its result."""
 
     call: Call
-    key: object
+    key: object  # Calls with equal keys can be computed together.
     rows: int
     answer: Answer
 
@@ -28,9 +21,7 @@ class Request(NamedTuple, Generic[Call, Answer]):
 def take(waiting: list[Request[Call, Answer]], max_rows: int) -> list[Request[Call, Answer]]:
     """Remove and return the first request, and later ones that can be computed together with it.
 
-    Args:
-        waiting: Requests in order. Those that are not taken keep their order.
-        max_rows: The largest batch; only a single request may have more rows.
+    Only a single request may have more than `max_rows` rows. The other requests keep their order.
     """
     taken, others, rows = list[Request[Call, Answer]](), list[Request[Call, Answer]](), 0
     for request in waiting:
@@ -48,13 +39,8 @@ def compute_in_halves(
 ) -> list[Answer | Exception]:
     """Compute calls together. If a batch fails, try its halves, down to the calls that fail alone.
 
-    Args:
-        compute: Returns the result of each call.
-        calls: At least one.
-        errors: Exceptions that a call may raise. Others are raised here.
-
-    Returns:
-        The result of each call, or the exception that the call raises by itself.
+    Return the result of each call, or the exception that it raises by itself. Exceptions that are
+    not in `errors` are raised here.
     """
     try:
         return [*compute(calls)]

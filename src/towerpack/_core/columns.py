@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Rows as lines of equally wide columns, two spaces before each.
-
-    Args:
-        rows: Cells.
-        sides: For each column `<` (left) or `>` (right).
-    """
+    """Return rows as lines of aligned columns; `sides` has `<` (left) or `>` (right) for each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "".join(f"  {cell:{side}{w}}" for cell, side, w in zip(row, sides, widths, strict=True))

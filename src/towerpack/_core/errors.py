@@ -1,27 +1,4 @@
-"""Every error that Towerpack raises, in one tree.
-
-TowerpackError
-├── DataFlowError (RuntimeError)      a pipeline failed while it ran
-│   ├── MapError                      the user's function raised
-│   ├── BatchError (ValueError)       datapoints that do not stack
-│   ├── FormatError (ValueError)      a file or message that is damaged, or not of its format
-│   └── WorkerError                   a worker process died, or does not answer
-├── StateError (ValueError)           an iterator or callback state that does not fit
-├── SpecError (ValueError)            data that does not fit the model's input specs
-├── LayerError (ValueError)           a layer, scope or exposed name misused
-├── ConfigError (ValueError)          an argument that makes no sense
-├── CallbackError (RuntimeError)      callbacks that cannot work together
-├── EnvError (RuntimeError)           an environment that only fails, or gives no finite numbers
-├── NumericsError (ArithmeticError)   a cost that is not finite
-├── StepError (RuntimeError)          a step that failed inside TensorFlow
-├── PeerError (RuntimeError)          another process of the run died, hangs, or never came
-├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
-│   └── CheckpointMismatchError       a checkpoint of another model
-├── ExportError (RuntimeError)        a model that a format cannot hold, or computes otherwise
-├── RequestError (RuntimeError)       a model server refused, or did not answer
-├── MissingExtraError (ImportError)   an optional dependency is not installed
-└── InternalError (RuntimeError)      our fault: please report
-"""
+"""Every error that Towerpack raises, in one tree below `TowerpackError`."""
 
 from __future__ import annotations
 

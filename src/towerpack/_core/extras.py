@@ -49,11 +49,7 @@ def requirements() -> dict[str, str]:
 
 
 def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` or say which extra brings it.
-
-    Raises:
-        MissingExtraError: The module, or something that it needs, is not installed.
-    """
+    """Import `module` or say which extra brings it."""
     try:
         if module == "tensorflow" and module not in sys.modules:
             with quiet_start():
@@ -68,11 +64,7 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
 
 @contextlib.contextmanager
 def explain_missing(needed_for: str) -> Generator[None]:
-    """Turn the failing import of an optional package into the sentence that says how to get it.
-
-    Raises:
-        MissingExtraError: A package that an extra brings was imported and is not installed.
-    """
+    """Turn the failing import of an optional package into the sentence that says how to get it."""
     try:
         yield
     except ModuleNotFoundError as error:

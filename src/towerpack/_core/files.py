@@ -19,12 +19,7 @@ _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a file that is no link; a directory that came from others may hold links to anything.
-
-    Raises:
-        ConfigError: It is a link.
-        OSError: As of `os.open`.
-    """
+    """Open a file that is no link; a directory that came from others may hold links to anything."""
     try:
         return os.open(path, flags | _PLAIN, mode)
     except OSError as error:

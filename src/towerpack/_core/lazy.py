@@ -20,9 +20,6 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
 
     The stub imports each public name: `from package._module import Name as Name`. A module that is
     public as a whole (`from package import module as module`) is not in `__all__`.
-
-    Args:
-        package: The package's `__name__`.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
     imports = [(module, re.findall(r" as (\w+)", names)) for module, names in _IMPORT.findall(stub)]

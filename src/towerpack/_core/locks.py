@@ -45,11 +45,6 @@ class FileLock:
         self.path = path
         self._fd: int | None = None
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock; False too where the file system has none."""
-        return self._fd is not None
-
     def acquire(self) -> bool:
         """Take the lock without waiting; False if this place cannot lock at all.
 
@@ -92,14 +87,9 @@ class FileLock:
 def locked(
     path: Path, *, look_again_s: float, waiting: Callable[[str, float], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock on a file, waiting for it first.
+    """Hold the lock on a file; look for it every `look_again_s` seconds until it is free.
 
-    The kernel frees the lock when its holder dies, so this never waits for the dead.
-
-    Args:
-        path: The file.
-        look_again_s: Seconds between two attempts.
-        waiting: Called after each attempt in vain, with the holder and the seconds waited so far.
+    `waiting` is called after each attempt in vain, with the holder and the seconds waited so far.
     """
     lock = FileLock(path)
     waited = 0.0

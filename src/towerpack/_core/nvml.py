@@ -8,14 +8,11 @@ from typing import Any
 
 
 class Nvml:
-    """Bindings to the part of NVIDIA's management library that is needed (NVML API reference).
+    """Bindings to NVIDIA's management library (NVML API reference). A failure is an OSError.
 
     Args:
         library: Name of its shared library.
         devices: Numbers or UUIDs; None for all.
-
-    Raises:
-        OSError: It is not there, or a call fails.
     """
 
     def __init__(self, library: str, devices: Sequence[int | str] | None) -> None:
@@ -34,10 +31,10 @@ class Nvml:
     def _handle(self, device: str) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         if device.strip().isdigit():
-            number = ctypes.c_uint(int(device))
-            self._call("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(handle))
+            which = "Index_v2", ctypes.c_uint(int(device))
         else:
-            self._call("nvmlDeviceGetHandleByUUID", device.encode(), ctypes.byref(handle))
+            which = "UUID", device.encode()
+        self._call(f"nvmlDeviceGetHandleBy{which[0]}", which[1], ctypes.byref(handle))
         return handle
 
     def utilization(self) -> list[float]:

@@ -13,10 +13,8 @@ def adopt(
 ) -> None:
     """Call hooks by their old names; refuse instances of a class with one that has no successor.
 
-    Args:
-        cls: A new subclass.
-        renamed: By the old name, ours and how many of its arguments the old one takes.
-        refused: By the old name, what to write instead.
+    `renamed` has, by the old name, ours and how many of its arguments the old one takes. `refused`
+    has what to write instead.
     """
     wrong = {old: text for old, text in (refused or {}).items() if getattr(cls, old, None)}
     for old, (new, arguments) in renamed.items():

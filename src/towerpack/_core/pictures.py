@@ -15,13 +15,7 @@ def as_picture(what: str, image: Any) -> np.ndarray:
     """A picture, uint8 [h, w, 1, 3 or 4], of an array [h, w] or [h, w, c] of bytes or floats.
 
     Floats beyond 1 are divided by the largest. Where some are negative, 0 becomes a mid-grey (127).
-
-    Args:
-        what: Who wants it, for the message.
-        image: The array.
-
-    Raises:
-        ConfigError: It is not a picture.
+    `what` names who wants it, for the message.
     """
     array: np.ndarray = np.asarray(image)
     picture = array[..., None] if array.ndim == 2 else array
@@ -49,11 +43,7 @@ def _as_bytes(picture: np.ndarray) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return the content of a PNG file (W3C Recommendation, 2003).
-
-    Args:
-        image: uint8 [height, width] or [height, width, 1, 3 or 4].
-    """
+    """Return a PNG file (W3C, 2003) of uint8 [height, width] or [height, width, 1, 3 or 4]."""
     height, width, channels = (*image.shape, 1)[:3]
     color = {1: 0, 3: 2, 4: 6}[channels]
     rows = image.reshape(height, width * channels)

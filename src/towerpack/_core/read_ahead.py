@@ -23,9 +23,8 @@ class ReadAhead(Generic[T]):
     No wait is longer than a fraction of a second without `poll`, so an interrupted run leaves it at
     once. The thread is a daemon and holds nothing but the iterator, which it closes itself.
 
-    Args:
-        open_iterator: Gives the iterator; called in the thread, as is all that follows.
-        prepare: Makes an item of what the iterator gives and its position.
+    `open_iterator` is called in the thread, and `prepare` makes an item of what the iterator gives
+    and its position.
     """
 
     def __init__(
@@ -44,13 +43,9 @@ class ReadAhead(Generic[T]):
         )
 
     def items(self, poll: Callable[[], None]) -> Iterator[T]:
-        """The items in order.
+        """Iterate over the items in order; an error of the thread is raised after those before it.
 
-        Args:
-            poll: Called several times a second while waiting and before each item; may raise.
-
-        Raises:
-            BaseException: Whatever was raised in the thread, after the items before it.
+        `poll` is called several times a second while waiting and before each item, and may raise.
         """
         while True:
             poll()

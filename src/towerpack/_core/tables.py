@@ -47,10 +47,6 @@ def read_text(path: str | Path, encoding: str | None = None) -> str:
         path: The file.
         encoding: Encoding of a file without a byte order mark; UTF-8 by default. A byte order mark
             of UTF-8 or UTF-16 decides by itself.
-
-    Raises:
-        ConfigError: The file cannot be read, or there is no such encoding.
-        FormatError: The text is in another encoding.
     """
     return _LINE_END.sub("\n", _decoded(_bytes_of(path), path, encoding))
 
@@ -79,10 +75,6 @@ def read_rows(
         quotechar: Encloses fields. By default a double quote, or a single quote if the first field
             begins with one; nothing if fields are separated by tabs, except in `.csv` files.
         is_file: Whether a field names a file. Names of files need not be in the encoding.
-
-    Raises:
-        ConfigError: The file cannot be read.
-        FormatError: The text is in another encoding, or quotation marks are not balanced.
     """
     name, raw = str(path), _bytes_of(path)
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")

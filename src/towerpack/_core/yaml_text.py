@@ -10,11 +10,7 @@ _MOST_VALUES: Final = 100_000
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Return the value of a text in YAML.
-
-    Raises:
-        ValueError: It is no YAML, or far larger than a configuration is.
-    """
+    """Return the value of a text in YAML; raise ValueError if the text is none, or too large."""
     try:
         loader: Any = yaml.SafeLoader(text)
         node = loader.get_single_node()

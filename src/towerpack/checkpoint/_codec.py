@@ -78,7 +78,10 @@ def _encode(value: Any, where: str) -> Any:
     if kind is tuple:
         return {"$tuple": [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
     if kind is dict:
-        return _encode_dict(value, where)
+        items = [(key, _encode(item, f"{where}[{key!r}]")) for key, item in value.items()]
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return dict(items)
+        return {"$dict": [[_encode(key, f"a key of {where}"), item] for key, item in items]}
     if kind is bytes:
         return {"$bytes": base64.b64encode(value).decode()}
     if kind is np.ndarray or issubclass(kind, np.generic):
@@ -94,16 +97,6 @@ def _encode(value: Any, where: str) -> Any:
         expected="str, int, float, bool, None, bytes, list, tuple, dict, or a numeric NumPy array",
         fix="convert it in state(), and back in restore()",
     )
-
-
-def _encode_dict(value: dict[Any, Any], where: str) -> Any:
-    if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
-    pairs = [
-        [_encode(key, f"a key of {where}"), _encode(item, f"{where}[{key!r}]")]
-        for key, item in value.items()
-    ]
-    return {"$dict": pairs}
 
 
 def _base64(array: np.ndarray) -> str:
@@ -126,10 +119,6 @@ def _decode(tree: Any) -> Any:
 
 def _decode_bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
-
-
-def _decode_dict(pairs: list[list[Any]]) -> dict[Any, Any]:
-    return {_decode(key): _decode(item) for key, item in pairs}
 
 
 def _decode_array(fields: list[Any]) -> np.ndarray:
@@ -158,7 +147,7 @@ _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$int": lambda text: int(text, 16),
     "$bytes": _decode_bytes,
     "$tuple": lambda items: tuple(_decode(item) for item in items),
-    "$dict": _decode_dict,
+    "$dict": lambda pairs: {_decode(key): _decode(item) for key, item in pairs},
     "$array": _decode_array,
     "$scalar": _decode_scalar,
 }

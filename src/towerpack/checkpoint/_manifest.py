@@ -97,15 +97,11 @@ def group_file(group: str) -> str:
 
 def is_group(name: str) -> bool:
     """Whether `name` may name a group of tensors."""
-    return _GROUP.fullmatch(name) is not None and name != STATE
+    return _GROUP.fullmatch(name) is not None
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Read and check a manifest; nothing else is opened.
-
-    Raises:
-        InvalidCheckpointError: It is damaged, of another format or of a newer version.
-    """
+    """Read and check a manifest; nothing else is opened."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -126,25 +122,21 @@ def parse_manifest(data: bytes) -> Manifest:
             f"manifest.json is damaged (its checksum {claimed!r:.20} does not fit)"
         )
     try:
-        return _from_fields(fields)
+        files = {name: _file_record(name, record) for name, record in fields["files"].items()}
+        if STATE not in files:
+            raise InvalidCheckpointError(f"manifest.json does not list {STATE}")
+        tag = fields["tag"]
+        return Manifest(
+            step=int(fields["step"]),
+            tag=None if tag is None else str(tag),
+            saved_at=float(fields["saved_at"]),
+            fingerprint=str(fields["fingerprint"]),
+            files=files,
+            versions={str(key): str(value) for key, value in fields["versions"].items()},
+            info=dict(fields["info"]),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidCheckpointError(f"manifest.json lacks or misuses {error}") from error
-
-
-def _from_fields(fields: dict[str, Any]) -> Manifest:
-    files = {name: _file_record(name, record) for name, record in fields["files"].items()}
-    if STATE not in files:
-        raise InvalidCheckpointError(f"manifest.json does not list {STATE}")
-    tag = fields["tag"]
-    return Manifest(
-        step=int(fields["step"]),
-        tag=None if tag is None else str(tag),
-        saved_at=float(fields["saved_at"]),
-        fingerprint=str(fields["fingerprint"]),
-        files=files,
-        versions={str(key): str(value) for key, value in fields["versions"].items()},
-        info=dict(fields["info"]),
-    )
 
 
 def _file_record(name: str, record: dict[str, Any]) -> FileRecord:

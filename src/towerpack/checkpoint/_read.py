@@ -196,11 +196,7 @@ def list_checkpoints(
 
 
 def find_directory(where: Path) -> Path:
-    """The directory of checkpoints that `where` is or holds.
-
-    Raises:
-        CheckpointError: There is none.
-    """
+    """The directory of checkpoints that `where` is or holds."""
     if (where / CHECKPOINTS).is_dir():
         return where / CHECKPOINTS
     if where.is_dir() and (where.name == CHECKPOINTS or (where / LOCK).exists() or places(where)):
@@ -220,11 +216,7 @@ def find_directory(where: Path) -> Path:
 
 
 def check(path: Path, *, checksums: bool, expected: Place | None = None) -> Manifest:
-    """Check one checkpoint directory without keeping anything of it but the manifest.
-
-    Raises:
-        InvalidCheckpointError: It is not valid.
-    """
+    """Check one checkpoint directory without keeping anything of it but the manifest."""
     manifest, _ = _open(path, checksums=checksums, expected=expected)
     return manifest
 

@@ -38,11 +38,7 @@ def most_bytes(size: int) -> int:
 
 
 def check_expansion(archive: zipfile.ZipFile, most: int) -> None:
-    """Refuse a zip archive whose entries have more than `most` bytes.
-
-    Raises:
-        ValueError: They have.
-    """
+    """Refuse a zip archive whose entries have more than `most` bytes."""
     nbytes = sum(entry.file_size for entry in archive.infolist())
     if nbytes > most:
         raise ValueError(f"it would be {nbytes:,} bytes, of at most {most:,}")

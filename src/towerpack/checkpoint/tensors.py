@@ -96,11 +96,7 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
-    """Shapes and dtypes of arrays that are to be stored.
-
-    Raises:
-        CheckpointError: An array that a safetensors file cannot hold.
-    """
+    """Shapes and dtypes of arrays that are to be stored."""
     found: Specs = {}
     for name, array in arrays.items():
         dtype = np.asarray(array).dtype.name
@@ -120,9 +116,6 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
 
     Past the page cache where the system can do that: filling it cost ten times the CPU time, in a
     thread beside training.
-
-    Raises:
-        OSError: The disk is full, or the like.
     """
     # What is to be aligned to more bytes comes first.
     whole = {name: _little_endian(array) for name, array in arrays.items()}
@@ -223,11 +216,7 @@ def sync_and_record(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
-    """Check that a file is what the manifest says, reading it only where its size fits.
-
-    Raises:
-        InvalidCheckpointError: It is missing, not a plain file, or of another size or content.
-    """
+    """Check that a file is what the manifest says, reading it only where its size fits."""
     fd = open_plain(path)
     try:
         size = os.fstat(fd).st_size
@@ -240,11 +229,7 @@ def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor of a plain file: not of a link out of the checkpoint, a pipe or a device.
-
-    Raises:
-        InvalidCheckpointError: There is no such file, it is no file, or it cannot be read.
-    """
+    """A descriptor of a plain file: not of a link out of the checkpoint, a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
@@ -259,11 +244,7 @@ def open_plain(path: Path) -> int:
 
 
 def read_plain(path: Path, *, limit: int) -> bytes:
-    """The content of a plain file of at most `limit` bytes.
-
-    Raises:
-        InvalidCheckpointError: As `open_plain`, or it is larger.
-    """
+    """Return the content of a plain file of at most `limit` bytes."""
     with os.fdopen(open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -16,9 +16,6 @@ def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
 
     A batch script's shell is outside: it has the variables of the job, but is one process. Ports
     follow from the numbers of job and step.
-
-    Raises:
-        ConfigError: The tasks are not numbered node by node.
     """
     listed = environment.get("SLURM_STEP_NODELIST")
     number = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")

@@ -127,11 +127,7 @@ class ExportedModel:
 
 
 def _metadata(file: Path) -> dict[str, Any]:
-    """What a `towerpack.json` says; nothing without one.
-
-    Raises:
-        FormatError: It is no JSON object, or a list in it is none.
-    """
+    """What a `towerpack.json` says; nothing without one."""
     if not file.is_file():
         return {}
     try:
@@ -151,10 +147,7 @@ def _metadata(file: Path) -> dict[str, Any]:
 def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
     """Convert lists, numbers and arrays where that changes no value; floats may be rounded.
 
-    What cannot be converted so keeps its own dtype.
-
-    Raises:
-        ValueError: The value is ragged.
+    What cannot be converted so keeps its own dtype. A ragged list is a ValueError.
     """
     array = np.asarray(value)
     if array.dtype == wanted or array.dtype.kind not in "biuf":
@@ -166,11 +159,7 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def fitting(value: Any, info: TensorInfo) -> np.ndarray:
-    """A value as an array of an input's dtype and shape.
-
-    Raises:
-        SpecError: It has another dtype or shape.
-    """
+    """A value as an array of an input's dtype and shape."""
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)

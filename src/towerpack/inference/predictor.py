@@ -85,7 +85,9 @@ class Predictor:
             tf.config.list_logical_devices()
         tower = TowerFunction(desc.build_graph, desc.inputs())
         self._cut(tower, tower.trace(is_training=False), inputs, outputs, type(desc).__name__)
-        self._batch_size = _checked_size(batch_size)
+        if batch_size is not None and batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size}.", expected="at least 1, or None")
+        self._batch_size = batch_size
         if isinstance(source, Checkpoint):
             self.step, self.checkpoint = source.step, source.path
             saved = source.averaged if ema else source.model
@@ -311,11 +313,7 @@ class Predictor:
 
 
 def checked_device(device: str) -> str:
-    """The name of a device as TensorFlow lists it, `'GPU:1'`.
-
-    Raises:
-        ConfigError: There is no such device.
-    """
+    """The name of a device as TensorFlow lists it, `'GPU:1'`."""
     there = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
     wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
     if wanted not in there:  # TensorFlow would take another one.
@@ -329,19 +327,10 @@ def copies_on(device: str | None, variables: Mapping[str, Any]) -> dict[str, tf.
         return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}
 
 
-def _checked_size(size: int | None) -> int | None:
-    if size is not None and size < 1:
-        raise ConfigError(f"batch_size={size}.", expected="at least 1, or None")
-    return size
-
-
 def _zeros(spec: tf.TensorSpec) -> np.ndarray:
     sizes = [size or 1 for size in (spec.shape.as_list()[1:] if spec.shape.rank else [])]
-    return (
-        np.full(sizes, b"")
-        if spec.dtype == tf.string
-        else np.zeros(sizes, spec.dtype.as_numpy_dtype)
-    )
+    is_text = spec.dtype == tf.string
+    return np.full(sizes, b"") if is_text else np.zeros(sizes, spec.dtype.as_numpy_dtype)
 
 
 def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
@@ -359,14 +348,10 @@ def _load(tower: TowerFunction, names: list[str], saved: Mapping[str, Any], what
     # What only training needs may be in the checkpoint too.
     there = {n: saved[n] for n in names if n in saved}
     compare_names(
-        {n: (_shape(variables[n]), variables[n].dtype.name) for n in names},
+        {n: (variables[n].numpy().shape, variables[n].dtype.name) for n in names},
         {n: (array.shape, array.dtype.name) for n, array in there.items()},
         what=what,
         fix="use the model that the checkpoint was trained with; `towerpack ckpt show` lists it",
     )
     for name, array in there.items():
         variables[name].assign(array)
-
-
-def _shape(variable: tf.Variable) -> tuple[int, ...]:
-    return tuple(variable.numpy().shape)

@@ -27,9 +27,6 @@ class Versions:
     A version is a directory whose name is a number. One that appears is loaded and warmed, with
     `batch` rows, while the older one serves; where one is removed, the newest of the others is
     taken again. A directory that holds a model itself is its only version.
-
-    Raises:
-        ConfigError: No version can be loaded.
     """
 
     def __init__(self, path: Path, batch: int) -> None:

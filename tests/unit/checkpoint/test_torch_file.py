@@ -101,6 +101,18 @@ def test_both_formats(kind: str, tmp_path: Path, torch: types.ModuleType) -> Non
         read_torch_file(write(path, torch, kind, offset=1))  # beyond its storage
 
 
+def test_the_number_at_the_start_says_that_it_is_a_file_of_pytorch(
+    tmp_path: Path, torch: types.ModuleType
+) -> None:
+    path = write(tmp_path / "w.pth", torch, "stream")
+    data = path.read_bytes()
+    magic = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
+    assert data.startswith(magic)
+    path.write_bytes(pickle.dumps(7, 2) + data[len(magic) :])
+    with pytest.raises(CheckpointError, match="no file of PyTorch"):
+        read_torch_file(path)
+
+
 def again_and_again() -> bytes:
     inner: dict[str, Any] = {}
     for _ in range(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import zlib
 
 import numpy as np
 import pytest
@@ -92,3 +93,13 @@ def test_pickles_without_what_was_drawn() -> None:
     sent = pickle.dumps(rngs)
     assert len(sent) < 1000
     assert np.array_equal(pickle.loads(sent)(0, range(100)).random(30), first)
+
+
+def test_numbers_stay_as_they_are() -> None:
+    """A run that continues draws the numbers that it would have drawn: no change may alter them."""
+    drawn = rng([0, 1, 7, 10**12], epoch=3, key=42)
+    assert [zlib.crc32(drawn.random((2, 3)).tobytes()), drawn.integers(0, 1000, 3)[0].tolist()] == [
+        4258796781,
+        [996, 28, 631],
+    ]
+    assert position_rng(42, 3, 7).integers(0, 1000, 3).tolist() == [435, 424, 874]

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from scaling import sample
-from towerpack import ConfigError, ExportError, ModelDesc, SpecError
+from towerpack import ConfigError, ExportError, MissingExtraError, ModelDesc, SpecError
 from towerpack.checkpoint import CheckpointStore
 from towerpack.inference import (
     Predictor,
@@ -479,3 +479,14 @@ def test_inputs_are_checked(runs: dict[str, Path], tmp_path: Path) -> None:
         load_exported(tmp_path, "onnx")
     with pytest.raises(ConfigError, match="no exported model"):
         load_exported(tmp_path / "nothing")
+
+
+def test_a_runtime_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert installed_runtimes(tmp_path) == []
+    with pytest.raises(MissingExtraError, match="OpenVINO") as caught:
+        load_exported(tmp_path, "openvino")
+    assert caught.value.fix == "pip install openvino"

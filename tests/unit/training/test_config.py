@@ -94,3 +94,8 @@ def test_a_missing_device_is_refused_with_how_to_make_it(devices: list[str]) -> 
 def test_everything_is_named() -> None:
     with pytest.raises(TypeError):
         TrainConfig(None, FLOW)  # type: ignore[misc]
+
+
+def test_one_pattern_is_a_list_of_one() -> None:
+    config = TrainConfig(model=3, dataflow=FLOW, trainable="fc/.*", frozen="conv")
+    assert (config.trainable, config.frozen) == (["fc/.*"], ["conv"])
