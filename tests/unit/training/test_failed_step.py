@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from towerpack.training._failed_step import _kept
 
 

@@ -132,6 +132,7 @@ def as_bytes(data: Any) -> bytes:
 
 
 def damaged(name: str | None, kind: str, why: str) -> FormatError:
+    """Return the error for an image file whose contents are damaged."""
     partly = "; decode_image(strict=False) takes what can be decoded" if kind == "jpeg" else ""
     what = f"{name or 'The image'} is a damaged {kind.upper()} file"
     return FormatError(f"{what}: {why.strip().rstrip('.')}.", fix=_AGAIN + partly)
