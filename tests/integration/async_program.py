@@ -143,9 +143,20 @@ def a_cost_that_is_not_finite_ends_the_call_of_all(where: Path) -> None:
     # Nobody minds: such batches are passed over, several at once, and every other one is taken.
     numbers = NUMBERS.copy()
     numbers[200:260] = np.nan
-    recorded = Recorded("seen")
-    passed = run(where / "on", recorded, numbers=numbers, extra_callbacks=[Minds()])
+    recorded, counts, original = Recorded("seen"), [0], Executor.run
+
+    def counted(self: Executor, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        counts[-1] += result.nonfinite is not None
+        return result
+
+    callbacks = [recorded, Do("after_call", lambda _: counts.append(0))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Executor, "run", counted)
+        passed = run(where / "on", *callbacks, numbers=numbers, extra_callbacks=[Minds()])
     assert passed.global_step == 270
+    # Each device ends a call at most once, and takes nothing more of it.
+    assert sum(counts) == 30 and max(counts) <= 2, counts
     assert seen(recorded) == BATCHES[:100] + BATCHES[130:]
 
 

@@ -299,6 +299,26 @@ def test_keras_file_in_another_process(runs: dict[str, Path], tmp_path: Path) ->
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
 
 
+class WithoutGradient(KerasInside):
+    def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def rounded(value: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                raise NotImplementedError
+
+            return tf.round(value), gradient
+
+        return super().build_graph(rounded(x))
+
+
+def test_a_gradient_that_cannot_be_computed_does_not_matter(tmp_path: Path) -> None:
+    run = trained(WithoutGradient(), tmp_path / "run")
+    path = export(WithoutGradient(), run, tmp_path / "out", format="keras", outputs="y")
+    x = RNG.normal(size=[4, 3]).astype(np.float32)
+    expected = Predictor(WithoutGradient(), run, outputs="y")(x)
+    np.testing.assert_allclose(load_exported(path).run({"x": x})["y"], expected, atol=1e-6)
+
+
 class Words(KerasInside):
     """A lookup table that the model holds."""
 

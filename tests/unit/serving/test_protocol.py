@@ -517,6 +517,15 @@ def test_what_a_request_holds_is_free_after_it(folder: Path) -> None:
     assert predict(good) == 200
 
 
+def test_an_optional_input_is_there_in_all_instances_or_in_none(tmp_path: Path) -> None:
+    served_model.export(tmp_path)
+    (tmp_path / "1" / "towerpack.json").write_text('{"optional_inputs": ["b"]}')
+    rows = [{"a": [1.0, 2.0], "b": "x"}, {"a": [3.0, 4.0]}]
+    answer = Server(tmp_path).post(PREDICT, json={"signature_name": "pair", "instances": rows})
+    assert answer.status_code == 400
+    assert "Not all of 'instances' have the same of " in answer.json()["error"]
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
 def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
     served_model.export(tmp_path, 1)

@@ -77,7 +77,14 @@ def test_own_steps_outputs_and_what_is_to_be_saved() -> None:
     assert {"fc0/kernel", "fc1/kernel"} < saved["model"].keys()
 
 
+class Broken(Half):
+    def __call__(self, context: Any, batch: Any) -> None:
+        raise ArithmeticError
+
+
 def test_mistakes() -> None:
+    with pytest.raises(ArithmeticError):  # at once, not in the first step
+        build_step(Model(), {"late": "sgd"}, step=Broken())
     with pytest.raises(LayerError, match="'nothing'"):
         build_step(Model(), outputs=["nothing"])
     with pytest.raises(ConfigError, match="does not use"):

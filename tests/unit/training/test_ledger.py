@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from small_training import LINE, Do, train
+from towerpack.callbacks import Callback
 from towerpack.training.interrupt import Interrupted
 from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE, SAVE, Clock
-from towerpack.training.state.ledger import Ledger, goodput_of, read_ledger, totals_of
+from towerpack.training.state.ledger import Ledger, Life, goodput_of, read_ledger, totals_of
 
 
 class Run:
@@ -158,3 +161,15 @@ def test_a_full_disk_is_told_once_and_ends_nothing(
         assert caplog.text.count("is incomplete from here on: the disk is full") == 1
         run.do(4, 4.0)
     assert read_ledger(run.path)[0].to_step == 7
+
+
+def test_a_training_that_saves_nothing_tells_how_far_it_is(tmp_path: Path) -> None:
+    """Should it be killed, what it has done until then is counted as lost."""
+    seen: list[Life] = []
+
+    def look(callback: Callback) -> None:
+        seen.extend(read_ledger(tmp_path / "ledger.jsonl"))
+        time.sleep(0.15)  # longer than from one sign of life to the next
+
+    train(tmp_path, [Do("trigger", look)], model=LINE)
+    assert 6 <= seen[1].to_step <= 12
