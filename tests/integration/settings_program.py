@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import functools
 import logging
-import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +85,7 @@ def objects(number: int) -> dict[str, Any]:
     """Arguments of a callback."""
     generator, slots = np.random.default_rng(number), Slots(number)
     return {
-        "rng": random.Random(number),
         "generator": generator,
-        "state": np.random.RandomState(number),
         "slots": slots,
         "layer": keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(number)]),
         "own": Scale(number),

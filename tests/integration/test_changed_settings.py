@@ -204,7 +204,7 @@ def test_settings_of_every_kind_are_told_once_they_are_changed_and_not_before(
         *("CallbackFactory#0.trigger", "Own#0.options", "Own#0.kinds", "Own#0.function"),
         *("optimizer.func", "optimizer.optimizer.processors", "model.GatherV2/params"),
         *("model.None_Lookup/LookupTableFindV2/table_handle", "model.Const", "model.cond/Const"),
-        *(f"Own#1.{name}" for name in ("rng", "generator", "state", "slots", "layer", "own")),
+        *(f"Own#1.{name}" for name in ("generator", "slots", "layer", "own")),
         *(f"Own#1.{name}" for name in ("loss", "metric", "draws", "reads")),
         "variable",
     }

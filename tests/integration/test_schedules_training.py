@@ -20,7 +20,8 @@ from towerpack.callbacks import (
     PeriodicTrigger,
     ScheduledHyperParamSetter,
 )
-from towerpack.training import SimpleTrainer, _loop
+from towerpack.training import SimpleTrainer
+from towerpack.training.loop import loop
 
 LR = "learning_rate"
 # Of 24 steps in 4 epochs; with a flat piece, and places at the end and in the middle of an epoch.
@@ -29,7 +30,7 @@ LINE = [(2, 0.3), (6, 0.1), (8, 0.1), (15, 0.07)]
 
 @pytest.fixture(autouse=True)
 def _four_steps_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_loop, "Pace", PacedBy)
+    monkeypatch.setattr(loop, "Pace", PacedBy)
 
 
 class RateOf:

@@ -40,7 +40,8 @@ from towerpack.dataflow import (
 )
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
-from towerpack.training import MultiWorkerTrainer, StopTraining, _multi_worker, join_cluster
+from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
+from towerpack.training.distribution import multi_worker
 from towerpack.training.distribution.peers import wait_for_peers
 
 # What was made before the workers have met keeps its values.
@@ -60,7 +61,7 @@ if sys.argv[1] == "dies_joining" and Cluster.from_environment().worker_index == 
         wait_for_peers(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    _multi_worker.wait_for_peers = meet
+    multi_worker.wait_for_peers = meet
 TEAM = join_cluster({"alone": 1.0, "dies_joining": 10.0}.get(sys.argv[1], 60.0)).team
 np.testing.assert_array_equal(BEFORE.kernel, VALUE)
 if sys.platform == "linux":  # TensorFlow's servers catch SIGTERM, and do nothing then

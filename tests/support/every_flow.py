@@ -69,7 +69,10 @@ def public_flows() -> dict[type[df.DataFlow], str]:
         imported = importlib.import_module(module)
         for name in dir(imported):  # which also lists names that are loaded when they are used
             value = getattr(imported, name)
-            if isinstance(value, type) and issubclass(value, df.DataFlow) and name[0] != "_":
+            if not isinstance(value, type) or not issubclass(value, df.DataFlow) or name[0] == "_":
+                continue
+            # Modules that packages share import flows that have no public name.
+            if hasattr(imported, "__path__") or value.__module__ == module:
                 found.setdefault(value, f"{module}.{name}")
     return found
 

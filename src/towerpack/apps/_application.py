@@ -25,13 +25,13 @@ _PACKAGED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Application:
-    """Parts of a task; each may be `module:name`, loaded when it is needed.
+    """Parts of a task; each may be `module:name`, loaded on first use.
 
     Attributes:
-        config: The class of its recipes.
-        inputter: Makes the data of a recipe: `inputter(config)`.
-        modeler: Makes the model: `modeler(config, inputter)`.
-        display: Shows what inference gives: `display(config, inputter)`.
+        config: Class of the task's recipes.
+        inputter: Creates the data: `inputter(config)`.
+        modeler: Creates the model: `modeler(config, inputter)`.
+        display: Creates what shows results: `display(config, inputter)`.
     """
 
     config: type[AppConfig]

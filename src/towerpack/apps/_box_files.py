@@ -403,7 +403,7 @@ def places_of_yolo(root: Path) -> dict[str, list[str]]:
                     raise FormatError(
                         f"{file} names data '{split}' that do not exist: {value}.",
                         expected=f"a folder or a list below {root}",
-                        fix=f"correct or remove {split} in the file",
+                        fix=f"correct or remove {split} in the file, or set data.{split}",
                     )
                 _LOG.warning("%s names data 'test' that do not exist: %s.", file, value)
     return {split: several for split, several in found.items() if several}

@@ -70,22 +70,18 @@ class ClassificationReport(Reporting):
         return self._matrix.matrix
 
     def outputs(self) -> Sequence[str]:
-        """Labels and probabilities."""
         return ["label", "probabilities"]
 
     def names(self) -> Sequence[str]:
-        """Accuracy, top-k, mean F1, mean area under the ROC curve."""
         top = [f"top_{self._top_k}"] if self._top_k > 1 else []
         return ["accuracy", *top, "macro_f1", *(["roc_auc"] if self._auc else [])]
 
     def begin(self) -> None:
-        """Start from zero."""
         self._matrix.begin()
         self._among = 0
         self._seen = []
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch."""
         label, probabilities = outputs["label"], outputs["probabilities"]
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self._top_k]
         self._matrix.update({"label": label, "first": order[:, 0]}, batch_size)
@@ -94,7 +90,6 @@ class ClassificationReport(Reporting):
             self._seen.append((label, probabilities))
 
     def finish(self) -> Mapping[str, float]:
-        """The means."""
         there = self.confusion.sum(axis=1) > 0
         found = {
             **self._matrix.finish(),
@@ -104,12 +99,10 @@ class ClassificationReport(Reporting):
         return {name: found[name] for name in self.names()}
 
     def lines(self) -> Sequence[str]:
-        """A table with a row for each class."""
         rows = self._rows()
         return aligned(rows, "<" + ">" * (len(rows[0]) - 1))
 
     def report(self, folder: Path) -> Sequence[Path]:
-        """Write `classes.csv` and `confusion.png`."""
         table, picture = folder / "classes.csv", folder / "confusion.png"
         replace_file(table, csv_of(self._rows()))
         require("matplotlib", extra="apps", needed_for="The confusion matrix")

@@ -36,9 +36,9 @@ class Inference:
     """Results of inference.
 
     Attributes:
-        rows: One for each source in order: `source`, then what the display tells, or `error`.
-        files: What was written.
-        step: Of the checkpoint.
+        rows: One row per source, in order: `source`, then the results or `error`.
+        files: Written files.
+        step: Step of the checkpoint.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -163,11 +163,6 @@ def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[An
     if not shown:
         return [table, listing]
     sheet = folder / _SHEET
-    image_grid(
-        shown,
-        sheet,
-        rows=-(-len(shown) // _COLUMNS),
-        cols=min(_COLUMNS, len(shown)),
-        label=1,
-    )
+    rows_of_sheet = -(-len(shown) // _COLUMNS)
+    image_grid(shown, sheet, rows=rows_of_sheet, cols=min(_COLUMNS, len(shown)), label=1)
     return [table, listing, sheet]

@@ -92,7 +92,7 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
             raise ConfigError(
                 f"{other} is of no split, beside files of splits.",
                 got=", ".join([*by_folder][:5]),
-                fix=f"move {other} to another place, or to a folder 'train'",
+                fix=f"move {other} to a folder 'train', or name the files by data.train",
             )
         by_stem = dict.fromkeys(rest, "train")
     of = {name: split or by_stem[name] for name, split in by_folder.items()}
@@ -241,7 +241,7 @@ def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key,
             raise ConfigError(
                 f"{images[image]} has several label pictures.",
                 got=f"{pairs[image][1]} and {mask}",
-                fix="keep one of them below the folder",
+                fix="remove one of them from the folder, or list the pairs in files for data.train",
             )
         pairs[image] = images[image], mask
     return pairs

@@ -29,18 +29,18 @@ _LOG = get_logger(__name__)
 class Modeler(ModelDesc, ABC):
     """A `ModelDesc` that owns a network, and says how it is evaluated and exported.
 
-    Subclasses define `inputs` and `build_graph` too; `build_graph` exposes what `metrics`,
-    `infer_outputs` and exports want.
+    Subclasses also define `inputs` and `build_graph`, which exposes the outputs for `metrics`,
+    `infer_outputs` and exports.
 
     Args:
-        config: Of the application.
-        inputter: Its data.
+        config: Configuration of the application.
+        inputter: Data of the application.
 
     Attributes:
         best: The number whose best checkpoint is kept: `('val/error', 'min')`.
-        infer_outputs: Outputs that inference and exported models give.
-        portable_outputs: What exports to other formats than SavedModel give instead, where those
-            cannot compute the same; none for the same.
+        infer_outputs: Outputs of inference and of exported models.
+        portable_outputs: Outputs for formats other than SavedModel, if they cannot compute
+            `infer_outputs`.
     """
 
     best: tuple[str, Mode] = ("val/cost", "min")
@@ -76,11 +76,9 @@ class Modeler(ModelDesc, ABC):
         )
 
     def check_pixels(self, source: str | os.PathLike[str]) -> None:
-        """Compare the numbers that pixels become with those that weights were trained on.
+        """Check that pixels become the numbers that weights were trained on.
 
-        Args:
-            source: A packaged network, or a run or checkpoint, which know them. Other weights do
-                not, and pass.
+        Only packaged networks, runs and checkpoints know these numbers; other weights pass.
 
         Raises:
             ConfigError: The numbers differ.
@@ -122,17 +120,17 @@ class Modeler(ModelDesc, ABC):
         return source
 
     def with_decay(self, cost: tf.Tensor) -> tf.Tensor:
-        """The cost, and that of large weights, as `model.l2` and `model.l2_regex` say."""
+        """Add the cost of large weights, as `model.l2` and `model.l2_regex` say."""
         model = self.config.model
         if not model.l2:
             return cost
         return cost + regularize_cost(model.l2_regex, l2_regularizer(model.l2))
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Arguments of `towerpack.inference.export`, instead of the usual ones or besides them.
+        """Return arguments of `towerpack.inference.export` that replace or extend the usual ones.
 
-        Such as `preprocess`, `class_names`; `model` and `batch_examples` where another model than
-        this one, of the same variables, is exported.
+        Examples are `preprocess` and `class_names`; `model` and `batch_examples` export another
+        model with the same variables.
         """
         return {}
 
@@ -150,35 +148,21 @@ class Reporting(Inferencer):
 
 
 class Display(ABC):
-    """Show what inference makes of a datapoint.
-
-    Args:
-        config: Of the application.
-        inputter: Its data.
-    """
+    """Show what inference makes of a datapoint. Arguments as of `Modeler`."""
 
     def __init__(self, config: Any, inputter: Any) -> None:
-        self.config = config
-        self.inputter = inputter
+        self.config, self.inputter = config, inputter
 
     @abstractmethod
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         """Plain values for JSON and CSV, from the outputs for one datapoint."""
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
-        """Contents of files that are written beside the picture, by ending: `{'.txt': b'…'}`.
-
-        Arguments as of `draw`.
-        """
+        """Return contents of files beside the picture, by ending: `{'.txt': b'…'}`."""
         del sample, outputs
         return {}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """An annotated picture, uint8 [h, w, 3]; None where there is nothing to see.
-
-        Args:
-            sample: What `Inputter.read` gave.
-            outputs: For this datapoint.
-        """
+        """Return an annotated picture, uint8 [h, w, 3], of what `Inputter.read` gave; or None."""
         del sample, outputs
         return None

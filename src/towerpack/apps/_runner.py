@@ -83,11 +83,11 @@ class Evaluation:
     """Result of an evaluation.
 
     Attributes:
-        numbers: By name.
-        lines: Tables for a person.
-        files: Pictures and tables that were written.
-        step: Of the checkpoint.
-        count: Datapoints; each was counted once.
+        numbers: Metrics by name.
+        lines: Tables as text.
+        files: Written pictures and tables.
+        step: Step of the checkpoint.
+        count: Number of datapoints, each counted once.
         trained_on: Number of datapoints that the run was trained on, by their names; None if the
             run or the inputter does not record names.
     """
@@ -101,14 +101,14 @@ class Evaluation:
 
 
 class Runner:
-    """Put an inputter and a modeler on a trainer, a predictor, an exporter.
+    """Train, evaluate and export a modeler on the data of an inputter.
 
     Args:
-        config: The recipe's.
+        config: Configuration of the recipe.
         inputter: The data.
         modeler: The model.
-        run_dir: Holds everything of the run.
-        callbacks: More of them, for training.
+        run_dir: Directory for all files of the run.
+        callbacks: More callbacks for training.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Runner:
         run_dir: str | os.PathLike[str] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Runner:
-        """The runner of a recipe; of a run, in the run's directory."""
+        """Create the runner of a recipe; for the recipe of a run, in the run's directory."""
         _start_tensorflow(recipe.config.train)
         inputter = recipe.inputter()
         found = run_dir or recipe.run_dir or Path("runs") / recipe.name
@@ -190,21 +190,20 @@ class Runner:
         return trainer
 
     def evaluate(self, split: Split = "test", folder: Path | None = None) -> Evaluation:
-        """Compute the metrics over a split; write what they have to say into `folder`.
+        """Compute the metrics over a split, and write their reports into `folder`.
 
         Raises:
             CheckpointError: The run has no checkpoint.
         """
         metrics = self.modeler.metrics()
-        wanted = list(dict.fromkeys(name for metric in metrics for name in metric.outputs()))
-        predictor = self.predictor(wanted)
-        names = [spec.name for spec in self.modeler.inputs()]
+        names = list(dict.fromkeys(name for metric in metrics for name in metric.outputs()))
+        predictor = self.predictor(names)
         count = 0
         for metric in metrics:
             metric.begin()
         for batch in self._batches(split):
-            inputs = _chosen(names, batch, predictor.input_names)
-            outputs = dict(zip(wanted, predictor(**inputs), strict=True))
+            inputs = self._inputs(batch, predictor.input_names)
+            outputs = dict(zip(names, predictor(**inputs), strict=True))
             size = len(next(iter(inputs.values())))
             count += size
             for metric in metrics:
@@ -260,8 +259,9 @@ class Runner:
             "outputs": self.modeler.infer_outputs,
             **self.modeler.export_arguments(),
         }
-        if "batch_examples" not in arguments:
-            arguments["batch_examples"] = self._examples()
+        if "batch_examples" not in arguments and not self.config.transfer.is_whole:
+            # A packaged network, which needs no training, has no data.
+            arguments["batch_examples"] = self._inputs(next(self._batches("val")))
         if format != "saved_model":
             for name in ("preprocess", "serve"):  # It alone reads files.
                 arguments.pop(name, None)
@@ -278,15 +278,8 @@ class Runner:
         self.inputter.keep(done)
         return done
 
-    def _examples(self) -> dict[str, Any] | None:
-        """A batch of the validation data; None for a packaged network, which has none."""
-        if self.config.transfer.is_whole:
-            return None
-        names = [str(spec.name) for spec in self.modeler.inputs()]
-        return _chosen(names, next(self._batches("val")), names)
-
     def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
-        """A predictor over the run's best checkpoint, of the modeler or a model like it."""
+        """Create a predictor of the modeler, or of `model`, with the best checkpoint."""
         return Predictor(
             model or self.modeler,
             self.checkpoint(),
@@ -296,13 +289,13 @@ class Runner:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """The best checkpoint of the run; the newest where no best one was kept.
+        """Load the best checkpoint of the run; the newest if no best one was kept.
 
         The recipe of a packaged network needs no training: its weights become the run's first
         checkpoint.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: The run has no checkpoint.
             ConfigError: The weights were trained on other numbers for the same pixels.
         """
         self.modeler.check_pixels(self.run_dir)
@@ -315,7 +308,7 @@ class Runner:
                         f"There is no run in {self.run_dir}.",
                         fix="run `towerpack train RECIPE` first, or name the run with --run-dir",
                     ) from None
-                self._unpack(self.config.transfer.pretrained or "")
+                self._unpack(str(self.config.transfer.pretrained))
             return load_checkpoint(self.run_dir)
 
     @property
@@ -343,6 +336,12 @@ class Runner:
 
     def _batches(self, split: Split) -> Iterator[Any]:
         return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
+
+    def _inputs(self, batch: Any, wanted: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the components of a batch by the names of the model's inputs."""
+        names = [str(spec.name) for spec in self.modeler.inputs()]
+        by_name = batch if isinstance(batch, dict) else dict(zip(names, batch, strict=True))
+        return {name: by_name[name] for name in wanted or names}
 
     def _usual_callbacks(self, steps: int) -> list[Callback]:
         config = self.config.train
@@ -390,11 +389,10 @@ class Runner:
 
 
 class _KeepRecipe(Callback):
-    """Write the configuration into the run, for all commands that come after."""
+    """Write the configuration into the run, for later commands."""
 
     def __init__(self, config: AppConfig, inputter: Inputter) -> None:
-        self._config = config
-        self._inputter = inputter
+        self._config, self._inputter = config, inputter
 
     def before_train(self) -> None:
         replace_file(self.trainer.run_dir / RECIPE, to_yaml(self._config).encode())
@@ -426,7 +424,7 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
 
 
 def _start_tensorflow(config: Training) -> None:
-    """Look for devices, quietly; before that, divide the processor where devices are asked for."""
+    """Divide the processor if the recipe sets a number of devices, and look for devices."""
     with quiet_start():
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = _parts_of_processor(config.trainer, config.devices)
@@ -445,13 +443,10 @@ def _start_tensorflow(config: Training) -> None:
 
 
 def _parts_of_processor(trainer: str, devices: int | list[str] | None) -> int | None:
-    """The number of parts that the processor is divided into, where a number is asked for.
-
-    None where there are GPUs, devices are named, or the trainer takes none.
-    """
-    if trainer not in _OVER_DEVICES or not isinstance(devices, int):
-        return None
-    return None if tf.config.list_physical_devices("GPU") else devices
+    """Return the number of parts of the processor; None with GPUs or without a number."""
+    if trainer in _OVER_DEVICES and isinstance(devices, int):
+        return None if tf.config.list_physical_devices("GPU") else devices
+    return None
 
 
 def _named_callback(given: str | Mapping[str, Any]) -> Callback:
@@ -460,8 +455,3 @@ def _named_callback(given: str | Mapping[str, Any]) -> Callback:
         return CALLBACKS.get(name)(**arguments)
     except TypeError as error:
         raise ConfigError(f"train.callbacks: {name}({arguments}): {error}") from error
-
-
-def _chosen(names: Sequence[Any], batch: Any, wanted: Sequence[str]) -> dict[str, Any]:
-    by_name = batch if isinstance(batch, dict) else dict(zip(names, batch, strict=True))
-    return {name: by_name[name] for name in wanted}

@@ -38,18 +38,15 @@ _LOG = get_logger(__name__)
 
 
 class Vocabulary:
-    """Tokens and their numbers, by a tokenizer of Hugging Face's `tokenizers`.
+    """Tokens and their numbers, by a `tokenizers.Tokenizer` of Hugging Face.
 
-    0 is `[PAD]`; what is in no vocabulary is `[UNK]`. Words are found as BERT's are: letters and
-    digits between spaces, each punctuation mark by itself, accents taken off where letters are
-    made small (Devlin et al. 2018, `BasicTokenizer`).
-
-    Args:
-        tokenizer: A `tokenizers.Tokenizer`.
+    0 is `[PAD]`; unknown tokens are `[UNK]`. Words are split as BERT's are: letters and digits
+    between spaces, each punctuation mark by itself, without accents if `lowercase` is set (Devlin
+    et al. 2018, `BasicTokenizer`).
 
     Attributes:
-        tokenizer: As given.
-        tokens: By their numbers.
+        tokenizer: The given tokenizer.
+        tokens: In the order of their numbers.
         ends: Numbers of `[CLS]` and `[SEP]`, with which texts begin and end; None for none.
     """
 
@@ -67,17 +64,17 @@ class Vocabulary:
     def train(
         cls, texts: Iterable[str], kind: Kind, size: int, *, lowercase: bool = True
     ) -> Vocabulary:
-        """The most frequent tokens of texts; a function of these alone.
+        """Create a vocabulary of the most frequent tokens of texts, in any order.
 
         Args:
-            texts: In any order.
-            kind: 'word'; 'wordpiece' (words in parts, Schuster & Nakajima 2012); of which nothing
-                of a text is lost: 'char', and 'spaced': words with the space before them, and all
-                other characters.
-            size: The greatest number of tokens.
-            lowercase: Make letters small and take off accents; for words and their parts alone.
+            texts: Texts.
+            kind: 'word'; 'wordpiece' (parts of words, Schuster & Nakajima 2012); or a kind that
+                loses nothing of a text: 'char'; 'spaced' (words with the space before them, and
+                all other characters).
+            size: Largest number of tokens.
+            lowercase: Use lower case without accents; for 'word' and 'wordpiece'.
         """
-        trainers: Any = require("tokenizers", extra="apps", needed_for="Texts").trainers
+        trainers = _tokenizers().trainers
         tokenizer, specials = _of_kind(kind, lowercase), _specials(kind)
         make = trainers.WordLevelTrainer
         if kind == "wordpiece":
@@ -92,22 +89,18 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path, kind: Kind = "word", *, lowercase: bool = True) -> Vocabulary:
-        """The vocabulary of a file.
+        """Read a `tokenizer.json`, or one token per line as in BERT's `vocab.txt`.
 
-        Args:
-            path: A `tokenizer.json`, which says all; or tokens, one a line, as BERT's `vocab.txt`.
-            kind: Of the latter.
-            lowercase: Of the latter.
+        `kind` and `lowercase` are for the latter.
 
         Raises:
             ConfigError: There is no such file.
-            FormatError: It is no vocabulary, or its first token is not `[PAD]`.
+            FormatError: The file is not a vocabulary, or its first token is not `[PAD]`.
         """
-        tokenizers: Any = require("tokenizers", extra="apps", needed_for="Texts")
         written = read_text(path)
         if path.suffix == ".json":
             try:
-                found = cls(tokenizers.Tokenizer.from_str(written))
+                found = cls(_tokenizers().Tokenizer.from_str(written))
             except Exception as error:  # The library's only class of errors.
                 raise FormatError(f"{path} is no tokenizer: {error}.") from error
         else:
@@ -133,7 +126,7 @@ class Vocabulary:
         replace_file(path, self.tokenizer.to_str(pretty=True).encode())
 
     def ids(self, text: str) -> NDArray[np.int32]:
-        """The numbers of a text's tokens, without `[CLS]` and `[SEP]`."""
+        """Return the numbers of a text's tokens, without `[CLS]` and `[SEP]`."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def text(self, ids: Iterable[int]) -> str:
@@ -143,10 +136,10 @@ class Vocabulary:
     def encoded(
         self, texts: Sequence[str], length: int
     ) -> tuple[list[NDArray[np.int32]], int, int]:
-        """Numbers of tokens for a model that takes `length` of them, `[CLS]` and `[SEP]` too.
+        """Return numbers of at most `length` tokens per text, `[CLS]` and `[SEP]` included.
 
         Returns:
-            Of each text its numbers; how many texts were cut; how many have no tokens.
+            The numbers of each text, the number of cut texts, the number of texts without tokens.
         """
         found: list[NDArray[np.int32]] = []
         cut = empty = 0
@@ -175,8 +168,7 @@ class Vocabulary:
     def characters(self) -> dict[str, str]:
         """Replacements of characters before words are looked up: spaces divide words.
 
-        Those that stay as they are, and divide nothing, are left out. It says all of a tokenizer
-        of words or their parts, whose rules see one character at a time.
+        They describe a tokenizer of words completely, whose rules see one character at a time.
         """
         normalize = self.tokenizer.normalizer.normalize_str
         every = list(map(chr, _CODES))
@@ -191,10 +183,10 @@ class Vocabulary:
         return {c: result for c, result in new.items() if result != c}
 
     def operations(self, length: int) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-        """`encoded` as operations of TensorFlow, for tokenizers that have `rules`.
+        """Return `encoded` as TensorFlow operations, for tokenizers that have `rules`.
 
         Returns:
-            Lookup tables, to be saved with a model; and from strings [n] to int32 [n, longest].
+            Lookup tables to save with a model; a function from strings [n] to int32 [n, longest].
         """
         from towerpack.ops import text as ops
 
@@ -218,6 +210,10 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _tokenizers() -> Any:
+    return require("tokenizers", extra="apps", needed_for="Texts")
+
+
 def _specials(kind: Kind) -> list[str]:
     if kind in PIECES:
         return [PAD, UNKNOWN, BEGIN]
@@ -225,7 +221,7 @@ def _specials(kind: Kind) -> list[str]:
 
 
 def _of_kind(kind: Kind, lowercase: bool, tokens: Mapping[str, int] | None = None) -> Any:
-    tokenizers: Any = require("tokenizers", extra="apps", needed_for="Texts")
+    tokenizers = _tokenizers()
     models, pre = tokenizers.models, tokenizers.pre_tokenizers
     model = models.WordPiece if kind == "wordpiece" else models.WordLevel
     made = tokenizers.Tokenizer(model(dict(tokens or {}), unk_token=UNKNOWN))
@@ -243,28 +239,22 @@ def _of_kind(kind: Kind, lowercase: bool, tokens: Mapping[str, int] | None = Non
 def _of_tokens(tokens: Sequence[str], kind: Kind, lowercase: bool) -> Any:
     made = _of_kind(kind, lowercase, {token: i for i, token in enumerate(tokens)})
     if kind == "wordpiece":
-        processors: Any = require("tokenizers", extra="apps", needed_for="Texts").processors
-        made.post_processor = processors.TemplateProcessing(
+        made.post_processor = _tokenizers().processors.TemplateProcessing(
             single=f"{BEGIN} $A {END}",
             special_tokens=[(end, made.token_to_id(end)) for end in (BEGIN, END)],
         )
     return made
 
 
-def read_vectors(
-    path: Path, tokens: Sequence[str], *, seed: int = 0
-) -> tuple[NDArray[np.float32], int]:
-    """Vectors of words from a text file as GloVe's: a word and its numbers on each line.
+def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray[np.float32]:
+    """Read vectors of words, float32 [tokens, size], from a text file as GloVe's.
 
-    Tokens without one get random vectors of the mean and deviation of the others; `[PAD]` gets
-    zeros. (Pennington et al. 2014.)
-
-    Returns:
-        float32 [tokens, size], and how many tokens have a vector in the file.
+    Each line is a word and its numbers (Pennington et al. 2014). Tokens that the file lacks get
+    random vectors of the mean and deviation of the others; `[PAD]` gets zeros.
 
     Raises:
         ConfigError: There is no such file, or it has none of the tokens.
-        FormatError: A line has another number of values; told with its number.
+        FormatError: A line has another number of values.
     """
     wanted = {token: i for i, token in enumerate(tokens)}
     found: dict[int, NDArray[np.float32]] = {}
@@ -294,7 +284,7 @@ def read_vectors(
     made[list(found)] = known
     made[0] = 0
     _LOG.info("%d of %d tokens have a vector in %s.", len(found), len(tokens), path)
-    return made, len(found)
+    return made
 
 
 class _Unread(str):
@@ -304,22 +294,18 @@ class _Unread(str):
 
 
 def text_sources(given: Sequence[str], encoding: str | None = None) -> list[str]:
-    """Texts for inference: what is given, the lines of files, and of standard input for `-`.
+    """Return texts for inference: the given ones, lines of files, of standard input for `-`.
 
-    A path that contains a separator may name a folder, whose texts are read.
-
-    A file in another `encoding` (see `read_text`) is a source of which `text_of` raises the error.
+    A path with a separator may name a folder of texts. For a file in another `encoding` (see
+    `read_text`), `text_of` raises the error.
 
     Raises:
-        ConfigError: Something has the name of a text file, and is none.
+        ConfigError: A source has the name of a text file that does not exist.
     """
     found: list[str] = []
     for source in given:
         path = Path(source)
-        try:
-            is_file, is_folder = path.is_file(), os.sep in source and path.is_dir()
-        except OSError:  # Too long for a name.
-            is_file = is_folder = False
+        is_file, is_folder = os.path.isfile(source), os.sep in source and os.path.isdir(source)
         if source == "-":
             found += lines_of(sys.stdin.read().removeprefix("\ufeff"))
         elif is_folder:

@@ -36,11 +36,11 @@ class Search:
     """Result of a search.
 
     Attributes:
-        rows: The leaderboard: trial, value, state, then the settings; the best first.
-        titles: Of its columns.
+        rows: Leaderboard: trial, value, state, then the settings; the best first.
+        titles: Titles of its columns.
         best: Settings of the best trial.
-        value: What it reached.
-        files: What was written: the winner as a recipe, the leaderboard, a plot of importances.
+        value: Value of the best trial.
+        files: Written files: the winner as a recipe, the leaderboard, a plot of importances.
     """
 
     rows: Sequence[Sequence[Any]]
@@ -120,7 +120,8 @@ def _run(
     settings: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    _LOG.info("Trial %d: %s", trial.number, _text(settings))
+    shown = ", ".join(f"{name}={value}" for name, value in settings.items())
+    _LOG.info("Trial %d: %s", trial.number, shown)
     config = change(recipe.config, **settings, search={})
     tried = Recipe(recipe.application, config, recipe.name, None)
     try:
@@ -252,7 +253,3 @@ def _drawn(study: Any, complete: int, number: str) -> bytes:
     else:
         right.text(0.5, 0.5, "four trials are needed", ha="center", transform=right.transAxes)
     return png(pixels_of(figure))
-
-
-def _text(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())

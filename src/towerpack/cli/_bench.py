@@ -46,9 +46,7 @@ def bench(
         return
     cells = [
         (
-            row["model"],
-            row["runtime"],
-            str(row["batch"]),
+            *(str(row[key]) for key in ("model", "runtime", "batch")),
             *(f"{row[key] * 1000:.2f}" for key in ("median_s", "p95_s")),
             f"{row['per_s']:,.0f}",
         )

@@ -43,10 +43,8 @@ def average(
                 f"{source} does not have the tensors of {sources[0]}.", got=", ".join(unlike[:20])
             )
         for name, value in weights.items():
-            if is_float(value):
-                sums[name] = sums.get(name, 0) + value.astype(np.float64)
-            else:
-                sums[name] = value
+            wide = value.astype(np.float64) if is_float(value) else value
+            sums[name] = sums[name] + wide if is_float(value) and name in sums else wide
     averaged = {
         name: (sums[name] / len(sources)).astype(value.dtype) if is_float(value) else value
         for name, value in weights.items()

@@ -63,9 +63,8 @@ def client(
         rows: list[dict[str, Any]] = []
         taken: set[str] = set()
         for source, inputs in asked:
-            stem = unique(Path(source).stem, taken) if out is not None else ""
-            taken.add(stem)
-            file = None if out is None else out / stem
+            file = None if out is None else out / unique(Path(source).stem, taken)
+            taken.add("" if file is None else file.name)
             rows.append(_row(server, source, inputs, about.get("class_names", []), top, file))
     if as_json:
         for row in rows:

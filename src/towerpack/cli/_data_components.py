@@ -16,15 +16,7 @@ _TEXT = 48
 
 @dataclass(frozen=True)
 class Component:
-    """One leaf of a datapoint.
-
-    Attributes:
-        name: Its keys, joined by dots.
-        type: A dtype, or a type of Python's.
-        shape: Of an array.
-        value: The range of numbers, or the value itself.
-        nbytes: Of the data.
-    """
+    """One leaf of a datapoint: its keys joined by dots, and the range or text of its value."""
 
     name: str
     type: str
@@ -34,7 +26,7 @@ class Component:
 
 
 def components_of(datapoint: Any) -> list[Component]:
-    """The leaves of a datapoint, in order; long lists and deep nests are one leaf each."""
+    """Return the leaves of a datapoint, in order; long lists and deep nests are one leaf each."""
     return list(_leaves(datapoint, ""))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from towerpack.dataflow import DataFlow
@@ -20,37 +20,25 @@ _PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:
-    """The flow over a file or folder of a format that Towerpack reads, in order.
+    """Return the flow over a file or folder of a format that Towerpack reads, in order.
 
     Raises:
-        ConfigError: Nothing tells what it holds.
+        ConfigError: The format is unknown.
     """
     start = b""
     if path.is_file():
         with open(path, "rb") as file:
             start = file.read(512)
-    for kind in _KINDS:
-        if kind.matches(path, start):
-            return kind.open(path)
+    for matches, open_kind in _KINDS.values():
+        if matches(path, start):
+            return open_kind(path)
+    got = f"a file that begins with {start[:8]!r}" if start else "an empty file"
     raise ConfigError(
         f"Nothing tells what {path} holds.",
-        got=_seen(path, start),
-        expected=", ".join(kind.name for kind in _KINDS),
-        fix="write a function that returns its DataFlow, and name that: file.py:function",
+        got="a folder without folders and images" if path.is_dir() else got,
+        expected=", ".join(_KINDS),
+        fix="write a function that returns its DataFlow, and name it: file.py:function",
     )
-
-
-def _seen(path: Path, start: bytes) -> str:
-    if path.is_dir():
-        return "a folder without folders and images"
-    return f"a file that begins with {start[:8]!r}" if start else "an empty file"
-
-
-@dataclass(frozen=True)
-class _Kind:
-    name: str
-    matches: Callable[[Path, bytes], bool]
-    open: Callable[[Path], DataFlow]
 
 
 def _named(*suffixes: str) -> Callable[[Path, bytes], bool]:
@@ -84,11 +72,8 @@ def _has_images(path: Path, start: bytes) -> bool:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.name.lower().endswith(_IMAGES) and not path.name.startswith(".")
-    )
+    shown = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return sorted(path for path in shown if path.name.lower().endswith(_IMAGES))
 
 
 def _lmdb(path: Path) -> DataFlow:
@@ -104,25 +89,16 @@ def _lmdb(path: Path) -> DataFlow:
 
 def _tfrecord(path: Path) -> DataFlow:
     from towerpack.dataflow import MapData
-    from towerpack.dataflow.formats import TFRecordData, TFRecordSerializer
+    from towerpack.dataflow.formats import TFRecordData, TFRecordSerializer, parse_example
 
     ds = TFRecordData(path)
     for (record,) in itertools.islice(ds, 1):
         if record.startswith(_PACKED_MAGIC):
             return TFRecordSerializer.load(path)
-        if _is_example(record):
-            return MapData(ds, _features_of)
+        with contextlib.suppress(FormatError):
+            if parse_example(record):
+                return MapData(ds, _features_of)
     return ds
-
-
-def _is_example(record: bytes) -> bool:
-    from towerpack._core.errors import FormatError
-    from towerpack.dataflow.formats import parse_example
-
-    try:
-        return bool(parse_example(record))
-    except FormatError:
-        return False
 
 
 def _features_of(datapoint: list[bytes]) -> dict[str, Any]:
@@ -138,12 +114,6 @@ def _hdf5(path: Path) -> DataFlow:
     return HDF5Data(path, data_sets_of(path), shuffle=False)
 
 
-def _csv(path: Path) -> DataFlow:
-    from towerpack.dataflow import ImageCSV
-
-    return ImageCSV(path)
-
-
 def _flow(name: str, **options: Any) -> Callable[[Path], DataFlow]:
     from towerpack import dataflow
 
@@ -156,16 +126,16 @@ def _images(path: Path) -> DataFlow:
     return ImageFromFile(_images_in(path) if path.is_dir() else [path])
 
 
-_KINDS = (
-    _Kind("LMDB", _is_lmdb, _lmdb),
-    _Kind("HDF5", _begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
-    _Kind("NumPy", _begins(b"\x93NUMPY", b"PK\x03\x04"), _flow("NumpyData")),
-    _Kind("Parquet", _begins(b"PAR1"), _flow("ParquetData")),
-    _Kind("TFRecord", _named(".tfrecord", ".tfrecords"), _tfrecord),
-    _Kind("tar", _is_tar, _flow("TarData", decode=True)),
-    _Kind("SVMLight", _named(".svm", ".svmlight", ".libsvm"), _flow("SVMLightData", shuffle=False)),
-    _Kind("CSV of images", _named(".csv"), _csv),
-    _Kind("image", _named(*_IMAGES), _images),
-    _Kind("folder of folders of images", _has_folders, _flow("ImageFolder")),
-    _Kind("folder of images", _has_images, _images),
-)
+_KINDS: dict[str, tuple[Callable[[Path, bytes], bool], Callable[[Path], DataFlow]]] = {
+    "LMDB": (_is_lmdb, _lmdb),
+    "HDF5": (_begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
+    "NumPy": (_begins(b"\x93NUMPY", b"PK\x03\x04"), _flow("NumpyData")),
+    "Parquet": (_begins(b"PAR1"), _flow("ParquetData")),
+    "TFRecord": (_named(".tfrecord", ".tfrecords"), _tfrecord),
+    "tar": (_is_tar, _flow("TarData", decode=True)),
+    "SVMLight": (_named(".svm", ".svmlight", ".libsvm"), _flow("SVMLightData", shuffle=False)),
+    "CSV of images": (_named(".csv"), _flow("ImageCSV")),
+    "image": (_named(*_IMAGES), _images),
+    "folder of folders of images": (_has_folders, _flow("ImageFolder")),
+    "folder of images": (_has_images, _images),
+}

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from towerpack._core.errors import InternalError
 from towerpack._core.extras import require
-from towerpack.cli._console import console
+from towerpack.cli._console import console, pairs
 
 _NUM_PICTURES = 24
 
@@ -54,22 +53,20 @@ def demo(
             answer = client.predict(pictures[0])
         (name,) = answer["classes"]
         out.print(
-            f"Served at {url}: {pictures[0].name} is a {_text(name)} "
+            f"Served at {url}: {pictures[0].name} is a {name.decode()} "
             f"({100 * answer['probabilities'].max():.1f} %)."
         )
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for what, where in (
-        ("pictures", shown.files[-1]),
-        ("confusion", done.files[-1]),
-        ("exported", exported),
-        ("checkpoints", run_dir / "checkpoints"),
-        ("numbers", run_dir / "stats.jsonl"),
-        ("log", run_dir / "log.txt"),
-        ("live control", f"{run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)"),
-        ("settings", run_dir / "recipe.yaml"),
-    ):
-        table.add_row(what, str(where))
-    out.print(table)
+    files = {
+        "pictures": shown.files[-1],
+        "confusion": done.files[-1],
+        "exported": exported,
+        "checkpoints": run_dir / "checkpoints",
+        "numbers": run_dir / "stats.jsonl",
+        "log": run_dir / "log.txt",
+        "live control": f"{run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)",
+        "settings": run_dir / "recipe.yaml",
+    }
+    out.print(pairs((what, str(where)) for what, where in files.items()))
     out.print(f"Serve it: towerpack serve {run_dir}")
 
 
@@ -105,7 +102,3 @@ def _served(export_dir: Path) -> Generator[str]:
             yield found[0].rstrip("/")
         finally:
             server.terminate()
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -21,13 +21,7 @@ from rich.table import Table
 from towerpack import __version__
 from towerpack._core.extras import requirements
 from towerpack._core.versions import version_of
-from towerpack.cli._machine import (
-    cpu_quota,
-    cpus_by_affinity,
-    memory,
-    memory_limit,
-    size_text,
-)
+from towerpack.cli._machine import cpu_quota, cpus_by_affinity, memory, memory_limit, size_text
 from towerpack.cli._options import JSON_LINES
 
 Level = Literal["ok", "note", "warning", "error"]
@@ -73,15 +67,7 @@ print("PROBE" + json.dumps({
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report.
-
-    Attributes:
-        section: Where it belongs.
-        subject: What was looked at.
-        text: What was found.
-        level: An error makes the command fail.
-        fix: What to do about it.
-    """
+    """One line of the report; an error makes the command fail."""
 
     section: str
     subject: str
@@ -167,14 +153,13 @@ def surroundings(environment: Mapping[str, str]) -> list[Finding]:
     def warn(subject: str, text: str, fix: str) -> None:
         found.append(Finding("Surroundings", subject, text, "warning", fix))
 
-    backend = environment.get("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
+    if (backend := environment.get("KERAS_BACKEND", "tensorflow")) != "tensorflow":
         warn("KERAS_BACKEND", f"is {backend!r}", "unset it: Towerpack needs 'tensorflow'")
     if "TF_CONFIG" in environment:
         warn("TF_CONFIG", "is set: this process believes to be one of a cluster", "unset it if not")
     if environment.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true"):
         warn("TF_USE_LEGACY_KERAS", "is set: tf.keras is Keras 2", "unset it")
-    if environment.get("CUDA_VISIBLE_DEVICES", None) in ("", "-1"):
+    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         warn("CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it to use them")
     free = shutil.disk_usage(Path.cwd()).free
     if free < _SMALL_DISK:
@@ -211,13 +196,8 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
         signal = f" by signal {-done.returncode}" if done.returncode < 0 else ""
         return [Finding(section, "Loading", f"failed{signal}: {last}", "error", reinstall)]
     told: dict[str, Any] = json.loads(answers[-1].removeprefix("PROBE"))
-    found = [
-        Finding(
-            section,
-            "Loading",
-            f"TensorFlow {told['tensorflow']}, Keras {told['keras']} in {told['seconds']:.1f} s",
-        )
-    ]
+    text = f"TensorFlow {told['tensorflow']}, Keras {told['keras']} in {told['seconds']:.1f} s"
+    found = [Finding(section, "Loading", text)]
     if told["backend"] != "tensorflow":
         fix = "unset KERAS_BACKEND, or set it in ~/.keras/keras.json to 'tensorflow'"
         found.append(Finding(section, "Backend", f"is {told['backend']!r}", "error", fix))
@@ -241,11 +221,10 @@ def _gpu(told: Mapping[str, Any]) -> list[Finding]:
 
 
 def _channels_first(told: Mapping[str, Any]) -> list[Finding]:
-    """Whether convolutions with data_format="channels_first" work where this machine trains.
+    """Report whether convolutions with data_format="channels_first" work on this machine.
 
-    On a CPU they are oneDNN's. On Linux TensorFlow switches it on by itself only for CPUs that have
-    AVX-512 VNNI or BF16, AVX-VNNI or AMX, or are Neoverse V1 (`DefaultOneDnnPolicy` in its
-    `core/util/port.cc`); AVX-512 alone is not enough. So the convolution itself was tried.
+    On a CPU they need oneDNN, which TensorFlow switches on for some CPUs only
+    (`DefaultOneDnnPolicy` in its `core/util/port.cc`). So the convolution itself was tried.
     """
     if told["channels_first"] or any("GPU" in name for name, _ in told["devices"]):
         return []

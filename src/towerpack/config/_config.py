@@ -64,13 +64,12 @@ class Config(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class Key:
-    """A field of a configuration or of one inside of it.
+    """A field of a configuration or of one of its sections.
 
     Attributes:
-        path: Dotted: `data.batch_size`.
-        description: What it says about itself.
-        section: The configuration that it is, if it is one and no value.
-        free: A mapping whose keys are the user's.
+        path: Dotted path: `data.batch_size`.
+        section: The configuration class, if the field is a section and not a value.
+        free: Whether the field is a mapping with the user's keys.
         names_code: Whether its value may name code: `Name` and `NamesCode`.
         is_path: Whether the field is a `PathText` or a `pathlib.Path`, or is called `path`.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -46,17 +47,17 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load(
     config: type[C], values: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str
 ) -> C:
-    """A checked configuration.
+    """Check a configuration.
 
     Args:
-        config: Its class.
-        values: As read from YAML.
-        overrides: `key=value`, the value in YAML. A key is dotted (`data.batch_size`), or the last
-            part of one, where no other key ends with it (`batch_size`). Later ones win.
-        where: Named in errors: the file.
+        config: Class of the configuration.
+        values: Values from YAML.
+        overrides: `key=value`, the value in YAML. A key is dotted (`data.batch_size`), or its last
+            part if no other key ends with it (`batch_size`). Later overrides win.
+        where: Name of the file, for errors.
 
     Raises:
-        ConfigError: A key is unknown or means several, or a value does not fit. All are told.
+        ConfigError: A key is unknown or ambiguous, or a value does not fit. Lists all of them.
     """
     merged = copy.deepcopy(dict(values))
     keys = list(keys_of(config))
@@ -161,16 +162,9 @@ def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{name}: {text!r:.80} is no value in YAML: {error}") from error
     if isinstance(value, str):
-        value = _number(value)
+        with contextlib.suppress(ValueError):
+            value = float(value)  # YAML 1.1 takes 1e-3 for a word.
     return _path_of(name, keys), value
-
-
-def _number(text: str) -> Any:
-    # YAML 1.1 takes 1e-3 for a word.
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _path_of(name: str, keys: Sequence[Key]) -> str:

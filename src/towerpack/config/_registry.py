@@ -15,19 +15,18 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Objects by name. Modules are imported when they are asked for.
+    """Objects by name. Modules are imported on first use.
 
     Args:
-        kind: What the objects are; for errors: 'network'.
+        kind: Noun for errors: 'network'.
         known: Name → `module:attribute`, or the object itself.
-        base: The class from which classes of this kind are derived; None for other objects.
+        base: Base class of the registered classes; None for other objects.
     """
 
     def __init__(
         self, kind: str, known: Mapping[str, str | T], *, base: type | None = None
     ) -> None:
-        self.kind = kind
-        self._base = base
+        self.kind, self._base = kind, base
         self._known: dict[str, str | T] = dict(known)
 
     def __iter__(self) -> Iterator[str]:

@@ -77,12 +77,13 @@ def generator_state(value: object) -> Any:
     The state is empty for generators of the process and for generators without a seed, which are
     others at each start.
     """
-    if isinstance(value, random.Random):
-        of_the_system = isinstance(value, random.SystemRandom)
-        return () if of_the_system or value is random.random.__self__ else value.getstate()
-    if isinstance(value, np.random.RandomState):
-        process = cast("Any", np.random.random).__self__
-        return () if value is process else value.get_state(legacy=False)
+    if isinstance(value, (random.Random, np.random.RandomState)):
+        # Their state does not tell whether a seed was given, and states without one would
+        # differ at each start and between workers.
+        of_the_process = [cast("Any", f).__self__ for f in (random.random, np.random.random)]
+        if value not in of_the_process and not isinstance(value, random.SystemRandom):
+            _note(type(value).__name__)
+        return ()
     bits = value.bit_generator if isinstance(value, np.random.Generator) else value
     if isinstance(bits, np.random.BitGenerator):
         entropy = getattr(bits.seed_seq, "entropy", None)

@@ -34,13 +34,13 @@ class LayerSummary:
     """A layer; or an input; or an operation outside of layers that joins several of them.
 
     Attributes:
-        name: Of the layer, the input, or TensorFlow's of the operation.
+        name: Name of the layer, input or operation.
         kind: `'layer'`, `'input'` or `'join'`.
-        output: Shape; None if nothing of it is computed in this trace.
-        parameters: Numbers in its variables, moving averages included.
-        multiply_adds: Of its convolutions and matrix products; None if they cannot be told.
-        sources: Names of those that feed it.
-        sign: Of what joins.
+        output: Shape; None if this trace does not compute the layer.
+        parameters: Count of numbers in its variables, moving averages included.
+        multiply_adds: Multiply-adds of convolutions and matrix products; None if unknown.
+        sources: Names of the parts that feed it.
+        sign: Sign of a joining operation, such as `+`.
     """
 
     name: str
@@ -63,10 +63,10 @@ class LayerSummary:
     def lines(self) -> list[str]:
         """What a picture tells of it."""
         name, shape, parameters, count = self.cells
-        more = [f"{parameters} parameters"] * bool(parameters) + [f"{count} multiply-adds"] * bool(
-            count
-        )
-        return [self.sign] if self.kind == "join" else [name, shape, *more]
+        if self.kind == "join":
+            return [self.sign]
+        numbers = ((parameters, "parameters"), (count, "multiply-adds"))
+        return [name, shape, *(f"{number} {unit}" for number, unit in numbers if number)]
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,17 @@ class ModelSummary:
 
 
 def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
-    """Numbers of a model's layers, for a batch of one where the size of a batch is open.
+    """Summarize a model's layers, for a batch of one if the batch size is open.
 
-    Makes the model's variables and builds its graph, and runs nothing. Only convolutions, matrix
-    products and einsums count as multiply-adds.
+    Creates the model's variables and graph, and runs nothing. Only convolutions, matrix products
+    and einsums count as multiply-adds.
 
     Args:
         model: A `ModelDesc`, plain functions, or a Keras model that knows its inputs.
-        is_training: The model as it is trained, rather than as it predicts.
+        is_training: Describe the model as it is trained, not as it predicts.
 
     Raises:
-        ConfigError: It is no model.
+        ConfigError: The argument is not a model.
     """
     described = _Keras(model) if isinstance(model, keras.Model) else as_model(model)
     specs = [

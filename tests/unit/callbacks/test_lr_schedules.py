@@ -114,9 +114,10 @@ class Parabola:
 def test_the_finder_finds_where_the_cost_falls(tmp_path: Path) -> None:
     model, finder = Parabola(), LearningRateFinder(1e-4, 100.0, 120)
     model.host = SmallHost(
-        tmp_path, [finder], steps_per_epoch=500, max_epoch=1, steps_per_call=1, outputs=model
+        tmp_path, [finder], steps_per_epoch=500, max_epoch=1, steps_per_call=4, outputs=model
     )
     model.host.run()
+    assert set(model.host.calls) == {1}, "the rate changes between all steps"
     assert finder.suggestion is not None and 0.02 < finder.suggestion < 0.5
     assert 2 < finder.rates[-1] < 20, "ends soon after the cost grows"
     assert len(finder.costs) == model.host.global_step < 120
@@ -139,6 +140,9 @@ def test_a_cost_that_never_falls(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert finder.suggestion is None and len(finder.rates) == 20
     assert finder.rates[-1] == pytest.approx(10)
     assert "the run ended" not in caplog.text
+    zero = LearningRateFinder(steps=20)
+    SmallHost(tmp_path, [zero], steps_per_epoch=30, outputs=lambda step: {"cost": 0.0}).run()
+    assert len(zero.rates) == 20, "a cost of 0 does not grow"
     shorter = LearningRateFinder(steps=40)
     SmallHost(tmp_path, [shorter], max_epoch=3, outputs=lambda step: {"cost": 1.0}).run()
     assert "the run ended after 12 of 40 steps, at a learning rate of 9.43e-05" in caplog.text

@@ -272,6 +272,16 @@ def test_what_never_arrived_is_told_at_the_end(caplog: pytest.LogCaptureFixture)
     assert server.calls == [("close",)]
 
 
+def test_calls_that_were_dropped_never_arrived_either(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.down = True
+    monitors = Monitors([server])
+    for step in range(20_005):
+        monitors.put_scalar("cost", step)
+    monitors.close()
+    assert "never got 20005 calls" in caplog.text
+
+
 def test_the_history_of_a_run_is_essential(tmp_path: Path) -> None:
     (tmp_path / "stats.jsonl").mkdir()
     monitors = Monitors([JSONLMonitor(tmp_path / "stats.jsonl")])
@@ -729,13 +739,14 @@ def test_without_tensorboard_it_says_so_once(
 
 
 def test_tensorboard_flushes_by_itself(tmp_path: Path) -> None:
-    now = [0.0]
+    now = [1.7e9]
     monitor = TensorBoardMonitor(tmp_path, clock=lambda: now[0])
-    monitor.put_scalar("cost", 1.0, 1)
-    size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    now[0] = 60.0
-    monitor.put_scalar("cost", 1.0, 2)
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) > size
+    sizes: list[int] = []
+    for step in range(1, 25):
+        monitor.put_scalar("cost", 1.0, step)
+        sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+        now[0] += 1.0
+    assert len(set(sizes)) == 3, "nothing yet, after 11 seconds, and after 22"
     monitor.close()
 
 

@@ -208,6 +208,19 @@ def test_keep_as_links_the_files(tmp_path: Path) -> None:
     assert names(tmp_path) == ["best-error-00000002", "step-00000002"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's count of bytes read")
+def test_keep_as_does_not_read_the_tensors(tmp_path: Path) -> None:
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])  # rchar
+
+    size = 32 << 20
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, {"model": {"x": np.zeros(size, np.uint8)}}, blocking=True)
+        before = bytes_read()
+        store.keep_as(1, "best", blocking=True)
+        assert bytes_read() - before < size / 8
+
+
 def test_keep_as_copies_where_there_are_no_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

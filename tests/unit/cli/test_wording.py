@@ -30,8 +30,9 @@ REPAIRS = {
     "see NAME/worker-*.log",
 }
 VERBS = {
-    *("add", "choose", "correct", "enclose", "end", "escape", "leave", "list", "measure", "name"),
-    *("number", "pass", "remove", "restore", "run", "save", "see", "set", "start", "try", "write"),
+    *("add", "choose", "correct", "enclose", "end", "escape", "leave", "list", "measure", "move"),
+    *("name", "number", "pass", "remove", "restore", "run", "save", "see", "set", "start", "try"),
+    "write",
 }
 # Modules of commands that read recipes; other commands take programs and files.
 OF_RECIPES = re.compile(

@@ -75,6 +75,9 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
         r"(?s)here\.yaml.*data.batch_size: .*integer.*'many'",
     ),
     "unknown in a file": ({"data": {"sizes": 3}}, [], "data.sizes: no such key. .*'size'"),
+    "unknown in a section": ({"data": {"batch_sizes": 3}}, [], "Did you mean 'batch_size'"),
+    "unknown at the top": ({"titles": ""}, [], "Did you mean 'title'"),
+    "like a key of another section": ({"data": {"titles": ""}}, [], r"no such key\. *(?!.*title)"),
     "two at once": (
         {"titles": "", "data": {"size": 3}},
         [],
@@ -165,6 +168,12 @@ def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"x\.yaml") as caught:
         read_yaml(file)
     assert len(str(caught.value)) < 1000
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "x.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigError, match=f"{path} cannot be read: {reason}"):
+            read_yaml(path)
 
 
 # Control characters beyond line breaks do not survive PyYAML.

@@ -14,7 +14,7 @@ from every_flow import public_flows, write_files
 from towerpack import dataflow as df
 from towerpack.dataflow import formats, images
 from towerpack.dataflow._compile import ParallelStage, Stage
-from towerpack.dataflow.content import content_of
+from towerpack.dataflow.content import content_of, functions_of
 from towerpack.dataflow.formats import DiskCacheData
 
 
@@ -173,6 +173,24 @@ def test_arguments_within_augmentors() -> None:
 
     assert described(chosen(3)) == described(chosen(3)) != described(chosen(4))
     assert described(images.Flip(horiz=True)) != described(images.Flip(vert=True))
+
+
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def up(self, datapoint: Any) -> Any:
+        return [x * self.factor for x in datapoint]
+
+    def down(self, datapoint: Any) -> Any:
+        return [x // self.factor for x in datapoint]
+
+
+def test_bound_methods_differ_by_their_object_and_by_their_code() -> None:
+    functions = Scale(2).up, Scale(3).up, Scale(2).down, [2].count, [3].count, [2].index
+    checksums = [functions_of(df.MapData(ROWS, function)) for function in functions]
+    assert len(set(checksums)) == len(functions)
+    assert functions_of(df.MapData(ROWS, Scale(2).up)) == checksums[0]
 
 
 def test_what_only_changes_the_speed_does_not_count(tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ class TestByLength:
         with pytest.raises(DataFlowError, match="length 9 is longer than the last boundary"):
             list(BatchByLength(make(words(LENGTHS)), max_tokens=12, boundaries=[3, 6]))
 
+    def test_tokens_of_single_letters(self, make: Make) -> None:
+        ds = BatchByLength(make(words([1, 1, 0, 2, 1])), max_tokens=4, boundaries=[1, 2])
+        assert members(ds) == [[0, 1, 2, 4], [3]]
+
     def test_widths_of_boundaries(self, make: Make) -> None:
         items = [
             {"ids": np.ones(n, np.int32), "tags": np.ones((n, 2), bool), "y": np.zeros(3)}

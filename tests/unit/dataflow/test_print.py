@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from towerpack.dataflow import (
     DataFromGenerator,
     DataFromList,
     MapData,
+    PrefetchData,
     PrintData,
     RepeatedData,
     ShuffleData,
@@ -41,6 +43,18 @@ def test_warm_up_is_read_but_not_counted() -> None:
     ds = MapData(DataFromList([(i,) for i in range(4)]), lambda dp: read.append(dp[0]) or dp)
     assert TestDataSpeed(ds, 6, 3).start().datapoints == 6
     assert read == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert TestDataSpeed(ds, 1).start().datapoints == 1
+
+
+@pytest.mark.parametrize("stage", [PrintData, TestDataSpeed, lambda ds: PrefetchData(ds, 1, 0)])
+def test_states_and_random_order_ignore_stages_that_change_no_datapoint(stage: Any) -> None:
+    source = DataFromList([(i,) for i in range(20)])
+    plain, wrapped = ShuffleData(source), stage(ShuffleData(stage(source)))
+    expected = list(plain.iterate(seed=5, epoch=1))
+    assert list(wrapped.iterate(seed=5, epoch=1)) == expected
+    iterator = plain.iterate(seed=5, epoch=1)
+    next(iterator)
+    assert list(wrapped.iterate(state=iterator.state())) == expected[1:]
 
 
 def test_speed_of_streams_and_scalars() -> None:

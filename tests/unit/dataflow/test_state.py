@@ -23,6 +23,19 @@ def values(iterable: Any) -> list[int]:
     return [int(dp[0]) for dp in iterable]
 
 
+ROWS = df.DataFromList([(np.zeros(n), n) for n in (2, 1, 2, 3)])
+ALWAYS: list[Callable[..., df.DataFlow]] = [
+    lambda shuffle, seed: df.ShuffleData(ROWS, seed=seed),
+    lambda shuffle, seed: df.LocallyShuffleData(ROWS, 2, seed=seed),
+]
+SHUFFLES: list[Callable[..., df.DataFlow]] = [
+    *ALWAYS,
+    lambda **given: df.CacheData(ROWS, **given),
+    lambda **given: df.BatchByLength(ROWS, 2, [1], lengths=[2, 1, 2, 3], **given),
+    lambda **given: df.DataFromList([(1,), (2,)], **given),
+]
+
+
 class TestSeedsAndEpochs:
     def test_passes_are_counted_under_one_drawn_seed(self) -> None:
         ds = shuffled()
@@ -52,6 +65,19 @@ class TestSeedsAndEpochs:
         assert caplog.messages == [
             f"DataFromArrays(20) > ShuffleData was given no seed and drew {seed}"
         ]
+
+    @pytest.mark.parametrize("make", SHUFFLES)
+    def test_only_what_draws_from_the_runs_seed_logs_it(
+        self, make: Callable[..., df.DataFlow], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO, "towerpack"):
+            make(shuffle=True, seed=3).iterate()
+            if make not in ALWAYS:
+                make(shuffle=False, seed=None).iterate()
+        assert caplog.messages == []
+        with caplog.at_level(logging.INFO, "towerpack"):
+            seed = make(shuffle=True, seed=None).iterate().seed
+        assert len(caplog.messages) == 1 and caplog.messages[0].endswith(f"and drew {seed}")
 
     def test_seeds_out_of_range(self) -> None:
         for seed in (-1, 1 << 63):

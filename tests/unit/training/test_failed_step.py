@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from towerpack.training._failed_step import _kept
+
+from towerpack.training.loop.failed_step import _kept
 
 
 def test_the_batch_is_kept_or_why_not(tmp_path: Path) -> None:

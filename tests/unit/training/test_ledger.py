@@ -84,6 +84,11 @@ def test_a_kill_loses_what_came_after_the_save(tmp_path: Path) -> None:
     assert first.pid == os.getpid()
 
 
+def test_the_goodput_of_short_runs_is_a_share_too() -> None:
+    assert goodput_of({PRODUCTIVE: 0.03, SAVE: 0.01}) == pytest.approx(0.75)
+    assert goodput_of({PRODUCTIVE: 0.0, SAVE: 0.0}) == 0
+
+
 def test_the_sum_of_the_parts_is_the_wall_time_whatever_happens(tmp_path: Path) -> None:
     for seed in range(40):
         rng = random.Random(seed)

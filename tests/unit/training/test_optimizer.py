@@ -132,6 +132,13 @@ def test_scaling_the_loss() -> None:
     assert float(own_adapter.scale_loss(tf.constant(1.0))) == 4.0
 
 
+def test_a_name_that_keras_does_not_know_is_refused() -> None:
+    assert list(adapt("SGD").hyper_params()) == ["learning_rate"]
+    with pytest.raises(ConfigError, match="no optimizer 'adma'") as caught:
+        adapt("adma")
+    assert "'adam'" in str(caught.value)
+
+
 def test_what_is_no_optimizer() -> None:
     with pytest.raises(ConfigError, match="call the class"):
         adapt(keras.optimizers.Adam)

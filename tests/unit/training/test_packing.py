@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from towerpack.training._packing import Packing
+
+from towerpack.training.loop.packing import Packing
 
 
 @pytest.mark.parametrize("joined", [False, True])

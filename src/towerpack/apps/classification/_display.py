@@ -27,12 +27,10 @@ class ClassificationDisplay(Display):
         self._top_k = min(config.model.top_k, len(self._names))
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """The class, its probability, and the most likely ones in order."""
         top = most_likely(self._names, outputs["probabilities"], self._top_k)
         return {**top[0], "top": top}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """The picture, at least 256 pixels wide, with the first three classes below it."""
         height, width = sample.shape[:2]
         scale = max(1.0, _LEAST_WIDTH / width)
         nearest = cv2.INTER_NEAREST if scale > 2 else cv2.INTER_LINEAR

@@ -30,7 +30,7 @@ class ClassificationModeler(Modeler):
     Args:
         config: The recipe.
         inputter: Its data.
-        network: Instead of `config.model.network`: `net(image, num_classes, **options) -> logits`.
+        network: Replaces `config.model.network`: `net(image, num_classes, **options) -> logits`.
     """
 
     best = ("val/error", "min")
@@ -47,7 +47,6 @@ class ClassificationModeler(Modeler):
         self._weights = self._class_weights(config.model.class_weights)
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, and labels."""
         data = self.config.data
         return [
             tf.TensorSpec([None, *data.size, data.channels], tf.uint8, "image"),
@@ -55,7 +54,6 @@ class ClassificationModeler(Modeler):
         ]
 
     def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """The loss."""
         model = self.config.model
         pixels = self.inputter.augmenter.normalize(image)
         target = tf.one_hot(label, self.num_classes)
@@ -70,7 +68,6 @@ class ClassificationModeler(Modeler):
         return self.with_decay(tf.reduce_mean(losses))
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, error, top-k, and a report for each class."""
         return [
             ScalarStats("cost"),
             ClassificationError("incorrect", "error"),

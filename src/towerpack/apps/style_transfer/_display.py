@@ -16,12 +16,10 @@ class StyleDisplay(Display):
     """The picture on the left, in the style on the right."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """Height and width."""
         height, width = outputs["picture"].shape[:2]
         return {"height": height, "width": width}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Both, at their own size."""
         made = np.rint(outputs["picture"]).clip(0, 255).astype(np.uint8)
         gap = np.full((made.shape[0], _GAP_PX, 3), 255, np.uint8)
         return np.hstack([sample, gap, made])

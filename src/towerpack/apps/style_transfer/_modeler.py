@@ -40,11 +40,9 @@ class Painter(ModelDesc):
         self._network, self._options = network, options
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, of any size."""
         return [tf.TensorSpec([None, None, None, 3], tf.uint8, "image")]
 
     def build_graph(self, image: tf.Tensor) -> None:
-        """The picture."""
         self.painted(image)
 
     def painted(self, image: tf.Tensor) -> tf.Tensor:
@@ -60,13 +58,6 @@ class StyleModeler(Modeler):
     Each is a share: squared differences of features over the squares of the photograph's features,
     of Gram matrices over those of the style's; so weights mean about the same for all feature
     networks, layers and sizes. Exposes `'picture'` [n, h, w, 3] from 0 to 255, and the losses.
-
-    Args:
-        config: The recipe.
-        inputter: Its data.
-
-    Raises:
-        ConfigError: There is no style picture, or no such feature network.
     """
 
     best = ("val/cost", "min")
@@ -90,11 +81,9 @@ class StyleModeler(Modeler):
             return {name: gram(found[name]).numpy() for name in self._features.style}
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, of any size."""
         return self.painter.inputs()
 
     def build_graph(self, image: tf.Tensor) -> tf.Tensor:
-        """The loss."""
         model, grams = self.config.model, self._grams
         pixels = tf.cast(image, tf.float32)
         picture = self.painter.painted(image)
@@ -115,11 +104,9 @@ class StyleModeler(Modeler):
         return cost
 
     def metrics(self) -> Sequence[Inferencer]:
-        """The losses."""
         return [ScalarStats(["cost", *_LOSSES], mode="min")]
 
     def for_inference(self) -> Painter:
-        """The network alone, which needs no style picture any more."""
         return self.painter
 
     def export_arguments(self) -> Mapping[str, Any]:

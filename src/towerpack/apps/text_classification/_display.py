@@ -17,6 +17,5 @@ class TextClassificationDisplay(Display):
     """The most likely classes of a text."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """The class, its probability, and the five most likely ones in order."""
         top = most_likely(self.inputter.class_names, outputs["probabilities"], _MOST)
         return {**top[0], "top": top}

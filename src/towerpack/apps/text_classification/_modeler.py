@@ -34,10 +34,6 @@ class TextClassificationModeler(Modeler):
     """Cross-entropy over a network's logits.
 
     Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
-
-    Args:
-        config: The recipe.
-        inputter: Its data.
     """
 
     best = ("val/error", "min")
@@ -52,14 +48,12 @@ class TextClassificationModeler(Modeler):
             raise ConfigError("bert reads parts of words.", fix="set data.tokenizer to wordpiece")
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Numbers of tokens, 0 where a text has ended, and labels."""
         return [
             tf.TensorSpec([None, None], tf.int32, "tokens"),
             tf.TensorSpec([None], tf.int64, "label"),
         ]
 
     def build_graph(self, tokens: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """The loss."""
         model, num_classes = self.config.model, len(self.inputter.class_names)
         size = len(self.inputter.vocabulary)
         logits = self.network(tokens, num_classes, vocab_size=size, **model.options)
@@ -70,7 +64,6 @@ class TextClassificationModeler(Modeler):
         return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(target, logits))
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, error, and a report for each class."""
         names = self.inputter.class_names
         return [
             ScalarStats("cost"),
@@ -84,7 +77,7 @@ class TextClassificationModeler(Modeler):
         if data.vectors is None:
             return given
         path, tokens = Path(data.vectors).expanduser(), self.inputter.vocabulary.tokens
-        matrix, _ = read_vectors(path, tokens, seed=self.config.train.seed or 0)
+        matrix = read_vectors(path, tokens, seed=self.config.train.seed or 0)
         return SmartInit([SmartInit({"embedding/embeddings": matrix}), *([given] if given else [])])
 
     def weights(self, source: str) -> Any:

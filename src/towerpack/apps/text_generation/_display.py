@@ -14,11 +14,9 @@ class TextGenerationDisplay(Display):
     """The new part of each text in the tables, and the whole as a file."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """The new part."""
         return {"generated": _decoded(outputs)}
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
-        """The given text and the new part."""
         return {".txt": (str(sample) + _decoded(outputs)).encode()}
 
 

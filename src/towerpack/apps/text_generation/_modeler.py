@@ -35,10 +35,6 @@ class TextGenerationModeler(Modeler):
 
     In training, the state in which a batch ends is kept in variables, which checkpoints hold, and
     the next batch begins with it. Exposes `'nats'` [n] and `'counted'` [n], the sums over each row.
-
-    Args:
-        config: The recipe.
-        inputter: Its data.
     """
 
     best = ("val/cost", "min")
@@ -50,16 +46,13 @@ class TextGenerationModeler(Modeler):
         super().__init__(config, inputter)
         options = dict(config.model.options)
         if config.model.vectors is not None:
-            options["vectors"] = self._vectors(Path(config.model.vectors).expanduser())
+            # Words are known with the space before them.
+            words = [token.strip(" ") or token for token in inputter.vocabulary.tokens]
+            path = Path(config.model.vectors).expanduser()
+            options["vectors"] = read_vectors(path, words, seed=config.train.seed or 0)
         self.network = networks.get(config.model.network).bind(**options)
 
-    def _vectors(self, path: Path) -> np.ndarray:
-        # Words are known with the space before them.
-        words = [token.strip(" ") or token for token in self.inputter.vocabulary.tokens]
-        return read_vectors(path, words, seed=self.config.train.seed or 0)[0]
-
     def inputs(self) -> list[tf.TensorSpec]:
-        """Tokens, the next ones, and which text they are of."""
         return [
             tf.TensorSpec([None, None], tf.int32, "token"),
             tf.TensorSpec([None, None], tf.int32, "label"),
@@ -70,7 +63,6 @@ class TextGenerationModeler(Modeler):
     def build_graph(
         self, token: tf.Tensor, label: tf.Tensor, text: tf.Tensor, goes_on: tf.Tensor
     ) -> tf.Tensor:
-        """Nats per token."""
         kept: dict[str, tf.Variable] = {}
         if self.training:
             kept = self._kept(self.config.data.batch_size)
@@ -105,11 +97,9 @@ class TextGenerationModeler(Modeler):
         }
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, perplexity, bits per character; of each text, too."""
         return [TextReport(self.inputter)]
 
     def for_inference(self) -> Sampler:
-        """What continues texts as `sample` says."""
         return Sampler(self.network, self.inputter, self.config.sample, fed=False)
 
     def export_arguments(self) -> Mapping[str, Any]:

@@ -29,34 +29,27 @@ class TextReport(Reporting):
         self._tokens: dict[int, float] = {}
 
     def outputs(self) -> Sequence[str]:
-        """Sums over rows."""
         return ["nats", "counted", "text"]
 
     def names(self) -> Sequence[str]:
-        """The numbers over all texts."""
         return ["cost", "perplexity", "bits_per_character"]
 
     def begin(self) -> None:
-        """Start from zero."""
         self._nats, self._tokens = {}, {}
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch."""
         columns = (outputs[name].tolist() for name in self.outputs())
         for nats, tokens, text in zip(*columns, strict=True):
             self._nats[text] = self._nats.get(text, 0.0) + nats
             self._tokens[text] = self._tokens.get(text, 0.0) + tokens
 
     def finish(self) -> Mapping[str, float]:
-        """The means over all tokens and characters."""
         return dict(zip(self.names(), self._numbers(list(self._nats)), strict=True))
 
     def lines(self) -> Sequence[str]:
-        """A table with a row for each text."""
         return aligned(self._rows(), "<>>>>")
 
     def report(self, folder: Path) -> Sequence[Path]:
-        """Write `texts.csv`."""
         table = folder / "texts.csv"
         replace_file(table, csv_of(self._rows()))
         return [table]

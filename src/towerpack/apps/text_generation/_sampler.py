@@ -53,7 +53,6 @@ class Sampler(ModelDesc):
         self.states = list(self._start(1))
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Texts, and how they are to go on."""
         more = [
             tf.TensorSpec([], tf.int32, "length"),
             tf.TensorSpec([], tf.float32, "temperature"),
@@ -73,7 +72,6 @@ class Sampler(ModelDesc):
         seed: Any = None,
         *values: tf.Tensor,
     ) -> None:
-        """The new parts."""
         config, vocabulary = self._config, self._inputter.vocabulary
         if not self._fed:
             length, temperature, seed = config.length, config.temperature, config.seed

@@ -10,10 +10,30 @@ import tensorflow as tf
 
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack._core.errors import ConfigError
-from towerpack._core.naming import unique
+from towerpack._core.naming import did_you_mean, unique
 from towerpack.training.distribution.replicas import first, on_replicas
 from towerpack.training.optim.adapter import CompatOptimizer, KerasOptimizer, OptimizerAdapter
 from towerpack.training.optim.variable_param import VariableParam
+
+
+def named_optimizer(optimizer: Any) -> Any:
+    """Return the Keras optimizer of a name; anything else as it is.
+
+    Raises:
+        ConfigError: Keras has no optimizer with this name.
+    """
+    if not isinstance(optimizer, str):
+        return optimizer
+    try:
+        return keras.optimizers.get(optimizer)
+    except ValueError as error:
+        classes = [v for v in vars(keras.optimizers).values() if isinstance(v, type)]
+        names = [c.__name__.lower() for c in classes if issubclass(c, keras.optimizers.Optimizer)]
+        raise ConfigError(
+            f"Keras has no optimizer {optimizer!r}.",
+            expected="a name such as 'adam', or an optimizer such as keras.optimizers.Adam(1e-3)",
+            fix=did_you_mean(optimizer, names),
+        ) from error
 
 
 def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
@@ -23,8 +43,7 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
         optimizer: Of Keras 3 or `tf.compat.v1.train`, or a wrapper such as `AccumulateGradients`.
         scale_loss: Scale the loss dynamically (for float16).
     """
-    if isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
+    optimizer = named_optimizer(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return LossScale(
             adapt(optimizer.inner_optimizer),

@@ -25,7 +25,7 @@ from towerpack.dataflow.content import (
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import first
-from towerpack.training.optim.wrapping import ProxyOptimizer
+from towerpack.training.optim.wrapping import ProxyOptimizer, named_optimizer
 from towerpack.training.state.graph_fingerprint import OPERANDS, operations_of
 from towerpack.training.state.setting_to_json import class_of, described
 from towerpack.training.steps.step import TrainStep
@@ -226,8 +226,7 @@ def _optimizers(given: Any) -> Settings:
 
 
 def _optimizer(name: str, optimizer: Any) -> Settings:
-    if isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
+    optimizer = named_optimizer(optimizer)
     if isinstance(optimizer, ProxyOptimizer):
         return {
             name: class_of(optimizer),
