@@ -41,7 +41,7 @@ from towerpack.dataflow import (
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
-from towerpack.training.distribution import multi_worker
+from towerpack.training.distribution import multi_worker, worker_team
 from towerpack.training.distribution.peers import wait_for_peers
 
 # What was made before the workers have met keeps its values.
@@ -374,6 +374,18 @@ def waits(where: Path) -> None:
             time.sleep(1000 * TEAM.index)
 
     together(where, [ModelSaver(), Sleep()])
+
+
+def stuck(where: Path) -> None:
+    """Worker 0 comes to no end with what the other waits for, whatever is reported to it."""
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        print("building", flush=True)
+        time.sleep(1000 * (TEAM.index == 0))
+        return tf.reduce_mean(tf.square(FullyConnected("fc", x, 1)[:, 0] - y))
+
+    worker_team._PATIENCE_S = 2.0
+    together(where, model=(SPECS, build, sgd))
 
 
 def alone(where: Path) -> None:
