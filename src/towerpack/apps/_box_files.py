@@ -29,6 +29,7 @@ from towerpack.dataflow.sources.discovery import Discovery
 _LOG = get_logger(__name__)
 _IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)
 _MOST_XML_BYTES: Final = 16 << 20
+_MOST_XML_LEVELS: Final = 32  # Parts of objects in annotations lie on level 5.
 _YOLO_PLACES: Final = "{}/images", "images/{}"
 
 Size = tuple[float, float]
@@ -259,7 +260,10 @@ def read_voc(config: BoxPlaces) -> Found:
                 lines = [line.split() for line in lines_of(read_text(one)) if line.strip()]
                 usual_files = root / "Annotations"
                 known = annotations_in(usual_files)
-                files = {n: known.get(n, usual_files / f"{n}.xml") for n, *_ in lines}
+                files = {
+                    n: known.get(n) or path_below(usual_files, f"{n}.xml", root, str(one))
+                    for n, *_ in lines
+                }
             for name, file in files.items():
                 folder = usual if usual.is_dir() else file.parent
                 by_name = pictures_in_folder(folder)
@@ -303,6 +307,8 @@ def _of_voc(
 
     def start(name: str, _: object) -> None:
         path.append(name)
+        if len(path) > _MOST_XML_LEVELS:
+            raise FormatError(f"{file} has more levels of elements than annotations of VOC have.")
         if path[1:] == ["object"]:
             objects.append({"line": parser.CurrentLineNumber})
 

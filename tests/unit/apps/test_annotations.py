@@ -163,6 +163,12 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
         lambda root: (root / "voc/JPEGImages/train000.png").unlink(),
         r"train000",
     ),
+    "voc: many levels": ("voc", xml("<annotation>", "<annotation>" + "<a>" * 200_000), "levels"),
+    "voc: a name that leaves the folder": (
+        "voc",
+        lambda root: (root / "voc/ImageSets/Main/train.txt").write_text("../../secret\n"),
+        "outside of the data",
+    ),
     "voc: entities": ("voc", xml("<annotation>", "<!DOCTYPE a><annotation>"), "document type"),
     "yolo: names with a gap": (
         "yolo",

@@ -229,3 +229,14 @@ def test_a_training_writes_through_no_link_of_its_directory(tmp_path: Path) -> N
         with contextlib.suppress(TowerpackError):
             train(run, [ModelSaver()], monitors=None)
         assert mine.read_text() == "mine", name
+
+
+def test_a_training_writes_through_no_link_to_a_directory(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("checkpoints", "events"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).symlink_to(mine)
+        with pytest.raises(ConfigError, match="a link to another directory"):
+            train(tmp_path / name, [ModelSaver()], monitors=None)
+        assert not os.listdir(mine)

@@ -252,6 +252,15 @@ def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:
                 fix="empty it yourself if you mean it",
             )
         _empty(wanted, found)
+        found = []
+    # A run directory may come from others. Files are never written through links either.
+    if links := [n for n in found if (wanted / n).is_symlink() and (wanted / n).is_dir()]:
+        lock.release()
+        raise ConfigError(
+            f"The run directory {wanted} has a link to another directory.",
+            got=f"{links[0]} -> {os.readlink(wanted / links[0])}",
+            fix="replace the link by the directory itself; run_dir= may be on any disk",
+        )
     return wanted, lock
 
 
