@@ -68,12 +68,12 @@ def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
     words += " --wandb-key abc --private_key abc --auth abc --pwd abc https://abc@h"
     words += " --max_tokens 5 --keyboard us --author me --key_frames 3 a:b"
     words += " --lr 0.1 max_tokens=9"
-    spaced = ["-H", "Authorization: Bearer abc", '{"a": {"password": "abc", "lr": "="}}']
+    spaced = ["-H", "Authorization: Bearer abc", '{"a": {"password": "abc==", "lr": "1"}}']
     with RunDir(tmp_path) as run:
         run.record_start(seed=5, command=[*words.split(), *spaced])
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
     assert " ".join(start["command"][:-3]) == words.replace("abc", "***")
-    hidden = ["-H", "Authorization: ***", '{"a": {"password": ***, "lr": "="}}']
+    hidden = ["-H", "Authorization: ***", '{"a": {"password": ***, "lr": "1"}}']
     assert start["command"][-3:] == hidden
 
 

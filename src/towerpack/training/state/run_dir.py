@@ -299,7 +299,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     shown: list[str] = []
     is_secret = False
     for word in command:
-        word = _ITEM.sub(_without_value, word)  # noqa: PLW2901
+        word = _ITEM.sub(_without_value, word)
         name, equals, _ = word.partition("=")
         named = _SECRET.search(name) is not None
         if is_secret and not word.startswith("-"):
@@ -307,7 +307,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         elif equals and named:
             shown.append(f"{name}=***")
         else:
-            word = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word)  # noqa: PLW2901
+            word = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word)
             shown.append(re.sub(r"://[^/@:]+@", "://***@", word))
         is_secret = named and not equals and word.startswith("-")
     return shown
