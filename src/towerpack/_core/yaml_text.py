@@ -18,7 +18,10 @@ def parse_yaml(text: str | bytes) -> Any:
         if _size(node, {}) > _MOST_VALUES:
             raise ValueError(f"more than {_MOST_VALUES:,} values")
         return None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (
+        *(yaml.YAMLError, RecursionError),
+        *(LookupError, AttributeError, ArithmeticError),  # of values that are not of their tag
+    ) as error:
         raise ValueError(str(error)) from error
 
 

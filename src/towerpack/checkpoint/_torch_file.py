@@ -30,6 +30,7 @@ _STORAGES: Final = {
 _ALWAYS_ALLOWED: Final = 64 << 20
 _MOST_EXPANSION: Final = 100
 _MOST_VALUES: Final = 100_000
+_MOST_CHARACTERS: Final = 16 << 20
 
 
 def most_bytes(size: int) -> int:
@@ -63,6 +64,7 @@ def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except (
         *(OSError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
         *(RuntimeError, struct.error, zlib.error, pickle.UnpicklingError, zipfile.BadZipFile),
+        MemoryError,  # A pickle may ask for any size.
     ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.",
@@ -167,6 +169,7 @@ def _from_zip(file: BinaryIO, most: int) -> tuple[Found, dict[str, bytes]]:
 def _flat(tensors: Any) -> Found:
     """Tensors below a value, by their path; what else there is, such as an epoch, is left out."""
     found: Found = []
+    characters = 0
     values: list[tuple[str, Any]] = [("", tensors)]
     for path, value in values:
         if isinstance(value, _Tensor):
@@ -176,4 +179,7 @@ def _flat(tensors: Any) -> Found:
             values += [(f"{path}.{key}" if path else str(key), v) for key, v in inner.items()]
         if len(values) > _MOST_VALUES:  # A dict in a dict may be named again and again.
             raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
+        characters += len(path)
+        if characters > _MOST_CHARACTERS:  # The paths in a dict that holds itself grow without end.
+            raise ValueError(f"its names have more than {_MOST_CHARACTERS:,} characters")
     return found

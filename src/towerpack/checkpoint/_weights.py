@@ -63,7 +63,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             return dict(arrays)
     except (
         *(OSError, ValueError, TypeError, EOFError, RuntimeError),
-        *(zlib.error, zipfile.BadZipFile),
+        *(zlib.error, zipfile.BadZipFile, MemoryError),  # A header may name any size.
     ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
 import sys
 import types
 import zipfile
@@ -134,7 +135,16 @@ def without_module(name: str, state: Any) -> bytes:
     return b"\x80\x02ctorch._utils\n" + name.encode() + b"\n" + pickle.dumps(state, 2)[2:-1] + b"b."
 
 
+def in_itself() -> bytes:
+    inner: dict[str, Any] = {}
+    inner["a"] = inner
+    return pickle.dumps(inner)
+
+
 HARMFUL = {
+    "a dict in itself": in_itself(),
+    "a huge memo": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "huge bytes": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\x00\x00.",
     "attributes of a function": without_module("_rebuild_tensor_v2", (None, {"__doc__": "1"})),
     "a dict of a function": without_module("_rebuild_parameter", {"__wrapped__": 1}),
     "a dtype": b"\x80\x02ctorch\nFloatStorage\n" + pickle.dumps((3, ">"), 2)[2:-1] + b"b.",
@@ -152,8 +162,15 @@ def test_a_file_that_is_made_to_do_harm_does_none(
     (tmp_path / "w.pth").write_bytes(
         zipped(HARMFUL[case]) if kind == "zip" and HARMFUL[case][:2] != b"PK" else HARMFUL[case]
     )
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        read_torch_file(tmp_path / "w.pth")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (1 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read_torch_file(tmp_path / "w.pth")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
     assert read_torch_file(write(tmp_path / "good.pth", torch, "zip")).keys()  # as before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -172,10 +173,14 @@ def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
         load(tower, SmartInit(twice, rename=lambda name: "fc0/kernel"))
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 no")
     np.savez(tmp_path / "objects.npz", x=np.array([{}], object))
+    header = {"descr": "<f8", "fortran_order": False, "shape": (100_000_000_000,)}
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive, archive.open("x.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
     (tmp_path / "model.ckpt.index").touch()
     for source, text in [
         (tmp_path / "bad.npz", "cannot be read"),
         (tmp_path / "objects.npz", "cannot be read"),
+        (tmp_path / "huge.npz", "cannot be read"),
         (tmp_path / "nothing", "no weights at"),
         (tmp_path / "model.ckpt", "cannot be read"),
         (3, "gives no weights"),

@@ -65,11 +65,16 @@ def test_starts_are_recorded(tmp_path: Path) -> None:
 
 def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
     words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x"
+    words += " --wandb-key abc --private_key abc --auth abc --pwd abc https://abc@h"
+    words += " --max_tokens 5 --keyboard us --author me --key_frames 3 a:b"
     words += " --lr 0.1 max_tokens=9"
+    spaced = ["-H", "Authorization: Bearer abc", '{"a": {"password": "abc==", "lr": "1"}}']
     with RunDir(tmp_path) as run:
-        run.record_start(seed=5, command=words.split())
+        run.record_start(seed=5, command=[*words.split(), *spaced])
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
-    assert " ".join(start["command"]) == words.replace("abc", "***")
+    assert " ".join(start["command"][:-3]) == words.replace("abc", "***")
+    hidden = ["-H", "Authorization: ***", '{"a": {"password": ***, "lr": "1"}}']
+    assert start["command"][-3:] == hidden
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

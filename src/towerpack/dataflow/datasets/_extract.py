@@ -130,6 +130,8 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
     if is_zip:
         with zipfile.ZipFile(archive) as content:
             for info in content.infolist():
+                if info.orig_filename.endswith("/") and not Path(info.orig_filename).parts:
+                    continue  # "./" is the folder itself
                 # Where an archive was made on Unix, the upper half holds the mode.
                 is_file = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
                 check(info.orig_filename, info.file_size, is_file)

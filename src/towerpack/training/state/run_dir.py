@@ -38,7 +38,12 @@ OnExisting = Literal["resume", "new", "error", "delete"]
 
 _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
-_SECRET: Final = re.compile(r"(?i)token(?![a-z])|api.?key|passw|secret|credential")
+_SECRET: Final = re.compile(
+    r"(?i)token(?![a-z])|api.?key|[-_.]key$|passw|pwd|secret|credential"
+    r"|(?<![a-z])auth(?:orization)?(?![a-z])"
+)
+# A header of HTTP, or an item of a mapping in JSON or YAML.
+_ITEM: Final = re.compile(r"""([\w.-]+)(["']?\s*:\s*)("[^"]*"|'[^']*'|[^"',{}]+)""")
 _logger = get_logger(__name__)
 
 
@@ -303,6 +308,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     shown: list[str] = []
     is_secret = False
     for word in command:
+        word = _ITEM.sub(_without_value, word)
         name, equals, _ = word.partition("=")
         named = _SECRET.search(name) is not None
         if is_secret and not word.startswith("-"):
@@ -310,9 +316,14 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         elif equals and named:
             shown.append(f"{name}=***")
         else:
-            shown.append(re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word))
+            word = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word)
+            shown.append(re.sub(r"://[^/@:]+@", "://***@", word))
         is_secret = named and not equals and word.startswith("-")
     return shown
+
+
+def _without_value(item: re.Match[str]) -> str:
+    return f"{item[1]}{item[2]}***" if _SECRET.search(item[1]) else item[0]
 
 
 def plain(value: Any) -> Any:

@@ -160,6 +160,9 @@ def test_the_folder_itself_may_be_an_entry(tmp_path: Path) -> None:
     data = tar_of(("./", b"5"), ("./a", b"0"), (".", b"5"), ("./b/", b"5"), ("./b/c", b"0"))
     extract(put(tmp_path, "a.tar", data), tmp_path / "out")
     assert found(tmp_path / "out") == {"a": b"", "b/c": b""}
+    data = zip_bytes({"./": b"", "./a": b"1", "b/": b"", "b/c": b""})
+    extract(put(tmp_path, "a.zip", data), tmp_path / "zip")
+    assert found(tmp_path / "zip") == {"a": b"1", "b/c": b""}
 
 
 def test_the_limit_counts_all_files(tmp_path: Path) -> None:
