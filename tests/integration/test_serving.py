@@ -142,18 +142,27 @@ def limited(
 BEGUN = b"POST /v1/models/light:predict HTTP/1.1\r\nhost: x\r\n"
 
 
+CHUNKED = b"GET /readyz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
+ENDLESS = {
+    "header": (BEGUN + b"x-long: ", b"x" * 10_000),
+    "trailers": (CHUNKED, b"x-long: " + b"x" * 10_000 + b"\r\n"),
+}
+
+
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
-def test_headers_without_an_end_are_not_kept(exported: Path, parser: str) -> None:
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_headers_without_an_end_are_not_kept(exported: Path, parser: str, kind: str) -> None:
+    begin, more = ENDLESS[kind]
     with (
         limited(exported, 10, 60, 256, parser) as (url, port),
         socket.create_connection(("127.0.0.1", port), timeout=20) as client,
     ):
         sent = 0
         with pytest.raises(OSError, match=r"reset|[Bb]roken"):
-            client.sendall(BEGUN + b"x-long: ")
+            client.sendall(begin)
             while sent < 100 << 20:
-                client.sendall(b"x" * 10_000)
-                sent += 10_000
+                client.sendall(more)
+                sent += len(more)
         assert sent < 20 << 20  # what the kernels hold
         assert version_of(url).startswith("version")
 

@@ -54,7 +54,8 @@ class Batcher:
             # No row is good, or their outputs cannot be joined.
             refused = (one for one in found if isinstance(one, RequestError))
             raise next(refused, RequestError("The rows have outputs of different shapes."))
-        call.errors[:] = [bad.pop(0) if told is None else told for told in call.errors]
+        errors = iter(bad)
+        call.errors[:] = [next(errors) if told is None else told for told in call.errors]
         return _joined(good)
 
     async def _answers(self, call: Call) -> list[Outputs | RequestError]:

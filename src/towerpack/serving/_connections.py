@@ -10,20 +10,22 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from towerpack.serving.gate import Limits
 
 _MOST_HEADER_BYTES = 64 << 10
+_CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 
 
 class Connection(cast("type[Any]", AutoHTTPProtocol)):
     """Connection to one client.
 
     It is closed if a request takes longer than `limits.request_s` to arrive, or has more than
-    64 KiB of headers. If more than `most` are open, a new connection closes the one that has waited
-    longest.
+    64 KiB of headers, trailers after a body included. If more than `most` are open, a new
+    connection closes the one that has waited longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
         super().__init__(**options)
         self._seconds, self._most = limits.request_s, most
         self._header_bytes = 0
+        self._has_body = False
 
     def connection_made(self, transport: Any) -> None:
         """Start the time limit, and make room if too many connections are open."""
@@ -41,10 +43,18 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         if self.timeout_keep_alive_task is not None:
             self._since = self.loop.time()
         super().data_received(data)
-        in_headers = self._idle and not (self.cycle is not None and self.cycle.more_body)
+        in_body = self.cycle is not None and self.cycle.more_body
+        # httptools collects trailers without a limit; h11, which has no `on_body`, has its own.
+        in_headers = _CALLS_ON_BODY and not self._has_body if in_body else self._idle
+        self._has_body = False
         self._header_bytes = self._header_bytes + len(data) if in_headers else 0
         if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn would keep any number
             self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        """Note that bytes of a body have arrived, and no others."""
+        super().on_body(body)
+        self._has_body = True
 
     @property
     def _idle(self) -> bool:

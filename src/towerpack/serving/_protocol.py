@@ -184,7 +184,7 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
         with np.errstate(over="raise"):
             return strings_of(value) if dtype.kind == "O" else np.array(value, dtype)
     # Ragged lists, large numbers, wrong base64, lists in lists in lists.
-    except (ValueError, ArithmeticError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RuntimeError) as error:
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
 

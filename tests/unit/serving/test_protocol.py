@@ -147,6 +147,7 @@ BAD = {
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
     json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
+    b'{"inputs": ' + b"[" * 50 + b'"x"' + b"]" * 50 + b"}": "dimensions",
     b'{"signature_name": "whole", "inputs": -3}': "The model refused the values",
     b'{"signature_name": "whole", "inputs": 1.0}': "float is not of expected type: int32",
     b'{"signature_name": "whole", "inputs": 3000000000}': "out of bounds",
