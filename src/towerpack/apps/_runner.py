@@ -210,7 +210,7 @@ class Runner:
                 metric.update(outputs, size)
         numbers = {name: value for metric in metrics for name, value in metric.finish().items()}
         reporting = [metric for metric in metrics if isinstance(metric, Reporting)]
-        folder = folder or self.run_dir / f"eval-{split}"
+        folder = folder or self.folder(f"eval-{split}")
         folder.mkdir(parents=True, exist_ok=True)
         return Evaluation(
             numbers,
@@ -270,13 +270,27 @@ class Runner:
         done = export(
             arguments.pop("model"),
             self.checkpoint(),
-            folder or self.run_dir / "export" / format,
+            folder or self.folder("export") / format,
             format=format,
             ema=self.config.train.ema is not None,
             **{**arguments, **options},
         )
         self.inputter.keep(done)
         return done
+
+    def folder(self, name: str) -> Path:
+        """Return a folder of the run to write into.
+
+        Raises:
+            ConfigError: It is a link, which a run directory from others may contain.
+        """
+        folder = self.run_dir / name
+        if folder.is_symlink():
+            raise ConfigError(
+                f"{folder} is a link, and nothing is written through links of a run directory.",
+                fix=f"remove the link {folder}",
+            )
+        return folder
 
     def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
         """Create a predictor of the modeler, or of `model`, with the best checkpoint."""

@@ -35,7 +35,7 @@ def infer(
     from towerpack.apps import infer as run_inference
 
     files = [source for source in sources if not _is_setting(source)]
-    folder = out or runner.run_dir / "infer"
+    folder = out or runner.folder("infer")
     done = run_inference(runner, display, files, folder)
     show = console()
     if json_:

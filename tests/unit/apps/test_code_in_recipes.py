@@ -110,6 +110,18 @@ def test_the_working_directory_comes_after_installed_packages() -> None:
     assert not Path(LEFT).exists()
 
 
+def test_a_run_is_written_into_through_no_link(tmp_path: Path) -> None:
+    runner = Runner.of(find_recipe(DIGITS), tmp_path / "run")
+    for name in ("infer", "export", "eval-test"):
+        assert runner.folder(name) == tmp_path / "run" / name
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).symlink_to(tmp_path)
+        with pytest.raises(ConfigError, match="is a link"):
+            runner.folder(name)
+    found = CliRunner().invoke(app, ["infer", "run", "stranger.py"])
+    assert found.exit_code and not Path("contact-sheet.png").exists()
+
+
 def test_weights_of_a_run_that_names_code_are_taken_without_it(caplog: Any) -> None:
     run = recipe_with("data.augmenter", "stranger:x").parent
     shutil.copy(DIGITS, "mine.yaml")
