@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import struct
 import zipfile
 import zlib
@@ -31,6 +32,7 @@ _ALWAYS_ALLOWED: Final = 64 << 20
 _MOST_EXPANSION: Final = 100
 _MOST_VALUES: Final = 100_000
 _MOST_CHARACTERS: Final = 16 << 20
+_MOST_OBJECTS: Final = 16 << 20
 
 
 def most_bytes(size: int) -> int:
@@ -141,10 +143,20 @@ class _Unpickler(pickle.Unpickler):
         return _Storage(np.dtype(_STORAGES[pid[1]]), str(pid[2]))
 
 
+def _load(file: BinaryIO) -> Any:
+    """Read one pickle, whose memo must not be numbered so that it takes all memory."""
+    start = file.tell()
+    for opcode, number, _ in pickletools.genops(file):
+        if opcode.name == "LONG_BINPUT" and cast("int", number) > _MOST_OBJECTS:
+            raise pickle.UnpicklingError(f"it numbers an object {number}")
+    file.seek(start)
+    return _Unpickler(file).load()
+
+
 def _from_stream(file: BinaryIO) -> tuple[Found, dict[str, bytes]]:
     """The format before PyTorch 1.6: pickles, then the storages in the order of their keys."""
     file.seek(0)
-    magic, _, _, tensors, keys = (_Unpickler(file).load() for _ in range(5))
+    magic, _, _, tensors, keys = (_load(file) for _ in range(5))
     if magic != _MAGIC:
         raise ValueError("it is no file of PyTorch")
     found = _flat(tensors)
@@ -160,7 +172,7 @@ def _from_zip(file: BinaryIO, most: int) -> tuple[Found, dict[str, bytes]]:
     with zipfile.ZipFile(file) as archive:
         check_expansion(archive, most)
         [pickled] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
-        tensors: Any = _Unpickler(io.BytesIO(archive.read(pickled))).load()
+        tensors: Any = _load(io.BytesIO(archive.read(pickled)))
         folder = pickled.removesuffix(".pkl") + "/"
         names = {n.removeprefix(folder): n for n in archive.namelist() if n.startswith(folder)}
         return _flat(tensors), {key: archive.read(name) for key, name in names.items()}
