@@ -22,7 +22,15 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
-from towerpack.apps._splits import SPLIT_NAMES, Places, path_below, places, root_of, usual_places
+from towerpack.apps._splits import (
+    SPLIT_NAMES,
+    Places,
+    path_below,
+    places,
+    root_of,
+    split_of,
+    usual_places,
+)
 from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources.discovery import Discovery
 
@@ -421,7 +429,9 @@ def _below_root(root: Path, name: str) -> str | None:
     Paths are relative to the folder, to another program's, or absolute on another machine.
     """
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
-    ends = ("/".join(parts[i:]) for i in range(len(parts)))
+    # The name of a split is never dropped: `train/images` is not all of `images`.
+    first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
+    ends = ("/".join(parts[i:]) for i in range(first + 1))
     found = next((end for end in ends if (root / end).exists()), None)
     return found if parts else "."
 

@@ -93,7 +93,8 @@ def generator_state(value: object) -> Any:
         return bits.state
     cls = type(value)
     if cls.__module__.startswith("tensorflow.") and cls.__name__ == "Generator":
-        return np.asarray(cast("Any", value).state)
+        _note(cls.__name__)  # Whether it was seeded cannot be seen.
+        return ()
     return None
 
 
@@ -222,7 +223,7 @@ def parts_of(value: Any) -> Any:
     if top not in OPAQUE and (parts := _pickled(value)) is not None:
         return parts
     text = repr(value)
-    if " at 0x" not in text:
+    if not re.search(r"\b0x[0-9a-fA-F]{6,}", text):
         return text
     _note(cls.__name__)
     return ()

@@ -304,6 +304,15 @@ def test_data_yaml_decides(stated: str, tmp_path: Path) -> None:
     assert (stems(result, "train"), stems(result, "val")) == (set("abcd"), {"e", "f"})
 
 
+def test_data_yaml_of_another_layout_is_not_all_pictures(tmp_path: Path) -> None:
+    yolo_pictures(tmp_path, "images/train", *"abcd")
+    yolo_pictures(tmp_path, "images/val", "e", "f")
+    stated = "train: ../train/images\nval: ../valid/images\nnames: [cat, dog]\n"
+    (tmp_path / "data.yaml").write_text(stated)
+    result = import_data(tmp_path, tmp_path / "out")
+    assert (stems(result, "train"), stems(result, "val")) == (set("abcd"), {"e", "f"})
+
+
 def test_data_yaml_of_folders_that_do_not_exist(tmp_path: Path) -> None:
     yolo_pictures(tmp_path, "images", *"abcd")
     (tmp_path / "data.yaml").write_text("train: images\nval: nowhere\nnames: [cat, dog]\n")
