@@ -288,7 +288,7 @@ class Runner:
         if folder.is_symlink():
             raise ConfigError(
                 f"{folder} is a link, and nothing is written through links of a run directory.",
-                fix=f"remove the link {folder}",
+                fix=f"remove the link {folder}; --run-dir puts a whole run on another disk",
             )
         return folder
 
