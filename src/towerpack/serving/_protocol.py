@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -106,11 +107,12 @@ def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     if call.by_row and (call.rows or all(a.ndim and not len(a) for a in outputs.values())):
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
-        found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
-        for place, error in enumerate(call.errors):
-            if error:
-                found.insert(place, {"error": error})
-        return orjson.dumps({"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
+        good = (row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows)
+        predictions: list[Any] = []
+        for error in call.errors:
+            predictions += [{"error": error}] if error else itertools.islice(good, 1)
+        predictions += good  # Models may give more rows than they got.
+        return orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
     named = {name: jsonable(array, name) for name, array in outputs.items()}
     found = next(iter(named.values())) if len(named) == 1 else named
     return orjson.dumps({"outputs": found}, option=orjson.OPT_SERIALIZE_NUMPY)
