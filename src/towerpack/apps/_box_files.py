@@ -376,10 +376,10 @@ def read_yolo(config: BoxPlaces) -> Found:
     paths in a `.txt` file.
     """
     root = root_of(config)
-    own = config.train is None
-    stated = places_of_yolo(root) if own else {}
+    settings = _yaml_of_yolo(root)
+    stated = _places_of_yolo(root, *settings) if config.train is None else {}
     folders = places(config, *_YOLO_PLACES, stated=stated)
-    names = config.class_names or _names_of_yolo(root)
+    names = config.class_names or _names_of_yolo(root, *settings)
     reader, numbers = _Reader.of(config), {i: i for i in range(len(names))}
     pictures = {
         place: pictures_of_yolo(Path(place), root) for place in itertools.chain(*folders.values())
@@ -404,23 +404,29 @@ def places_of_yolo(root: Path) -> dict[str, list[str]]:
     Raises:
         FormatError: The file names training or validation data that do not exist.
     """
-    file, content = _yaml_of_yolo(root)
-    found = {split: usual_places(root, split, *_YOLO_PLACES) for split in SPLIT_NAMES}
+    return _places_of_yolo(root, *_yaml_of_yolo(root))
+
+
+def _places_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> dict[str, list[str]]:
+    by_split: dict[str, list[str]] = {}
     for split in SPLIT_NAMES:
+        paths = usual_places(root, split, *_YOLO_PLACES)
         values = content.get(split) or ()
         for number, value in enumerate([values] if isinstance(values, str) else values):
             path = _below_root(root, f"{content.get('path') or ''}/{value}")
             if path is not None:
-                found[split] = [*(found[split] if number else ()), path]
-            elif not found[split]:
-                if split != "test":  # Roboflow names test data even if there are none.
-                    raise FormatError(
-                        f"{file} names data '{split}' that do not exist: {value}.",
-                        expected=f"a folder or a list below {root}",
-                        fix=f"correct or remove {split} in the file, or set data.{split}",
-                    )
+                paths = [*paths, path] if number else [path]
+            elif not paths and split == "test":  # Roboflow names test data even if it has none.
                 _LOG.warning("%s names data 'test' that do not exist: %s.", file, value)
-    return {split: several for split, several in found.items() if several}
+            elif not paths:
+                raise FormatError(
+                    f"{file} names data '{split}' that do not exist: {value}.",
+                    expected=f"a folder or a list below {root}",
+                    fix=f"correct or remove {split} in the file, or set data.{split}",
+                )
+        if paths:
+            by_split[split] = paths
+    return by_split
 
 
 def _below_root(root: Path, name: str) -> str | None:
@@ -432,8 +438,7 @@ def _below_root(root: Path, name: str) -> str | None:
     # The name of a split is never dropped: `train/images` is not all of `images`.
     first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
     ends = ("/".join(parts[i:]) for i in range(first + 1))
-    found = next((end for end in ends if (root / end).exists()), None)
-    return found if parts else "."
+    return next((end for end in ends if (root / end).exists()), None) if parts else "."
 
 
 def pictures_of_yolo(place: Path, root: Path) -> list[str]:
@@ -493,8 +498,7 @@ def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
     return file, content
 
 
-def _names_of_yolo(root: Path) -> list[str]:
-    file, content = _yaml_of_yolo(root)
+def _names_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> list[str]:
     if file.is_file():
         try:
             names = content["names"]

@@ -166,8 +166,9 @@ def import_data(
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
     used = _take_inventory(result, inputter, classes, pictures)
-    own = {str(path) for path in written}
-    result.left_out = [one for one in _left_out(result, folder, used) if one.file not in own]
+    written_names = {str(path) for path in written}
+    left_out = _left_out(result, folder, used)
+    result.left_out = [one for one in left_out if one.file not in written_names]
     if result.bad and result.task == "detection":
         result.advice.append(
             "Training stops at broken pictures: repair them, or remove them from the annotations."

@@ -79,11 +79,16 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
     Raises:
         ConfigError: Some files name splits besides 'train', and others name none.
     """
-    by_folder = {name: next(filter(None, map(split_of, Path(name).parts[:-1])), None)
-                 for name in names}  # fmt: skip
+    by_folder = {
+        name: next(filter(None, map(split_of, Path(name).parts[:-1])), None) for name in names
+    }
     rest = [name for name, split in by_folder.items() if split is None]
     words = {name: _SPLIT.search(Path(name).stem.lower()) for name in rest}
-    by_stem = {name: split_of(match[0]) for name, match in words.items() if match}
+    by_stem: dict[str, str] = {
+        name: split
+        for name, match in words.items()
+        if match is not None and (split := split_of(match[0]))
+    }
     if len(by_stem) < len(rest) or (of_pictures and rest and "train" not in by_stem.values()):
         in_folders = len(rest) < len(by_folder)
         splits = set(by_folder.values()) | set(() if of_pictures else by_stem.values())
@@ -95,8 +100,9 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
                 fix=f"move {other} to a folder 'train', or name the files by data.train",
             )
         by_stem = dict.fromkeys(rest, "train")
-    of = {name: split or by_stem[name] for name, split in by_folder.items()}
-    by_split = {split: [name for name in of if of[name] == split] for split in SPLIT_NAMES}
+    by_split: dict[str, list[str]] = {split: [] for split in SPLIT_NAMES}
+    for name, split in by_folder.items():
+        by_split[split or by_stem[name]].append(name)
     return {split: several for split, several in by_split.items() if several}
 
 
@@ -209,18 +215,27 @@ def _label_pictures(folder: Path) -> Layout | None:
                 expected="one label picture for each picture, such as images/1.jpg, masks/1.png",
             )
         return None
-    lists = {s: usual_places(folder, s, "ImageSets/Segmentation/{}.txt") for s in SPLIT_NAMES}
-    if lists["train"]:
-        stems = {s: {n.strip().lower() for p in ps for n in lines_of(read_text(folder / p))}
-                 for s, ps in lists.items()}  # fmt: skip
-        by_split = {s: [k for k in sorted(pairs) if k[-1] in stems[s]] for s in lists}
-        by_split = {split: keys for split, keys in by_split.items() if keys}
-    else:
+    by_split = _listed_by_split(folder, pairs)
+    if by_split is None:
         names = {"/".join(key): key for key in sorted(pairs)}
         divided = _by_split(names, of_pictures=True)
         by_split = {split: [names[n] for n in several] for split, several in divided.items()}
     by_pairs = {split: [pairs[key] for key in keys] for split, keys in by_split.items()}
     return Layout("segmentation", {"inputter": "csv"}, by_pairs)
+
+
+def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]] | None:
+    """Return the keys whose stems VOC's lists name, by split; None if no list is for training."""
+    by_split: dict[str, list[_Key]] = {}
+    for split in SPLIT_NAMES:
+        lists = usual_places(folder, split, "ImageSets/Segmentation/{}.txt")
+        if not lists and split == "train":
+            return None
+        lines = (line for path in lists for line in lines_of(read_text(folder / path)))
+        stems = {line.strip().lower() for line in lines}
+        if listed := [key for key in sorted(keys) if key[-1] in stems]:
+            by_split[split] = listed
+    return by_split
 
 
 def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key, tuple[str, str]]:

@@ -127,7 +127,7 @@ def are_classes(root: Path) -> bool:
             f"{root} has the folders {known}, which are splits, and {other}, which is none.",
             fix=f"move {other} to another place, or set data.train=. if all folders are classes",
         )
-    return not has_splits(root)
+    return not folders or None in splits
 
 
 def _folders(root: Path) -> list[str]:
