@@ -68,9 +68,11 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     for draw in redrawn:
         draw.variable.assign(draw.anew())
     done = {id(d.variable) for d in redrawn}
-    kept = [d for d in draws if id(d.variable) not in done]
-    redrawn_names, kept_names = (list(dict.fromkeys(d.layer for d in ds)) for ds in (redrawn, kept))
-    return redrawn_names, kept_names
+    unchanged = [d for d in draws if id(d.variable) not in done]
+    redrawn_names, unchanged_names = (
+        list(dict.fromkeys(draw.layer for draw in some)) for some in (redrawn, unchanged)
+    )
+    return redrawn_names, unchanged_names
 
 
 def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:

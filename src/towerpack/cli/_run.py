@@ -1,4 +1,4 @@
-"""What a run directory holds."""
+"""Contents of a run directory: record, starts and monitored numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lives_of(run: Path) -> list[Life]:
 
 
 def is_running(run: Path) -> bool:
-    """Whether a process trains in the run directory."""
+    """Return whether a process trains in the run directory."""
     return is_held(run / ".lock")
 
 

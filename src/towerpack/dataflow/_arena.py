@@ -75,7 +75,7 @@ def address_of(array: Array) -> int:
 
 
 def aligned(offset: int, nbytes: int) -> int:
-    """Where something of `nbytes` may begin at or after an offset."""
+    """Return the first offset, at or after the given one, for an array of `nbytes`."""
     align = _PAGE if nbytes >= _LARGE else _ALIGN
     return -(-offset // align) * align
 

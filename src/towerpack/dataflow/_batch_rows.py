@@ -19,14 +19,14 @@ from towerpack.dataflow._arena import Allocate, Array, address_of
 
 Result = TypeVar("Result")
 Key = tuple[int, tuple[int, ...], np.dtype[Any]]
-"""How often a datapoint had asked for a row before; shape and dtype of the row."""
+"""Number of rows that a datapoint had asked for before; shape and dtype of the row."""
 
 
 class _Rows(threading.local):
     offered: RowLender | None = None
-    """By the batch that this thread reads, for the maps below it."""
+    """Rows of the batch that this thread reads, for the maps below it."""
     making: RowLender | None = None
-    """For the datapoint that this thread makes."""
+    """Rows for the datapoint that this thread makes."""
 
 
 _ROWS = _Rows()

@@ -134,17 +134,7 @@ class RunContext(RunStateView):
     def predict_function(
         self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
-        """The tower in inference mode, on the current weights, cut to some outputs.
-
-        Args:
-            outputs: Their names.
-            ema: Take the averages of `WeightEMA` for the weights.
-            device: Compute there, `'GPU:1'`, with copies of the weights that this call makes, or
-                brings up to date.
-
-        Returns:
-            A function over arrays that gives tensors, and the names of its arguments in order.
-        """
+        """Cut the tower to some outputs; see `TrainerHost.predict_function`."""
         key = tuple(outputs), ema, device
         instead = self.averages() if ema else self.final_values()
         trace = self.trace_inference()

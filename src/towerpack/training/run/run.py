@@ -37,7 +37,7 @@ class Run:
     """
 
     def __init__(self, parts: RunParts) -> None:
-        self._of = parts
+        self._parts = parts
         self._ending = "Stopped"
         self.opened: OpenRun | None = None
         self.assembled: AssembledRun | None = None
@@ -45,20 +45,20 @@ class Run:
 
     def execute(self, stack: ExitStack) -> None:
         """From the start to the end; `stack` closes what has been opened."""
-        of, state, team = self._of, self._of.state, self._of.distribution.team
-        stack.enter_context(of.agreement.until_the_end())
+        parts, state, team = self._parts, self._parts.state, self._parts.distribution.team
+        stack.enter_context(parts.agreement.until_the_end())
         stack.enter_context(team.ended_by_sigterm())
-        run = self.opened = open_run(of, stack)
+        run = self.opened = open_run(parts, stack)
         checkpoint = run.checkpoint
         # Nothing has happened yet that would have to be saved.
-        with of.interrupt.at_once() if team.size == 1 else team.collective():
-            assembled = self.assembled = assemble(of, run)
+        with parts.interrupt.at_once() if team.size == 1 else team.collective():
+            assembled = self.assembled = assemble(parts, run)
         run.directory.record_settings(assembled.settings)
-        stack.callback(of.distribution.release, assembled.tower)
+        stack.callback(parts.distribution.release, assembled.tower)
         stack.push(assembled.finalize)
-        store = of.saves.open(run.directory.checkpoints, assembled.contents, run.ledger)
+        store = parts.saves.open(run.directory.checkpoints, assembled.contents, run.ledger)
         stack.push(functools.partial(self._say_ending, run, assembled.loop))
-        stack.callback(of.saves.close)
+        stack.callback(parts.saves.close)
         data_state = None if checkpoint is None else self._restore(run, assembled, checkpoint)
         # What lies in the directory after this point belongs to another course of events.
         store.abandon_after(state.step if checkpoint is not None else -1)
@@ -67,7 +67,7 @@ class Run:
             self.complete = self.was_complete = True
             return
         self._start_data(data_state, run)
-        stack.callback(of.source.stop)
+        stack.callback(parts.source.stop)
         failure: BaseException | None = None
         try:
             self._train(run, assembled.loop)
@@ -78,7 +78,7 @@ class Run:
             raise failure
 
     def _train(self, run: OpenRun, loop: Loop) -> None:
-        of, state = self._of, self._of.state
+        parts, state = self._parts, self._parts.state
         try:
             try:
                 loop.run()
@@ -89,19 +89,19 @@ class Run:
             elif state.reason:
                 self._ending = f"Stopped ({state.reason})"
             run.check_interrupt()
-            of.agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
-            of.saves.at_the_end(state.place)
+            parts.agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
+            parts.saves.at_the_end(state.place)
             self.complete = state.at_the_end
         except Interrupted:
-            of.agreement.leave()
-            of.saves.save_now()
-            if of.distribution.team.is_chief:
+            parts.agreement.leave()
+            parts.saves.save_now()
+            if parts.distribution.team.is_chief:
                 _LOG.warning("Saved at step %d in %s.", state.step, run.run_dir)
             raise
         except Exception as error:
             if state.settled:
-                of.saves.before_failure(error, state.place)
-            of.agreement.fail(error)
+                parts.saves.before_failure(error, state.place)
+            parts.agreement.fail(error)
             raise
 
     def _say_ending(
@@ -110,21 +110,21 @@ class Run:
         if failure is not None:
             return
         run.ledger.ending = "Complete" if self.complete else self._ending
-        if self._of.distribution.team.is_chief:
+        if self._parts.distribution.team.is_chief:
             say_spending(run.ledger.totals(), run.ledger.lives)
             spent = run.ledger.clock.seconds()
             say_slow(loop.spent(), sum(spent.values()) - spent[COMPILE])
             say_ending(
                 run.ledger.ending,
-                epoch=self._of.state.epoch,
-                max_epoch=self._of.state.max_epoch,
-                step=self._of.state.step,
+                epoch=self._parts.state.epoch,
+                max_epoch=self._parts.state.max_epoch,
+                step=self._parts.state.step,
                 run_dir=run.run_dir,
             )
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
         """Call each callback's `after_train`, even if others fail; gives what ended training."""
-        for callback in self._of.callbacks.callbacks:
+        for callback in self._parts.callbacks.callbacks:
             try:
                 callback.after_train()
             except Exception as error:  # noqa: BLE001 - raised by the caller, or logged
@@ -139,12 +139,12 @@ class Run:
         if not checkpoint.model.keys() <= assembled.tower.store.named_variables().keys():
             # Evaluation may have made variables that training does not have.
             assembled.context.trace_inference()
-        data_state = self._of.saves.contents.restore(checkpoint)
-        run.step_variable.assign(self._of.state.step)
-        left = self._of.source.steps_left(data_state)
+        data_state = self._parts.saves.contents.restore(checkpoint)
+        run.step_variable.assign(self._parts.state.step)
+        left = self._parts.source.steps_left(data_state)
         if left is not None:
-            self._of.state.end_after(left)
-        self._of.saves.resumed_from(checkpoint, self._of.state.place)
+            self._parts.state.end_after(left)
+        self._parts.saves.resumed_from(checkpoint, self._parts.state.place)
         return data_state
 
     def _start_data(self, state: Any, run: OpenRun) -> None:
@@ -152,8 +152,8 @@ class Run:
 
         At the end of an epoch, a run can continue with other rows or another number of replicas.
         """
-        source, position = self._of.source, self._of.state
-        here, checkpoint = self._of.distribution.replicas, run.checkpoint
+        source, position = self._parts.source, self._parts.state
+        here, checkpoint = self._parts.distribution.replicas, run.checkpoint
         saved = {} if checkpoint is None else checkpoint.state.get("settings", {})
         replicas = saved.get("replicas", here)
         try:
