@@ -25,17 +25,15 @@ PUBLIC_NAMES = ROOT / "tests" / "unit" / "public_names.txt"
 
 FIRST_WORDS = re.compile(
     r"(What(ever)?|How|Where(ver)?|Which(ever)?|Those|Who(se|ever)?|Of|As|With(out)?|Its?|That|This"
-    r"|These|They|Them|Nobody|Nothing|None|All|Both|Each|Everything|When|One|Ones|Such|If|For|To|In|On|By"
-    r"|From|At|And|But|Or|Not|Also|Only|There|Here|Because|So|Then|Than|Like|Into|Until|Unless|After"
+    r"|These|They|Them|Nobody|Nothing|None|All|Both|Each|Everything|When|One|Ones|Such|If|For|To|In|On"
+    r"|By|From|At|And|But|Or|Not|Also|Only|There|Here|Because|So|Then|Than|Like|Into|Until|Unless|After"
     r"|Before|Again|Is|Are|Was|Has|Have|Does|Do|Can|May|Must)\b(?!-)"
 )
 VAGUE_NAMES = set(["told", "found", "given", "of", "at", "one", "own", "kept", "there", "made"])
 NODES_WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # First words of a fix, beside the command `towerpack`.
-IMPERATIVES = set(
-    ["add", "allow", "answer", "append", "ask", "assign", "avoid", "begin", "build", "call", "cast", "change", "check", "choose", "clear", "close", "compare", "compile", "compute", "configure", "connect", "continue", "convert", "copy", "correct", "create", "cut", "declare", "decode", "decrease", "define", "delete", "derive", "describe", "divide", "do", "download", "drop", "enable", "end", "export", "filter", "fix", "free", "freeze", "give", "group", "ignore", "import", "include", "increase", "index", "install", "join", "keep", "leave", "let", "limit", "list", "load", "log", "look", "lower", "make", "map", "mark", "match", "measure", "merge", "mount", "move", "name", "normalize", "open", "order", "pad", "pass", "pick", "pin", "pip", "place", "prefer", "prepare", "print", "provide", "put", "quote", "raise", "read", "rebuild", "recompile", "record", "reduce", "refer", "register", "remove", "rename", "repeat", "replace", "report", "resize", "restart", "restore", "resume", "retry", "return", "reuse", "run", "save", "scale", "see", "select", "send", "set", "shorten", "shuffle", "shut", "split", "start", "state", "stop", "store", "subclass", "supply", "switch", "take", "test", "train", "transpose", "trust", "try", "turn", "unfreeze", "unpack", "update", "upgrade", "use", "wait", "wrap", "write"]
-)
+IMPERATIVES = set(Path(__file__).with_name("imperatives.txt").read_text().split())
 SECTION = re.compile(r"^\s*(Args|Attributes|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.M)
 LONGEST_SENTENCE = 30  # words
 
