@@ -168,7 +168,6 @@ PRIVATE_IMPORTS = {
     "dataflow._arguments": 2,
     "dataflow._datapoints": 1,
     "dataflow._flow": 2,
-    "dataflow._object_parts": 2,
     "dataflow._pipeline_names": 2,
     "dataflow._stage_context": 1,
     "dataflow.formats._hdf5": 1,

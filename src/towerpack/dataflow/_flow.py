@@ -13,6 +13,14 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import fresh_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, duplicate
+from towerpack.dataflow._iteration_state import (
+    DataIterator,
+    PlanStream,
+    State,
+    Stream,
+    Tally,
+    read_state,
+)
 from towerpack.dataflow._pipeline_names import (
     Described,
     Length,
@@ -26,14 +34,6 @@ from towerpack.dataflow._pipeline_names import (
 )
 from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import (
-    DataIterator,
-    PlanStream,
-    State,
-    Stream,
-    Tally,
-    read_state,
-)
 from towerpack.dataflow._user_code import (
     AMBIENT,
     Ambient,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._iteration_state import Tally
 from towerpack.dataflow._pipeline_names import height_of
-from towerpack.dataflow._stream import Tally
 from towerpack.dataflow._user_code import Ambient
 
 if TYPE_CHECKING:
     from towerpack.dataflow._flow import DataFlow
-    from towerpack.dataflow.parallel._read_ahead import ReadAhead
+    from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from towerpack.apps.text_classification._inputter import TextInputter
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
 from towerpack.config import Registry
 from towerpack.training import SmartInit
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 from towerpack.zoo import bert
 
 _LOG = get_logger(__name__)

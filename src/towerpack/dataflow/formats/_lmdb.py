@@ -25,7 +25,7 @@ from towerpack.dataflow.content import content_of_files, content_of_values
 from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
-from towerpack.dataflow.stages._map_function import Limit, OnError
+from towerpack.dataflow.stages._on_error import Limit, OnError
 
 _LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
 _KEY: Final = "%08d"  # of what is written

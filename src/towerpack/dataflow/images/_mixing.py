@@ -27,7 +27,7 @@ from towerpack.dataflow.images._geometry import ResizeTransform
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.images.image import Image, check_image, opencv
-from towerpack.dataflow.stages._map_function import Mapper
+from towerpack.dataflow.stages._on_error import Mapper
 
 Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]

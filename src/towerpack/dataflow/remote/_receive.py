@@ -18,8 +18,8 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.formats._wire import unpack_frames
 from towerpack.dataflow.remote._keys import Keys
 from towerpack.dataflow.remote._protocol import (

@@ -23,9 +23,9 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of
+from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early, inner_state
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 

@@ -24,13 +24,13 @@ from towerpack.dataflow._datapoints import (
 )
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import ItemRNGs
+from towerpack.dataflow._iteration_state import State, Stream, inner_state
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, inner_state
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
-from towerpack.dataflow.stages._map_function import FunctionStage, Limit, Mapper, MapStream, OnError
+from towerpack.dataflow.stages._on_error import FunctionStage, Limit, Mapper, MapStream, OnError
 
 _STREAM_BLOCK = 32
 

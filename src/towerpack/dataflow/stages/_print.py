@@ -21,10 +21,10 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream
 from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
 

@@ -24,10 +24,10 @@ from towerpack.dataflow._datapoints import (
     take,
 )
 from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
 from towerpack.dataflow._pipeline_names import Length, pipeline_of
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 

@@ -15,7 +15,7 @@ from towerpack.training.interrupt import StopTraining
 from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.executor import Pace
 from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE
-from towerpack.training.state.run_state import Phase, RunState
+from towerpack.training.state.counters import Phase, RunState
 from towerpack.training.state.saver import Saves
 from towerpack.training.state.step_metrics import Numbers
 from towerpack.training.steps.step_runner import CallResult, StepRunner

@@ -17,8 +17,8 @@ from towerpack.training.run.assembly import AssembledRun, assemble
 from towerpack.training.run.opening import OpenRun, open_run
 from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import COMPILE
+from towerpack.training.state.counters import Phase
 from towerpack.training.state.report import say_ending, say_slow, say_spending
-from towerpack.training.state.run_state import Phase
 
 _LOG = get_logger(__name__)
 

@@ -26,10 +26,10 @@ from towerpack.dataflow._datapoints import (
     to_rows,
 )
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
 from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, inner_state
 
 log = get_logger(__name__)
 Array = NDArray[np.int64]
