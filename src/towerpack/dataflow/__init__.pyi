@@ -67,7 +67,7 @@ from towerpack.dataflow.sources._iterables import (
     DataFromIterable as DataFromIterable,
     DataFromQueue as DataFromQueue,
 )
-from towerpack.dataflow.sources._labelled import (
+from towerpack.dataflow.sources.labelled import (
     ImageCSV as ImageCSV,
     ImageFolder as ImageFolder,
 )

@@ -16,12 +16,12 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, file_of, path_of, reading
+from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.content import content_of_files, content_of_values
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData

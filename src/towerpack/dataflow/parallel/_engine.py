@@ -10,7 +10,7 @@ from typing import Any
 
 from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pickles_and_errors import error_from

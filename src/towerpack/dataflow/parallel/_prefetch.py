@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from towerpack.dataflow._compile import ParallelStage
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import (

@@ -16,7 +16,7 @@ from typing import Any, cast
 from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
-from towerpack.dataflow._datapoints import Datapoint, to_rows
+from towerpack.dataflow.datapoints import Datapoint, to_rows
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pickled_job import PickledJob
 from towerpack.dataflow.parallel._pickles_and_errors import error_from, restore_failure

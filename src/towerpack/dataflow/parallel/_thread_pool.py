@@ -11,7 +11,7 @@ import traceback
 from typing import Any, cast
 
 from towerpack.dataflow._arena import Arena, lend
-from towerpack.dataflow._datapoints import Datapoint, to_rows
+from towerpack.dataflow.datapoints import Datapoint, to_rows
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pool import Member, Pool
 from towerpack.dataflow.parallel._slot_packing import WORTH_LENDING

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import is_datapoint, values_of
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import is_datapoint, values_of
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 
 _SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it

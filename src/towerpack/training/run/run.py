@@ -9,7 +9,7 @@ from typing import Any
 from towerpack._core.errors import StateError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import Checkpoint
-from towerpack.dataflow._pipeline_names import without_sizes
+from towerpack.dataflow.pipeline_names import without_sizes
 from towerpack.training.distribution.team import Ending
 from towerpack.training.interrupt import Interrupted, StopTraining
 from towerpack.training.loop.loop import Loop
