@@ -214,5 +214,4 @@ class RunContext(RunStateView):
 
     def request_stop(self, reason: str = "") -> None:
         """End training normally after the current step or epoch's triggers; say why."""
-        self._state.stopping = True
-        self._state.reason = self._state.reason or reason
+        self._state.stop_reason = self._state.stop_reason or reason

@@ -86,8 +86,8 @@ class Run:
                 self._ending = f"Stopped ({reason})" if str(reason) else "Stopped"
             if loop.data_ended:
                 self._ending = "The data ended"
-            elif state.reason:
-                self._ending = f"Stopped ({state.reason})"
+            elif state.stop_reason:
+                self._ending = f"Stopped ({state.stop_reason})"
             run.check_interrupt()
             parts.agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
             parts.saves.at_the_end(state.place)
