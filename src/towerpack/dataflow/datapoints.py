@@ -151,6 +151,17 @@ Positions = range | NDArray[np.int64]
 """Which datapoints to read. A `range` has step 1."""
 
 
+def bytes_of(value: Any) -> int:
+    """Return the size of a component in bytes; of a datapoint, of all its components."""
+    if is_datapoint(value):
+        return sum(map(bytes_of, values_of(value)))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return cast("NDArray[Any]", value).nbytes
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    return 8 if isinstance(value, (int, float)) else 0
+
+
 @dataclass(slots=True)
 class Columns:
     """`size` datapoints as one datapoint whose components are stacked along a first axis."""

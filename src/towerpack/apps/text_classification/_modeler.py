@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.apps._class_report import ClassificationReport, expose_classes
 from towerpack.apps._modeler import Modeler
-from towerpack.apps._text import VOCABULARY, Vocabulary, read_vectors
+from towerpack.apps.text import VOCABULARY, Vocabulary, read_vectors
 from towerpack.apps.text_classification._config import TextClassificationConfig
 from towerpack.apps.text_classification._inputter import TextInputter
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
