@@ -129,20 +129,22 @@ def test_no_failure_is_saved_before_the_first_step_or_with_nan(
     assert run.steps() == []
 
 
+@pytest.mark.parametrize("own", [True, False])
 def test_a_run_that_goes_on_from_its_own_checkpoint_has_saved_that_place(
-    run: Run, tmp_path: Path
+    tmp_path: Path, own: bool
 ) -> None:
-    run.at(3).saves.save_now()
-    other = Run(tmp_path / "other")
-    with other.ledger:
-        checkpoint = load_checkpoint(run.directory)
-        for each in (run, other):
-            each.saves.save_end()
-            each.at(3).saves.resumed_from(checkpoint, each.contents.place)
-            each.saves.at_the_end(each.contents.place)
-        assert run.contents.checked == 1
-        assert other.steps() == [(3, None)], "that of another run is not among its own"
-        other.saves.close()
+    first = Run(tmp_path / "first")
+    with first.ledger:
+        first.at(3).saves.save_now()
+        first.saves.close()
+    again = Run(tmp_path / ("first" if own else "other"))
+    with again.ledger:
+        again.saves.save_end()
+        again.at(3).saves.resumed_from(load_checkpoint(first.directory), again.contents.place)
+        again.saves.at_the_end(again.contents.place)
+        assert again.contents.checked == (1 if own else 0), "looked at instead of saved"
+        assert again.steps() == [(3, None)]
+        again.saves.close()
 
 
 def test_a_process_that_leaves_saving_to_the_chief_notes_when_it_was(tmp_path: Path) -> None:
