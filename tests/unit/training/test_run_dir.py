@@ -103,7 +103,15 @@ def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
     assert found == {"loss": "inf", "path": "x", "f": function, "sizes": [1, 2], "3": None}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"starts": 3}'])
+RECORDS = [
+    *("{", "[]", "{}", '{"starts": 3}', '{"starts": []}', "[" * 100_000),
+    *('{"starts": [null]}', '{"starts": [{"command": []}]}'),
+    '{"starts": [{"command": [], "unix_time": 1e999}]}',
+    '{"starts": [{"command": [3], "unix_time": 1}]}',
+]
+
+
+@pytest.mark.parametrize("text", RECORDS)
 def test_a_damaged_record_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with RunDir(tmp_path) as run, pytest.raises(ConfigError, match=r"run\.json"):

@@ -181,18 +181,17 @@ def read_record(path: Path) -> dict[str, Any]:
     """What the `run.json` of a run directory holds; see `RunDir.recorded`."""
     file = path / _RUN
     try:
-        tree = json.loads(file.read_bytes())
+        tree = cast("dict[str, Any]", json.loads(file.read_bytes()))
+        for start in (tree["starts"][0], *tree["starts"]):
+            datetime.datetime.fromtimestamp(start["unix_time"])
+            " ".join(start["command"])
+        return tree
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(
-            f"{file} is damaged: {error}.", fix="move it away; it is for information only"
+            f"{file} is damaged: {error!r}.", fix="move it away; it is for information only"
         ) from error
-    if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
-        raise ConfigError(
-            f"{file} does not describe a run.", fix="move it away, or use another run directory"
-        )
-    return cast("dict[str, Any]", tree)
 
 
 _chosen: Path | None = None
