@@ -40,10 +40,12 @@ _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
 _SECRET: Final = re.compile(
     r"(?i)token(?![a-z])|api.?key|[-_.]key$|passw|pwd|secret|credential"
-    r"|(?<![a-z])auth(?:orization)?(?![a-z])"
+    r"|(?<![a-z])(?:auth(?:orization)?|pass(?:phrase)?)(?![a-z])|bearer|cookie"
 )
 # A header of HTTP, or an item of a mapping in JSON or YAML.
 _ITEM: Final = re.compile(r"""([\w.-]+)(["']?\s*:\s*)("[^"]*"|'[^']*'|[^"',{}]+)""")
+# A part of the query of a URL.
+_QUERY: Final = re.compile(r"(?<=[?&])([\w.-]+)(=)([^&]*)")
 _logger = get_logger(__name__)
 
 
@@ -307,7 +309,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     shown: list[str] = []
     is_secret = False
     for word in command:
-        word = _ITEM.sub(_without_value, word)
+        word = _QUERY.sub(_without_value, _ITEM.sub(_without_value, word))
         name, equals, _ = word.partition("=")
         named = _SECRET.search(name) is not None
         if is_secret and not word.startswith("-"):
@@ -315,7 +317,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         elif equals and named:
             shown.append(f"{name}=***")
         else:
-            word = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word)
+            word = re.sub(r"(://[^/@:]*):[^/]*@", r"\1:***@", word)
             shown.append(re.sub(r"://[^/@:]+@", "://***@", word))
         is_secret = named and not equals and word.startswith("-")
     return shown
