@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             return dict(arrays)
     except (
         *(OSError, ValueError, TypeError, EOFError, RuntimeError),
-        *(zlib.error, zipfile.BadZipFile, MemoryError),  # A header may name any size.
+        *(tokenize.TokenError, zlib.error, zipfile.BadZipFile),
+        MemoryError,  # A header may name any size.
     ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"

@@ -75,8 +75,10 @@ def call_of(
     rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
     if len(rows) > 1:
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
-    if max(rows) > len(body):  # Rows of no size may be any number.
-        raise RequestError(f"{max(rows)} rows in {len(body)} bytes.")
+    shapes = [zip(infos[key].shape, array.shape, strict=True) for key, array in inputs.items()]
+    most = max((m for shape in shapes for n, m in shape if n is None), default=0)
+    if most > len(body):  # An array without values may have any size.
+        raise RequestError(f"{most} rows in {len(body)} bytes.")
     count, by_row = rows.pop(), query is not None or "instances" in request
     errors: list[str | None] = [None] * count
     pixels = 0
@@ -191,11 +193,11 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
 
 
 def _leaf_types(value: Any) -> set[type]:
-    if type(value) is not list:
-        return {type(value)}
-    if value and type(value[0]) is list:
-        return set[type]().union(*map(_leaf_types, value))
-    return set(map(type, value))
+    types, items = set[type](), [value]
+    while list in (found := set(map(type, items))):
+        types |= found - {list}
+        items = list(itertools.chain.from_iterable(i for i in items if type(i) is list))
+    return types | found
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:

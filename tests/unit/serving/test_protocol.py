@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import shutil
 import struct
 import zlib
@@ -259,7 +260,7 @@ def test_a_query_cannot_ask_for_more_rows_than_it_brings(tmp_path: Path) -> None
     (tmp_path / "out" / "1" / "towerpack.json").write_text('{"format": "saved_model"}')
     server = Server(tmp_path / "out")
     kind = {"content-type": "application/octet-stream"}
-    for shape in ("1000000000000,0", "9,0"):
+    for shape in ("1000000000000,0", "9,0", "0,1000000000000"):
         answer = server.post(f"{PREDICT}?shape={shape}", content=b"", headers=kind)
         assert (answer.status_code, "rows in 0 bytes" in answer.text) == (400, True)
     deep = b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}"
@@ -527,7 +528,13 @@ def test_an_optional_input_is_there_in_all_instances_or_in_none(tmp_path: Path) 
     assert "Not all of 'instances' have the same of " in answer.json()["error"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000),
+        *('{"optional_inputs": [[]]}', '{"signature": []}', '{"task": "\\ud800"}'),
+    ],
+)
 def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
     served_model.export(tmp_path, 1)
     second = tmp_path / "2"
@@ -543,6 +550,14 @@ def test_a_keras_file_with_code_is_refused(tmp_path: Path) -> None:
     keras.Sequential(layers).save(tmp_path / "model.keras")
     with pytest.raises(FormatError, match=r"model\.keras"):
         inference.load_exported(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "model.onnx", "model.tflite", "model.keras"])
+def test_a_damaged_model_is_refused_in_our_words(name: str, tmp_path: Path) -> None:
+    for data in (b"", b"text" * 100, b"\xff" * 1000):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FormatError, match=re.escape(name)):
+            inference.load_exported(tmp_path)
 
 
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
