@@ -191,11 +191,10 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
 
 
 def _leaf_types(value: Any) -> set[type]:
-    if type(value) is not list:
-        return {type(value)}
-    if value and type(value[0]) is list:
-        return set[type]().union(*map(_leaf_types, value))
-    return set(map(type, value))
+    level = [value]
+    while (types := set(map(type, level))) == {list}:
+        level = [*itertools.chain.from_iterable(level)]
+    return types - {list}
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:

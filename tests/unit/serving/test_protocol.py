@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import struct
+import weakref
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,6 +30,8 @@ from towerpack.dataflow.images import decode_image
 from towerpack.nn import expose
 from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, create_app
+from towerpack.serving._batcher import Batcher
+from towerpack.serving._protocol import Call
 from towerpack.tower import TowerFunction
 
 ENCODED = "This model cannot read the picture: "
@@ -474,6 +477,34 @@ def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: 
     metrics = server.get("/metrics").text.splitlines()
     (count,) = [line for line in metrics if line.startswith("towerpack_batch_rows_count")]
     assert float(count.split()[1]) <= len(bodies) / 3
+
+
+def test_refused_rows_hold_nothing_of_their_computation(folder: Path) -> None:
+    """Errors with their tracebacks were 50 KB a row."""
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+
+    class Picky:
+        def run(self, inputs: dict[str, np.ndarray], _: str) -> dict[str, np.ndarray]:
+            nonlocal most
+            frame = asyncio.Event()  # Only the traceback holds it.
+            held.add(frame)
+            most = max(most, len(held))
+            if inputs["x"].any():
+                raise ValueError("too large")
+            return inputs
+
+    rows = np.arange(100)[:, None]
+    errors: list[str | None] = [None] * 100
+    model: Any = Picky()
+
+    async def ask() -> dict[str, np.ndarray]:
+        batcher = Batcher(4, 9, lambda _: None)
+        return await batcher.run(Call(model, "", {"x": rows}, 100, True, errors))
+
+    assert asyncio.run(ask())["x"].tolist() == [[0]]
+    assert errors == [None, *["The model refused the values: too large"] * 99]
+    assert most < 20
 
 
 def test_what_waits_is_bounded(folder: Path) -> None:
