@@ -16,7 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack._core.naming import alike
 from towerpack.checkpoint import read_weights
-from towerpack.checkpoint._torch_file import check_expansion, most_bytes
+from towerpack.checkpoint.torch_file import check_expansion, most_bytes
 from towerpack.zoo import PRETRAINED, read_pretrained
 
 _TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
