@@ -93,7 +93,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     @property
     def _in_graph(self) -> bool:
-        return self._step_based and self._linear and isinstance(self._given, str)
+        return self._step_based and self._linear and isinstance(self._param, str)
 
     def setup(self, trainer: TrainerHost) -> None:
         if self._in_graph:

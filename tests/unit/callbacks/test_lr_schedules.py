@@ -130,7 +130,7 @@ def test_the_finder_finds_where_the_cost_falls(tmp_path: Path) -> None:
 def test_the_finder_spoils_no_trained_run(tmp_path: Path) -> None:
     host = SmallHost(tmp_path, [LearningRateFinder()])
     host.global_step = 7
-    with pytest.raises(ConfigError, match="of its own"):
+    with pytest.raises(ConfigError, match="has been trained for 7 steps"):
         host.run()
 
 

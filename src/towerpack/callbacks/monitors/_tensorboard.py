@@ -1,8 +1,4 @@
-"""Event files for TensorBoard, written without TensorFlow.
-
-Only the `tensorboard` package is needed, for its record format and message types. `tf.summary`
-needs it too (TensorFlow 2.21 does not install it), and would have to run outside the step.
-"""
+"""Event files for TensorBoard, written with the `tensorboard` package and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,14 +28,14 @@ _logger = get_logger(__name__)
 
 
 class TensorBoardMonitor(Monitor):
-    """Write numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
+    """Write scalars, images, histograms, settings and the graph for `tensorboard --logdir`.
 
-    Without the package it says so once, as a warning, and does nothing. After a resume readers of
-    events forget the later steps of earlier starts, TensorBoard itself once a step comes anew.
+    If the `tensorboard` package is missing, a warning is logged and nothing is written. After a
+    resume, TensorBoard hides the later steps of earlier starts once a step is written again.
 
     Args:
-        logdir: The directory of event files, such as the run's `events`; made if absent.
-        clock: Seconds since 1970.
+        logdir: Directory of event files, such as the run's `events`; created if absent.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -54,7 +50,7 @@ class TensorBoardMonitor(Monitor):
             require("tensorboard", extra="tensorboard", needed_for="TensorBoardMonitor")
         except MissingExtraError as error:
             self.active = False
-            _logger.warning("TensorBoard gets nothing: %s", error)
+            _logger.warning("No TensorBoard events are written: %s", error)
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
         if self.active:
@@ -66,7 +62,6 @@ class TensorBoardMonitor(Monitor):
             self._put(name, step, "image", np.array([*size, png(image)], dtype=object))
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
-        """A distribution in 30 bins; what is not finite is left out."""
         if self.active:
             self._put(name, step, "histogram", _bins(values))
 
@@ -89,7 +84,6 @@ class TensorBoardMonitor(Monitor):
             self._written_at = self._clock()
 
     def close(self) -> None:
-        """Close the file; what comes later opens another."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -105,13 +99,11 @@ class TensorBoardMonitor(Monitor):
     def _put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
         writer = self._open()
         if self._clock() - self._written_at > _FLUSH_S:
-            self.flush()  # First: where it fails, this value is put again.
+            self.flush()  # Before the new value: if it fails, the value is put again.
         writer.put(name, step, plugin, value)
 
 
 class _Writer:
-    """One event file."""
-
     def __init__(self, logdir: Path, clock: Callable[[], float]) -> None:
         event, summary = _part("compat.proto.event_pb2"), _part("compat.proto.summary_pb2")
         self._event: Any = event.Event
@@ -138,8 +130,8 @@ class _Writer:
         self._write(self._event(step=step, summary=summary))
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
-        made = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings)).SerializeToString()
-        self._write(self._event(summary=self._summary.FromString(made)))
+        summary = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings))
+        self._write(self._event(summary=self._summary.FromString(summary.SerializeToString())))
 
     def put_graph(self, graph: bytes) -> None:
         self._write(self._event(graph_def=graph))
@@ -168,7 +160,7 @@ def _part(name: str) -> ModuleType:
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """Rows of (left edge, right edge, count), as the histogram plugin wants them."""
+    """Return rows of (left edge, right edge, count), the form of the histogram plugin."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return np.zeros((0, 3))
