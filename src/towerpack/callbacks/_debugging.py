@@ -1,4 +1,4 @@
-"""Help in finding what goes wrong: NaN watches, a profile, a shell."""
+"""Callbacks for debugging: checks for NaN, a profile, a shell."""
 
 from __future__ import annotations
 
@@ -24,17 +24,14 @@ _log = get_logger(__name__)
 
 
 class CheckNumerics(Callback):
-    """End training with an error at the first step whose cost is not finite.
+    """End training with `NumericsError` at the first step whose cost is not finite.
 
-    That step is not applied: weights, optimizer and checkpoints stay as they were before it. Its
-    inputs are saved in the run directory as `nonfinite-step-XXXXXXXX.npz`, by their names; read it
-    with `numpy.load`. The check is part of the compiled loop and costs next to nothing.
+    Every trainer has this callback by default. The step is not applied: weights and optimizer stay
+    as they were before it. Its inputs are saved by name as `nonfinite-step-XXXXXXXX.npz` in the run
+    directory. The check is part of the compiled loop and takes hardly any time.
 
-    A cost can be finite although weights are NaN (`tf.nn.relu` hides NaN on a CPU), so the weights
-    are looked at too, before each checkpoint: NaN weights are an error and are not saved. Gradients
-    are looked at where `CheckGradient` is among the optimizer's processors.
-
-    A default callback of every trainer.
+    Weights are checked before each checkpoint, because a cost can be finite although weights are
+    NaN. Gradients are checked if the optimizer has the gradient processor `CheckGradient`.
     """
 
     chief_only = False
@@ -43,64 +40,62 @@ class CheckNumerics(Callback):
         trainer.stop_on_nonfinite()
 
     def after_call(self) -> None:
-        """Raise `NumericsError` if the loop stopped at a cost or gradient that is not finite."""
         batch = self.trainer.nonfinite()
         if batch is None:
             return
         step = self.trainer.global_step + 1
         path = self.trainer.run_dir / f"nonfinite-step-{step:08d}.npz"
-        odd = [f"input '{n}' has {k} such values itself" for n, k in _nonfinite(batch).items()]
+        bad = [f"input '{n}' has {k} such values" for n, k in _nonfinite(batch).items()]
         try:
             save_arrays(path, batch)
-            look = f"look at the batch that led there, in {path}"
+            look = f"look at the batch of this step in {path}"
         except OSError as error:
             look = f"look at your data (the batch could not be saved in {path}: {error})"
         gradients = self.trainer.nonfinite_gradients()
-        what = "cost" if not gradients else f"gradient of {', '.join(gradients)}"
+        name = "cost" if not gradients else f"gradient of {', '.join(gradients)}"
         fix = (
             "lower the learning rate, clip gradients (global_clipnorm=), or guard log(), sqrt() "
             "and divisions near zero"
         )
-        got = "finite inputs: the model's own numbers overflow"
-        if odd:
-            got, fix = "; ".join(odd), "clean the data"
+        got = "finite inputs: the overflow occurred in the model"
+        if bad:
+            got, fix = "; ".join(bad), "clean the data"
         elif not self.trainer.is_alone:
             got = "finite inputs in this worker"
             fix = f"see which worker has inputs that are not finite; if none has, {fix}"
         raise NumericsError(
-            f"The {what} is NaN or infinite at step {step}.",
+            f"The {name} is NaN or infinite at step {step}. The step was not applied.",
             got=got,
-            expected="finite numbers; the step was not applied, the weights are those before it",
             fix=f"{fix}; {look}",
         )
 
 
 def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """How many values of an array are NaN or infinite, where some are."""
+    """Return the number of NaN or infinite values of each array that has some."""
     floats = {n: a for n, a in arrays.items() if a.dtype.kind in "fcV"}  # V: bfloat16
-    found = {name: int((~np.isfinite(a)).sum()) for name, a in floats.items()}
-    return {name: count for name, count in found.items() if count}
+    counts = {name: int((~np.isfinite(a)).sum()) for name, a in floats.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 class GraphProfiler(Callback):
-    """Records what TensorFlow does in some steps, for TensorBoard's profile page.
+    """Record a TensorFlow profile of some steps, for TensorBoard's profile page.
 
-    The trace is in `profile/` of the run directory. A run that is continued later than its first
-    step records nothing.
+    The trace is written to `profile/` in the run directory. A run that resumes after the first of
+    these steps records nothing.
 
     Args:
-        first: The first of the steps; earlier ones compile, so not 1.
-        steps: How many.
+        first: Number of the first recorded step. The first steps of a run include compilation.
+        steps: Number of recorded steps.
 
     Raises:
-        ConfigError: A number is not positive.
+        ConfigError: An argument is not a positive integer.
     """
 
     def __init__(self, first: int = 20, steps: int = 5) -> None:
         if isinstance(first, bool) or isinstance(steps, bool) or first < 1 or steps < 1:
             raise ConfigError(
-                f"GraphProfiler(first={first}, steps={steps}).",
-                expected="numbers of steps, at least 1; flags that choose dumps do not exist",
+                "GraphProfiler: first and steps must be integers of at least 1 (there are no flags "
+                f"for dumps), got first={first} and steps={steps}."
             )
         self._before, self._last = first - 1, first - 1 + steps
         self._running = False
@@ -125,32 +120,30 @@ class GraphProfiler(Callback):
     def _stop(self) -> None:
         self._running = False
         self._profiler().stop()
-        _log.info("A profile of the steps until %d is in profile/.", self.global_step)
+        _log.info("Saved a profile of the steps until %d in profile/.", self.global_step)
 
     def after_train(self) -> None:
         if self._running:
             self._stop()
 
     def next_stop(self, step: int) -> int | None:
-        return next((at for at in (self._before, self._last) if at > step), None)
+        return next((stop for stop in (self._before, self._last) if stop > step), None)
 
 
 class NaNWatch(Callback):
-    """End the run once a variable of the model is NaN or infinite.
+    """End the run with `NumericsError` once a variable of the model is NaN or infinite.
 
-    `CheckNumerics` looks at the cost of each step; statistics and parts that do not reach the cost
-    are seen here. Put it first, so that nothing broken is evaluated. (Checkpoints hold no NaN.)
+    While `CheckNumerics` checks the cost of each step, this callback checks all variables after
+    each epoch. Put it before evaluations in the list of callbacks.
     """
 
     def trigger(self) -> None:
-        """Raise `NumericsError` if a variable is not finite."""
         weights = self.trainer.get_weights()
-        told = [f"{name}: {n} of {weights[name].size}" for name, n in _nonfinite(weights).items()]
-        if told:
+        bad = [f"{name}: {n} of {weights[name].size}" for name, n in _nonfinite(weights).items()]
+        if bad:
             raise NumericsError(
-                f"{len(told)} variables hold NaN or infinite values at step {self.global_step}.",
-                got="; ".join(told[:10]) + ("; …" if told[10:] else ""),
-                expected="finite numbers",
+                f"{len(bad)} variables contain NaN or infinite values at step {self.global_step}.",
+                got="; ".join(bad[:10]) + ("; …" if bad[10:] else ""),
                 fix="continue from an earlier checkpoint, TrainConfig(resume=PATH), with a lower "
                 "learning rate; for statistics, look for datapoints that are not finite",
             )
@@ -160,27 +153,27 @@ Shell = Literal["python", "pdb"]
 
 
 class InjectShell(Callback):
-    """Open a shell at the next trigger once there is a certain file in the run directory.
+    """Open a shell at the end of an epoch if a certain file exists in the run directory.
 
-    `touch RUN_DIR/shell` stops the training at the end of the epoch; in the shell `self` is this
-    callback and `trainer` the trainer. The file is removed; training goes on when the shell is
-    left. Where input is no terminal, nothing is opened, and a warning says so.
+    After `touch RUN_DIR/shell`, training pauses at the end of the epoch. In the shell, `self` is
+    this callback and `trainer` the trainer. Training goes on when the shell is closed; the file is
+    removed. If the input is not a terminal, a warning is logged instead.
 
     Args:
-        file: Its name.
+        file: Name of the file.
         shell: 'python' or 'pdb'.
 
     Raises:
-        ConfigError: There is no such shell.
+        ConfigError: `shell` is unknown.
     """
 
     def __init__(self, file: str = "shell", shell: Shell = "python") -> None:
         if shell not in ("python", "pdb"):
-            raise ConfigError(f"InjectShell(shell={shell!r}).", expected="'python' or 'pdb'")
+            raise ConfigError(f"InjectShell: shell must be 'python' or 'pdb', got {shell!r}.")
         self._file, self._shell = file, shell
 
     def before_train(self) -> None:
-        _log.info("For a shell inside of the run: touch %s", self.trainer.run_dir / self._file)
+        _log.info("To open a shell inside the run: touch %s", self.trainer.run_dir / self._file)
 
     def trigger(self) -> None:
         path = self.trainer.run_dir / self._file
@@ -188,11 +181,11 @@ class InjectShell(Callback):
             return
         path.unlink(missing_ok=True)
         if not sys.stdin.isatty():
-            _log.warning("%s was there, but input is no terminal: no shell is opened.", path)
+            _log.warning("Cannot open a shell for %s: the input is not a terminal.", path)
             return
-        # Python's own exit() closes the input for good.
+        # Python's own exit() would close the standard input.
         names = {"self": self, "trainer": self.trainer, "exit": sys.exit, "quit": sys.exit}
-        banner = f"Step {self.global_step}: `trainer`, `self`. Leave the shell to go on."
+        banner = f"Step {self.global_step}: see `trainer` and `self`. Exit to continue training."
         if self._shell == "python":
             with contextlib.suppress(SystemExit):
                 code.interact(banner, local=names, exitmsg="")

@@ -136,6 +136,6 @@ def test_a_shell_opens_where_its_file_is(
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     with caplog.at_level(logging.WARNING):
         SmallHost(tmp_path, [touch, InjectShell()]).run()
-    assert "no shell is opened" in caplog.text
+    assert "the input is not a terminal" in caplog.text
     with pytest.raises(ConfigError, match="InjectShell"):
         InjectShell(shell="bash")  # type: ignore[arg-type]
