@@ -29,7 +29,7 @@ class DetectionAP(Inferencer):
     those between. Metrics without any data, such as large boxes, are NaN. Lin et al. 2014,
     "Microsoft COCO: Common Objects in Context", and its detection evaluation.
 
-    Boxes are corners x1, y1, x2, y2 in pixels. Unused rows of a batch have score 0 or true label -1.
+    Boxes are corners x1, y1, x2, y2 in pixels. Unused rows of a batch have score 0 or label -1.
 
     Args:
         classes: Number of classes, or their names, which also add a result `ap/<name>` for each.

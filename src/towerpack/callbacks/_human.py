@@ -75,7 +75,7 @@ class HumanHyperParamSetter(Callback):
             _log.info("%s: %s: %.6g → %.6g at step %d.", self._file, name, before, after, step)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the known names and finite numbers of the file. Log a warning for other content."""
+        """Return known names and finite numbers of the file. Log a warning for other content."""
         try:
             parsed = parse_yaml(self._content()) or {}
         except ValueError as error:

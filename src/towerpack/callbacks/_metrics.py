@@ -172,6 +172,6 @@ class KerasMetric(Inferencer):
 
 
 def keras_direction(metric: Any) -> Mode | None:
-    """Return the direction that Keras declares for a metric; None for `Mean`, `Sum` and the like."""
+    """Return the direction that Keras declares for a metric; None for `Mean` and `Sum`."""
     modes: dict[Any, Mode] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))

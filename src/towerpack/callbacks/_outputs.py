@@ -28,8 +28,8 @@ class _OfSteps(Callback):
         self._every = every_k_steps
         if not self._names or every_k_steps < 1:
             raise ConfigError(
-                f"{type(self).__name__} needs names of outputs and every_k_steps of at least 1, got "
-                f"{names!r} and every_k_steps={every_k_steps}."
+                f"{type(self).__name__} needs names of outputs and every_k_steps of at least 1, "
+                f"got {names!r} and every_k_steps={every_k_steps}."
             )
 
     @abstractmethod

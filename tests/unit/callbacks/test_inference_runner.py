@@ -233,7 +233,7 @@ def test_arguments_are_checked() -> None:
         InferenceRunner(3, ScalarStats("cost"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"needs instances of Inferencer, got \[\]"):
         InferenceRunner(batches(4), [])
-    with pytest.raises(ConfigError, match="needs instances of Inferencer, got .*ScalarStats"):
+    with pytest.raises(ConfigError, match=r"needs instances of Inferencer, got .*ScalarStats"):
         InferenceRunner(batches(4), [ScalarStats])  # type: ignore[list-item]
 
 
