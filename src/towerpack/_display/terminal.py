@@ -44,7 +44,7 @@ class Style:
     def line(
         self, width: int, *, head: str, share: float | None, count: str, parts: Sequence[str]
     ) -> Text:
-        """Return a row: `head`, a bar filled to `share`, `count`, and the first `parts` that fit."""
+        """Return a row: head, a bar filled to `share`, count, and the first parts that fit."""
         separator = " - " if self.ascii_only else " · "
         used = len(head) + 1 + len(count)
         bar_space = 0 if share is None else _SHORTEST_BAR + 1
@@ -99,8 +99,10 @@ class Screen:
         yield Text("\n", end="").join([row(style, options.max_width) for row in self._rows])
 
     def _start(self) -> None:
-        options = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
-        self._live = Live(self, console=self._console, transient=True, **options)
+        self._live = Live(
+            self, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False,
+            redirect_stderr=False,
+        )  # fmt: skip
         self._live.start()
         handlers = _stream_handlers()
         for name in ("stderr", "stdout"):

@@ -81,7 +81,7 @@ class ModelSummary:
 
     @property
     def layers(self) -> list[LayerSummary]:
-        """Those of `parts` that are layers."""
+        """Layers among `parts`."""
         return [part for part in self.parts if part.kind == "layer"]
 
     @property
@@ -96,7 +96,7 @@ class ModelSummary:
         head = ("layer", "output", "parameters", "multiply-adds")
         lines = aligned([head, *(part.cells for part in [*self.layers, self.total])], "<<>>")
         if any(layer.multiply_adds is None for layer in self.layers):
-            lines.append("?: unknown, because of unknown dimensions, loops or branches.")
+            lines.append("? is not counted: unknown dimensions, loops or branches.")
         return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])
 
     def save_picture(self, path: str | Path) -> None:

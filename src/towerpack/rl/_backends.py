@@ -172,8 +172,8 @@ class SingleEnvs:
     def _checked(self, i: int, observation: Any) -> Any:
         if np.shape(observation) != self._shape:  # NumPy would broadcast a smaller one
             raise EnvError(
-                f"Environment {i} returned an observation of shape {np.shape(observation)}, but its "
-                f"space has {self._shape}.",
+                f"Environment {i} returned an observation of shape {np.shape(observation)}, but "
+                f"its space has {self._shape}.",
                 fix="correct the environment's observation_space or its observations",
             )
         return observation

@@ -45,7 +45,8 @@ class Evaluator(Callback):
     ) -> None:
         if episodes < 1 or num_envs < 1:
             raise ConfigError(
-                f"Evaluator: episodes and num_envs must be at least 1, got {episodes} and {num_envs}."
+                "Evaluator: episodes and num_envs must be at least 1, got "
+                f"{episodes} and {num_envs}."
             )
         self._env, self._options = env, options
         self._episodes, self._num_envs = episodes, min(num_envs, episodes)

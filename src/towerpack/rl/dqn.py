@@ -196,7 +196,7 @@ class Replayed(Experience):
             self.replay.restore(state["replay"])
 
     def keep(self) -> dict[str, Any]:
-        """Return the state of the replay memory and the step of the target network's last update."""
+        """Return the state of the replay memory, and the step of the target network."""
         return {"synced": self._synced, "replay": self.replay.state()}
 
     def settings(self) -> Mapping[str, Any]:

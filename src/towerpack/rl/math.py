@@ -68,7 +68,7 @@ def gae(
     discount: float,
     lambda_: float,
 ) -> tf.Tensor:
-    """Compute generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+    """Compute generalized advantages (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 
     A truncated episode is bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378).
 
@@ -211,7 +211,7 @@ def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
 def ppo_loss(
     log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantages: tf.Tensor, clip: Any
 ) -> tf.Tensor:
-    """Compute the scalar clipped surrogate loss (Schulman et al. 2017, arXiv:1707.06347, equation 7).
+    """Compute the scalar clipped loss (Schulman et al. 2017, arXiv:1707.06347, equation 7).
 
     Args:
         log_prob, old_log_prob: Log-probabilities [B] of the actions, now and when they were taken.

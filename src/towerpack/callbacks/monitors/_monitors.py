@@ -102,10 +102,13 @@ class Monitors(Monitor):
         return list(self._history)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return steps and values of a number, oldest first. Raise `ConfigError` if there are none.
+        """Return steps and values of a number, oldest first.
 
         Args:
             name: Name of the number.
+
+        Raises:
+            ConfigError: No number of this name has been put.
         """
         if name not in self._history:
             raise ConfigError(
