@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core import old_hooks
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack._core.errors import CallbackError
 from towerpack._core.naming import did_you_mean
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
-
+from towerpack.callbacks._host import TrainerHost
 
 _SAME_HOOKS = ("before_train", "before_epoch", "trigger_step", "after_epoch", "trigger_epoch")
 _OLD_HOOKS = {f"_{hook}": (hook, 0) for hook in (*_SAME_HOOKS, "trigger", "after_train")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,8 @@ from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.pictures import png
 from towerpack._display.figures import draw_confusion, pixels_of
+from towerpack.callbacks._host import TrainerHost
 from towerpack.callbacks._inferencers import Inferencer
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
 
 class ConfusionMatrix(Inferencer):
@@ -110,9 +107,6 @@ class ConfusionMatrix(Inferencer):
             picture = pixels_of(draw_confusion(self.matrix, self._classes))
             replace_file(path.with_suffix(".png"), png(picture))
             trainer.monitors.put_image(f"{prefix}/confusion", picture, trainer.global_step)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"
 
 
 class MeanIoU(ConfusionMatrix):

@@ -7,7 +7,7 @@ import contextlib
 import pdb
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack._core.npz import save_arrays
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 

@@ -153,9 +153,6 @@ class DetectionAP(Inferencer):
         values = [math.nan if value < 0 else float(value) for value in (*run.stats, *each)]
         return dict(zip(self.names(), values, strict=True))
 
-    def __repr__(self) -> str:
-        return f"DetectionAP({', '.join(map(repr, self.outputs()))})"
-
 
 def _check(name: str, array: np.ndarray, shape: tuple[int, ...], kinds: str) -> None:
     finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._host import HyperParam
 from towerpack.callbacks.watch import Watch
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import HyperParam
 
 _log = get_logger(__name__)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from towerpack._core import old_hooks
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import CallbackError
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
-    from towerpack.callbacks.watch import Mode
+from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks.watch import Mode
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",
@@ -83,6 +81,9 @@ class Inferencer(KeepsArguments, ABC):
             trainer: The trainer.
             prefix: Prefix of the runner's results, such as `'val'`.
         """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.outputs()))})"
 
 
 class ScalarStats(Inferencer):
@@ -164,9 +165,6 @@ class ClassificationError(ScalarStats):
     def finish(self) -> Mapping[str, float]:
         return {self._name: self._sums[self._wrong] / self._count}
 
-    def __repr__(self) -> str:
-        return f"ClassificationError({self._wrong!r})"
-
 
 class BinaryClassificationStats(Inferencer):
     """Precision and recall of a binary classification, over all datapoints.
@@ -213,9 +211,6 @@ class BinaryClassificationStats(Inferencer):
         precision = self._both / self._called_yes if self._called_yes else 0.0
         recall = self._both / self._is_yes if self._is_yes else 0.0
         return dict(zip(self.names(), [precision, recall], strict=True))
-
-    def __repr__(self) -> str:
-        return f"BinaryClassificationStats({self._prediction!r}, {self._label!r})"
 
 
 def flags(name: str, value: np.ndarray, shape: tuple[int, ...], owner: str) -> np.ndarray:

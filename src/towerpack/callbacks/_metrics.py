@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
-
-if TYPE_CHECKING:
-    from towerpack.callbacks.watch import Mode
+from towerpack.callbacks.watch import Mode
 
 
 class TopKError(ClassificationError):
@@ -60,9 +58,6 @@ class TopKError(ClassificationError):
         before = np.arange(scores.shape[1]) < label
         rank = ((scores > true_score) | ((scores == true_score) & before)).sum(axis=1)
         super().update({"wrong": (rank >= self._k) | np.isnan(true_score[:, 0])}, batch_size)
-
-    def __repr__(self) -> str:
-        return f"TopKError({self._k})"
 
 
 class Perplexity(ScalarStats):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._host import TrainerHost
 from towerpack.callbacks.watch import Mode, Watch
 from towerpack.dataflow._arguments import integer_of
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 

@@ -6,14 +6,11 @@ import bisect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from towerpack._core.errors import ConfigError
+from towerpack.callbacks._host import HyperParam, TrainerHost
 from towerpack.callbacks._hyper import HyperParamSetter, epochs_done
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import HyperParam, TrainerHost
-
 
 _LR: Final = "learning_rate"
 

@@ -7,16 +7,14 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack._core.nvml import Nvml
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 _GIB: Final = 2**30

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks._base import Callback, check_callback
+from towerpack.callbacks._host import TrainerHost
 from towerpack.dataflow._arguments import integer_of
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
 
 def _forward(hook: str) -> Any:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors import Monitors
 from towerpack.callbacks.monitors._base import Mode
-
-if TYPE_CHECKING:
-    from towerpack.callbacks.monitors import Monitors
 
 _log = get_logger(__name__)
 

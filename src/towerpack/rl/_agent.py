@@ -114,7 +114,7 @@ class Agent(ABC):
         known = [field.name for field in dataclasses.fields(self.Config)]
         if unknown := [name for name in settings if name not in known]:
             text = f"{agent} has no setting '{unknown[0]}'. {did_you_mean(unknown[0], known)}"
-            raise ConfigError(text)
+            raise ConfigError(text, fix=f"see the settings of {self.Config.__name__}")
         self.config = dataclasses.replace(config or self.Config(), **settings)
         self._env, self._env_options = env, dict(env_options or {})
         options = {**self._env_options, "backend": "auto", "timeout": math.inf}

@@ -133,8 +133,9 @@ class PPO(Agent):
         super().__init__(env, config, **kwargs)
         if self.steps_per_phase % self.config.batch_size:
             raise ConfigError(
-                f"batch_size must divide num_envs * num_steps = {self.steps_per_phase}, got "
-                f"{self.config.batch_size}."
+                f"batch_size must divide the {self.steps_per_phase} rows of a rollout, got "
+                f"{self.config.batch_size}.",
+                fix="choose a divisor of num_envs * num_steps",
             )
         self.model = self.model_class(self)
 
