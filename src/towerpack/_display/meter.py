@@ -35,7 +35,6 @@ class Meter:
             self._ended = None
 
     def sample(self, now: float, step: int) -> None:
-        """Record the number of steps done."""
         last = self._samples[-1]
         if self._warm:
             self._seconds += now - last[0]
@@ -47,7 +46,6 @@ class Meter:
             self.rate = (step - first[1]) / (now - first[0])
 
     def end(self, now: float, step: int) -> None:
-        """Record the end of an epoch."""
         self.sample(now, step)
         self._ended = now
 

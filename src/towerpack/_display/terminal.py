@@ -185,12 +185,7 @@ def screen() -> Screen | None:
 def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
     """Show a progress row for work that takes more than two seconds.
 
-    Args:
-        name: Name of the work.
-        total: Number of its parts; None if unknown.
-
-    Yields:
-        A function to call after each part.
+    `total` is the number of parts, or None. Yields a function to call after each part.
     """
     shared = screen()
     if shared is None:

@@ -51,10 +51,8 @@ class Callback(KeepsArguments):
 
     Attributes:
         acts_between_steps: Whether each TensorFlow call must be limited to one step.
-        chief_only: Whether only the process that writes the run calls the hooks. False if several
-            processes that train together must all act.
-        needs: Names of monitored values that an earlier callback must produce, for example
-            `('val/error',)`. Checked at setup.
+        chief_only: Whether, of several processes, only the one that writes the run calls the hooks.
+        needs: Names of values that earlier callbacks must produce, such as `('val/error',)`.
         trainer: The trainer, set before `setup`.
     """
 
@@ -62,7 +60,7 @@ class Callback(KeepsArguments):
     chief_only: bool = True
     needs: Sequence[str] = ()
     trainer: TrainerHost
-    _fetches: list[str]
+    _fetches: Sequence[str] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -100,13 +98,12 @@ class Callback(KeepsArguments):
         Args:
             *names: Names of outputs of the training tower.
         """
-        self.__dict__.setdefault("_fetches", [])
-        self._fetches.extend(name for name in names if name not in self._fetches)
+        self._fetches = tuple(dict.fromkeys([*self._fetches, *names]))
 
     @property
     def fetches(self) -> Sequence[str]:
         """Names requested with `fetch`."""
-        return self.__dict__.get("_fetches", ())
+        return self._fetches
 
     def setup(self, trainer: TrainerHost) -> None:
         """Check arguments and call `fetch`, before the model is traced.
@@ -222,7 +219,7 @@ class Callbacks(Callback):
         """Check the order of callbacks, the values they produce and the hyper-parameters they set.
 
         Args:
-            known: Names of the values that the trainer itself produces, with the model's summaries.
+            known: Names of the values that the trainer itself produces.
 
         Raises:
             CallbackError: A needed value is produced later or never. A name is produced twice. Two

@@ -24,8 +24,7 @@ class ConfusionMatrix(Inferencer):
 
     Args:
         classes: Names of the classes in the order of their numbers, or number of classes.
-        prediction: Name of an integer output, the predicted classes.
-        label: Name of an integer output of the same shape, the true classes.
+        prediction, label: Names of integer outputs of one shape, predicted and true classes.
         draw: Whether to draw the plot, which needs Matplotlib.
 
     Raises:
@@ -117,8 +116,7 @@ class MeanIoU(ConfusionMatrix):
 
     Args:
         classes: Number of classes, or their names, which also add a result `iou/<name>` for each.
-        prediction: Name of an integer output such as [batch, h, w], the predicted classes.
-        label: Name of an integer output of the same shape, the true classes.
+        prediction, label: Names of integer outputs of one shape, predicted and true classes.
         ignore: A label whose pixels are ignored, such as 255.
     """
 

@@ -78,8 +78,7 @@ def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
 class GraphProfiler(Callback):
     """Record a TensorFlow profile of some steps, for TensorBoard's profile page.
 
-    The trace is written to `profile/` in the run directory. A run that resumes after the first of
-    these steps records nothing.
+    The profile is written to `profile/` in the run directory.
 
     Args:
         first: Number of the first recorded step. The first steps of a run include compilation.

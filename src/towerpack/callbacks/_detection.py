@@ -36,8 +36,7 @@ class DetectionAP(Inferencer):
         boxes: Name of a float output [batch, k, 4], the detected boxes.
         scores: Name of a float output [batch, k], by which the boxes are ranked.
         labels: Name of an integer output [batch, k], the classes from 0.
-        true_boxes: Name of a float output [batch, m, 4].
-        true_labels: Name of an integer output [batch, m].
+        true_boxes, true_labels: Names of float [batch, m, 4] and integer [batch, m] outputs.
         crowd: Name of an output of 0 and 1 [batch, m]: whether a true box encloses a group of
             objects. Detections in such a box are ignored.
         areas: Name of a float output [batch, m], the areas of the objects in pixels, such as those

@@ -28,12 +28,10 @@ class TrainerHost(Protocol):
     """The trainer, as callbacks see it.
 
     Attributes:
-        global_step: Number of steps done in the whole run, including earlier starts.
-        epoch: Number of the current epoch, from 1; 0 before the first.
-        local_step: Number of steps done in the current epoch.
+        global_step, local_step: Number of steps done in the whole run, and in the current epoch.
+        epoch, max_epoch: Numbers of the current and the last epoch, from 1; 0 before the first.
         in_epoch: Whether an epoch has begun and its last triggers are not over.
         steps_per_epoch: Number of steps in an epoch.
-        max_epoch: Number of the last epoch.
         seed: Random seed of the run.
         given_anew: Names of hyper-parameters whose initial value was changed in a resumed run.
         run_dir: Directory of the run's files.
@@ -86,13 +84,10 @@ class TrainerHost(Protocol):
         """Declare during setup that the run saves checkpoints, also one when training ends."""
 
     def hyper_param(self, name: str) -> HyperParam:
-        """Return a number that the compiled step reads.
+        """Return a hyper-parameter. Raise `ConfigError` if the name is unknown.
 
         Args:
             name: Name of the hyper-parameter, for example `'learning_rate'`.
-
-        Raises:
-            ConfigError: The name is unknown.
         """
         ...
 
@@ -109,9 +104,7 @@ class TrainerHost(Protocol):
         ...
 
     def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:
-        """Set a hyper-parameter by a function after each step, inside the compiled loop.
-
-        Call during setup.
+        """Set a hyper-parameter by a function, inside the compiled loop. Call during setup.
 
         Args:
             name: Name of the hyper-parameter.
@@ -145,10 +138,7 @@ class TrainerHost(Protocol):
         ...
 
     def stop_on_nonfinite(self) -> None:
-        """End a call of several steps at a cost that is not finite. Call during setup.
-
-        The step with that cost is not applied. See `nonfinite`.
-        """
+        """Stop before a step whose cost is not finite; see `nonfinite`. Call during setup."""
 
     def nonfinite(self) -> Mapping[str, Any] | None:
         """Return the inputs by name of the step whose cost was not finite, if there was one."""

@@ -77,7 +77,16 @@ class HumanHyperParamSetter(Callback):
     def _numbers(self) -> dict[str, float]:
         """Return known names and finite numbers of the file. Log a warning for other content."""
         try:
-            parsed = parse_yaml(self._content()) or {}
+            content = (self.trainer.run_dir / self._file).read_bytes()
+            if content != self._last_read:
+                self._last_read = content
+                self._warned.clear()
+            parsed = parse_yaml(content) or {}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            self._warn(f"the file cannot be read: {error}")
+            return {}
         except ValueError as error:
             self._warn(f"the file is not YAML: {' '.join(str(error).split())[:300]}")
             return {}
@@ -97,19 +106,6 @@ class HumanHyperParamSetter(Callback):
             else:
                 numbers[name] = value
         return numbers
-
-    def _content(self) -> bytes:
-        try:
-            content = (self.trainer.run_dir / self._file).read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self._warn(f"the file cannot be read: {error}")
-            return b""
-        if content != self._last_read:
-            self._last_read = content
-            self._warned.clear()
-        return content
 
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:

@@ -34,8 +34,7 @@ class InferenceRunner(Callback):
         InferenceRunner(test_data, [ScalarStats("cost"), ClassificationError()])
 
     Results are monitored as `'<prefix>/<name>'`. Each evaluation reads the first pass of the flow,
-    with a seed that depends only on the run's seed and the prefix. A smaller last batch is used,
-    too. A thread reads the next batch while the model computes.
+    with a seed that depends only on the run's seed and the prefix.
 
     Args:
         dataflow: A finite flow of batches: tuples with a component for each input of the model, or
@@ -99,13 +98,6 @@ class InferenceRunner(Callback):
         self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 
     def trigger(self) -> None:
-        """Evaluate the model and put the results.
-
-        Raises:
-            SpecError: A datapoint does not fit the model's inputs.
-            DataFlowError: The flow is empty or failed.
-            CallbackError: An inferencer returned other names than those of `names`.
-        """
         # Copies the current state of layers, with which this evaluation begins.
         self._function, _ = self.trainer.predict_function(self._outputs, ema=self._ema)
         for inferencer in self.inferencers:
@@ -131,7 +123,6 @@ class InferenceRunner(Callback):
             inferencer.show(self.trainer, self._prefix)
 
     def _run(self) -> int:
-        """Update the inferencers with all batches. Return the number of datapoints."""
         count = 0
         poll = self.trainer.check_interrupt
         reader = ReadAhead(self._iterator, self._feeder)

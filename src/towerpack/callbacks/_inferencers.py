@@ -140,8 +140,6 @@ class ScalarStats(Inferencer):
 class ClassificationError(ScalarStats):
     """Fraction of datapoints that are classified wrongly.
 
-        InferenceRunner(test_data, ClassificationError())
-
     Args:
         wrong: Name of an output [batch]: 1 or True for a wrong datapoint, 0 for a correct one. For
             example `expose('incorrect', tf.math.logical_not(correct))`.
@@ -173,10 +171,8 @@ class BinaryClassificationStats(Inferencer):
     true labels. Both are 0 if there are no positives.
 
     Args:
-        prediction: Name of an output of 0 and 1, the predictions: [batch] or of more dimensions,
-            such as [batch, height, width].
-        label: Name of an output of 0 and 1 of the same shape, the true labels. Use
-            `expose('label', label)` for an input of the model.
+        prediction, label: Names of outputs of 0 and 1 of one shape, such as [batch]: predictions
+            and true labels. Inputs of the model need `expose('label', label)`.
         prefix: Prefix of `precision` and `recall`, followed by a slash.
     """
 

@@ -17,8 +17,7 @@ from towerpack.callbacks.watch import Mode
 class TopKError(ClassificationError):
     """Fraction of datapoints whose class is not among the k classes with the highest scores.
 
-    Among equal scores, smaller class numbers rank first. A class with score NaN is never counted
-    among the highest.
+    Among equal scores, smaller class numbers rank first. A class with score NaN is not among them.
 
     Args:
         k: Number of classes considered; at least 1.
@@ -67,8 +66,8 @@ class Perplexity(ScalarStats):
 
     Args:
         cost: Name of a scalar output, the mean over the tokens of a batch, in nats.
-        tokens: Name of a scalar output, the number of tokens or the sum of their weights, by which
-            a batch is weighted. None if all datapoints have the same number of tokens.
+        tokens: Name of a scalar output, the weight of a batch: its number of tokens. None if all
+            datapoints have the same number of tokens.
         name: Name of the result.
     """
 

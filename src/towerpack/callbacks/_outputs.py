@@ -51,9 +51,6 @@ class ProcessOutputs(_OfSteps):
         names: Name or names of outputs of the training tower.
         func: Takes the values of one step, NumPy arrays or numbers, in the order of the names.
         every_k_steps: Call the function only at steps whose number is a multiple of this number.
-
-    Raises:
-        ConfigError: There are no names, or the period is not positive.
     """
 
     def __init__(
@@ -67,10 +64,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Write outputs of steps to `dump/step-00000012.npz` in the run directory.
-
-    Arguments are the same as those of `ProcessOutputs`, without `func`.
-    """
+    """Write outputs of steps to `dump/step-00000012.npz`. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -78,10 +72,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Log outputs of steps; long values are shortened.
-
-    Arguments are the same as those of `ProcessOutputs`, without `func`.
-    """
+    """Log outputs of steps; long values are shortened. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -143,8 +134,7 @@ class SimpleMovingAverage(_OfSteps):
         window_size: Number of steps.
 
     Raises:
-        ConfigError: There are no names, `window_size` is not positive, or an output is not a
-            scalar.
+        ConfigError: `window_size` is not positive, or an output is not a scalar.
     """
 
     def __init__(self, names: str | Sequence[str], window_size: int) -> None:

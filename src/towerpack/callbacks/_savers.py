@@ -22,9 +22,6 @@ class ModelSaver(Callback):
 
     Args:
         keep: Number of newest checkpoints to keep; None for all. Those of `BestSaver` do not count.
-
-    Raises:
-        ConfigError: `keep` is less than 1.
     """
 
     def __init__(self, keep: int | None = 10) -> None:
@@ -40,22 +37,16 @@ class ModelSaver(Callback):
 class BestSaver(Callback):
     """Keep the checkpoint with the best monitored value, in addition to ordinary checkpoints.
 
-    No `ModelSaver` is needed. Another checkpoint is saved when training ends. A resumed run
-    continues with the best value of its checkpoint. NaN is never best, nor is a value that was
-    measured at an earlier step than the current one; both are logged.
+    No `ModelSaver` is needed. Another checkpoint is saved when training ends. NaN is never best,
+    nor is a value that was measured before the current step; both are logged.
 
     Args:
-        name: Name of the monitored value, for example `'val/error'`. An earlier callback in the
-            list must produce it.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.better`).
+        name: Name of the value, such as `'val/error'`. An earlier callback must produce it.
+        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
 
     Attributes:
         best: The best value so far, or None.
         best_step: The global step of `best`, or None.
-
-    Raises:
-        ConfigError: The mode is unknown.
     """
 
     def __init__(self, name: str, mode: Mode | None = None) -> None:

@@ -6,13 +6,14 @@ import bisect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks._host import HyperParam, TrainerHost
 from towerpack.callbacks._hyper import HyperParamSetter, epochs_done
 
 _LR: Final = "learning_rate"
+_Curve: TypeAlias = Callable[[int], float]
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
@@ -64,11 +65,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._last: float | None = None
 
     def due(self, now: int) -> float | None:
-        """Return the value after an epoch (or step); None before the first point.
-
-        Args:
-            now: Number of epochs (or steps) done.
-        """
+        # The value after `now` epochs or steps; None before the first point.
         i = bisect.bisect_right(self._positions, now) - 1
         if i < 0:
             return None
@@ -155,7 +152,7 @@ class _FunctionOfStep(ScheduledHyperParamSetter):
     def __init__(
         self,
         param: str,
-        curve: Callable[[int], float],
+        curve: _Curve,
         last: int,
         name: str,
         *,

@@ -16,14 +16,12 @@ class EarlyStopping(Callback):
 
     Args:
         name: Name of the monitored value. An earlier callback in the list must produce it.
-        patience: Number of values in a row without improvement after which training ends. NaN is
-            no improvement.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.better`).
+        patience: Number of values in a row without improvement, or NaN, after which training ends.
+        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
         min_delta: Least change that counts as an improvement.
 
     Raises:
-        ConfigError: `patience` or `min_delta` is too small, or `mode` is unknown.
+        ConfigError: `patience` or `min_delta` is too small.
     """
 
     def __init__(
@@ -78,8 +76,7 @@ class StopAfter(Callback):
     """End training normally after a time or a number of steps, whichever comes first.
 
     Args:
-        time: Seconds of training, with evaluation and saving. A resumed run continues to count
-            from the time stored in its checkpoint.
+        time: Seconds of training, including evaluation, saving and earlier starts.
         steps: Number of global steps.
         clock: Returns the current time in seconds.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partialmethod
 from typing import Any, Final
 
 from towerpack._core.errors import CallbackError, ConfigError
@@ -28,9 +29,6 @@ class ProxyCallback(Callback):
 
     Args:
         callback: The callback to wrap.
-
-    Raises:
-        CallbackError: The argument is not a callback.
     """
 
     def __init__(self, callback: Callback) -> None:
@@ -119,8 +117,6 @@ class EnableCallbackIf(ProxyCallback):
 class PeriodicTrigger(ProxyCallback):
     """Trigger a callback every k steps or epochs *instead of* after each epoch.
 
-    All other hooks of the callback, and its state, are unchanged.
-
         PeriodicTrigger(ModelSaver(), every_k_steps=1000)
 
     Args:
@@ -193,8 +189,7 @@ class PeriodicTrigger(ProxyCallback):
 class PeriodicCallback(ProxyCallback):
     """Forward hooks to a callback only every k steps or epochs.
 
-    The callback acts less often than without the wrapper; to trigger it at other times, use
-    `PeriodicTrigger`.
+    In contrast to `PeriodicTrigger`, the callback cannot act at other times than before.
 
     Args:
         callback: The callback to wrap.
@@ -270,7 +265,7 @@ def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - th
             )
     if not hooks:
         raise ConfigError("CallbackFactory() has no hooks.", fix="pass trigger=, setup= or others")
-    methods = {name: _method(function) for name, function in hooks.items()}
+    methods = {name: partialmethod(function) for name, function in hooks.items()}
     callback: Any = type("CallbackFactory", (Callback,), methods)()
     callback._arguments = (), hooks
     return callback
@@ -288,20 +283,11 @@ def RunOp(  # noqa: N802 - the known name
 
     Args:
         op: The function. Its result is ignored.
-        run_before: Whether to call the function before training.
-        run_as_trigger: Whether to call the function after each epoch.
-        run_step: Whether to call the function after each step.
+        run_before, run_as_trigger, run_step: Whether to call the function before training, after
+            each epoch, and after each step.
 
     Raises:
         ConfigError: All three are False.
     """
     wanted = {"before_train": run_before, "trigger": run_as_trigger, "trigger_step": run_step}
     return CallbackFactory(**{hook: lambda _: op() for hook, is_ in wanted.items() if is_})
-
-
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    # As attributes of a class, builtins and bound methods would not receive the callback.
-    def method(self: Callback, *args: Any) -> Any:
-        return function(self, *args)
-
-    return method

@@ -25,16 +25,7 @@ def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
 
 
 class Watch:
-    """Reader of a monitored value for a callback, which returns each value once.
-
-    Args:
-        name: Name of the monitored value.
-        owner: Name of the callback, for messages.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the declared direction.
-
-    Raises:
-        ConfigError: The mode is neither.
-    """
+    """Reader of a monitored value for the callback `owner`, which returns each value once."""
 
     def __init__(self, name: str, owner: str, mode: Mode | None = None) -> None:
         if mode not in (None, "min", "max"):

@@ -111,10 +111,7 @@ class ModelSummary:
 def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
     """Summarize the layers of a model, for a batch of one if the batch size is unknown.
 
-        print(model_summary(model))
-
-    Creates the model's variables and graph, without running them. Convolutions, matrix products and
-    einsums are counted as multiply-adds.
+    Creates the model's variables and graph, without running them. Print the result for a table.
 
     Args:
         model: A `ModelDesc`, a tuple of functions, or a Keras model with inputs.

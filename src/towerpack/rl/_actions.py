@@ -88,7 +88,6 @@ Actions = Categorical | Gaussian
 
 
 def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) -> Actions:
-    """Return the distribution of actions for an action space that the agent supports."""
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(space)
     if continuous and isinstance(space, gym.spaces.Box):

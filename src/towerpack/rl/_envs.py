@@ -8,6 +8,7 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -62,7 +63,7 @@ class Step(NamedTuple):
     lengths: np.ndarray
 
 
-class VectorEnv:
+class VectorEnv(AbstractContextManager["VectorEnv"]):
     """Environments of one kind that are stepped together; see `make_envs`.
 
     The seed of an episode is a function of the run's seed, the environment and the number of the
@@ -80,9 +81,7 @@ class VectorEnv:
         frames: Number of frames stacked on the first axis of an observation; 1 if unknown.
 
     Args:
-        backend: Object that steps the environments.
-        name: Name for messages.
-        seed: The run's seed.
+        backend, name, seed: Object that steps the environments, name for messages, and run's seed.
         reseed_after: Steps after which the next episode of an environment is seeded again. Larger
             than 0 if seeding is slow, as for Atari; `restore` then replays more actions.
     """
@@ -213,9 +212,6 @@ class VectorEnv:
 
     def close(self) -> None:
         self._backend.close()
-
-    def __enter__(self) -> VectorEnv:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -38,8 +38,8 @@ class Experience(InputSource):
     Attributes:
         fetches: Names of the outputs of each step that `after_step` needs.
         rows: Data of a phase on the device: [*room, …] for each input of the model.
-        goal: Number of environment steps of the training, of a phase, and before the first phase.
-            None to train for the run's number of epochs.
+        goal: Numbers of environment steps: of the training, of a phase, and additional ones of the
+            first phase. None to train for the run's number of epochs.
         reported_settings: Settings by name; a resumed run reports changes.
         host: The run, available after its setup.
         envs: The environments, available after `start`.

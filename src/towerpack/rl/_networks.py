@@ -46,14 +46,7 @@ class MLP:
         return x
 
     def on_host(self, variables: Mapping[str, tf.Variable], scope: str) -> Host:
-        """Return a NumPy function of the network and the layer `head`, with the current weights.
-
-        For few rows, NumPy is up to twenty times as fast as a TensorFlow call.
-
-        Args:
-            variables: Variables of the model by name.
-            scope: Scope of the network and of `head`.
-        """
+        # For few rows, NumPy is up to twenty times as fast as a TensorFlow call.
         layers = [f"{scope}/{n}" for n in (*(f"fc{i}" for i in range(len(self.units))), "head")]
         *hidden, (last, offset) = [
             (variables[f"{n}/kernel"].numpy(), variables[f"{n}/bias"].numpy()) for n in layers
@@ -73,13 +66,10 @@ class MLP:
 
 
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
-    """Compute features of images with the convolutional network of Mnih et al. 2015.
+    """Compute features [B, 512] of images with the convolutional network of Mnih et al. 2015.
 
     Args:
         observation: Frames or channels of bytes, [B, C, H, W] or [B, H, W, C].
-
-    Returns:
-        float32 [B, 512].
     """
     x = tf.cast(observation, tf.float32) / 255.0
     shape: Any = x.shape
@@ -93,7 +83,6 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
 
 
 def network_for(space: gym.Space[Any], mlp: MLP) -> Network:
-    """Return the default network: `nature_cnn` for stacked frames of bytes, else `mlp`."""
     if not isinstance(space, gym.spaces.Box):
         raise ConfigError(
             f"Agents need an observation space of type Box, got {space!r}.",

@@ -37,7 +37,7 @@ class SumTree:
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """Return the leaves, none of them 0, at positions in [0, 1) of their cumulative sum."""
+        """Return leaves that are not 0, at positions in [0, 1) of the cumulative sum."""
         node = np.zeros(len(shares), np.int64)
         rows = np.arange(len(shares))
         for level in reversed(self._levels):

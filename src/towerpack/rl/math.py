@@ -21,15 +21,11 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """Compute discounted sums of rewards, r_t + d_t G_{t+1} (Sutton & Barto 2018, equation 3.9).
+    """Compute discounted returns [T, …], r_t + d_t G_{t+1} (Sutton & Barto 2018, equation 3.9).
 
     Args:
-        rewards: Rewards [T, …].
-        discounts: Discount factors [T, …]; 0 at the end of every episode.
+        rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.
         bootstrap: Value of the state after the last step [...].
-
-    Returns:
-        [T, …].
     """
     return _backwards(*_floats(rewards, discounts, bootstrap))
 
@@ -37,18 +33,12 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
 def n_step_returns(
     rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, n: int
 ) -> tf.Tensor:
-    """Compute n-step returns: n rewards, then the value of the state reached.
-
-    Sutton & Barto 2018, equation 7.1. The last returns have fewer rewards.
+    """Compute n-step returns [T, …] (Sutton & Barto 2018, equation 7.1); the last ones are shorter.
 
     Args:
-        rewards: Rewards [T, …].
-        discounts, next_values: Discount factors and values [T, …] of the states reached; discount 0
-            at the end of every episode.
+        rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.
+        next_values: Values [T, …] of the states after each step.
         n: Number of rewards.
-
-    Returns:
-        [T, …].
     """
     rewards, discounts, next_values = _floats(rewards, discounts, next_values)
     returns = result = next_values
@@ -68,7 +58,7 @@ def gae(
     discount: float,
     lambda_: float,
 ) -> tf.Tensor:
-    """Compute generalized advantages (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+    """Compute generalized advantages [T, N] (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 
     A truncated episode is bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378).
 
@@ -78,9 +68,6 @@ def gae(
             state of an episode, not the first one of the next.
         discount: Discount factor.
         lambda_: 0 gives one-step TD errors, 1 gives returns minus values.
-
-    Returns:
-        [T, N].
     """
     rewards, values, next_values = _floats(rewards, values, next_values)
     alive = tf.cast(tf.logical_not(terminated), values.dtype)
@@ -111,10 +98,8 @@ def vtrace(
     Espeholt et al. 2018 (arXiv:1802.01561), equations 1 and 4. No gradient flows through.
 
     Args:
-        rewards: Rewards [T, N].
-        discounts: Discount factors [T, N]; 0 at the end of every episode.
-        values, next_values: Values [T, N] of the states before and after each step; of the last
-            state of an episode, not the first one of the next.
+        rewards, discounts: Rewards and discount factors [T, N]; 0 at the end of every episode.
+        values, next_values: See `gae`.
         log_ratios: Log-probabilities [T, N] of the actions now, minus those when they were taken.
         clip_rho, clip_c: Largest weight of an error, and of its propagation to earlier steps.
     """
@@ -155,9 +140,6 @@ def _backwards(terms: tf.Tensor, factors: tf.Tensor, last: tf.Tensor) -> tf.Tens
     return terms[:-1]
 
 
-# ---------------------------------------------------------------------- distributions of actions
-
-
 def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Compute log-probabilities [B] of actions under a softmax of logits.
 
@@ -195,9 +177,6 @@ def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(log_std + 0.5 * (_LOG_TAU + 1.0), -1)
 
 
-# ---------------------------------------------------------------------- losses
-
-
 def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
     """Compute the scalar policy-gradient loss (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
@@ -232,7 +211,9 @@ def dqn_loss(
     selector_q: tf.Tensor | None = None,
     weights: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the Q-learning loss (Mnih et al. 2015): Huber loss of the TD error with threshold 1.
+    """Compute the scalar Q-learning loss and the TD errors [B] (Mnih et al. 2015).
+
+    The loss is the Huber loss of the TD errors with threshold 1.
 
     Args:
         q: Values [B, A] of all actions in the states before the step.
@@ -243,9 +224,6 @@ def dqn_loss(
         selector_q: The same values by the trained network, which select the action: double
             Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, equation 4).
         weights: Weights [B] of the rows, such as those of prioritized replay; None for 1.
-
-    Returns:
-        The scalar loss, and the TD errors [B].
     """
     selector = target_q if selector_q is None else selector_q
     best = tf.gather(target_q, tf.argmax(selector, -1), batch_dims=1)

@@ -30,14 +30,7 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers of one step.
-
-    Attributes:
-        step: Global step.
-        epoch: Number of the epoch.
-        time: Seconds since 1970.
-        scalars: Values by name.
-    """
+    """Numbers of one step by name, with the global step, the epoch and the seconds since 1970."""
 
     step: int
     epoch: int

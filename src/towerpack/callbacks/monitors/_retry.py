@@ -45,7 +45,6 @@ class RetryingMonitor:
             return self._store(method, args)
 
     def flush(self, *, closing: bool = False) -> None:
-        """Repeat stored calls if it is time, or if the monitor is closing, and flush."""
         if self._down and not closing and self._clock() < self._due:
             return
         count = len(self._pending)

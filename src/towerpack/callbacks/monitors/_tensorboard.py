@@ -43,7 +43,7 @@ class TensorBoardMonitor(Monitor):
     ) -> None:
         self.logdir = Path(logdir)
         self._clock = clock
-        self._writer: _Writer | None = None
+        self._file: _EventFile | None = None
         self._written_at = clock()
         self.active = True
         try:
@@ -67,49 +67,53 @@ class TensorBoardMonitor(Monitor):
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         if self.active:
-            self._open().put_settings(settings)
+            summary = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings))
+            file = self._open()
+            file.write(summary=file.summary.FromString(summary.SerializeToString()))
 
     def put_graph(self, graph: Callable[[], bytes]) -> None:
         if self.active:
-            self._open().put_graph(graph())
+            self._open().write(graph_def=graph())
 
     def resume(self, step: int) -> Iterable[Scalar]:
         if self.active:
-            self._open().start_after(step)
+            self._open().write(step=step + 1, session_log={"status": "START"})
         return ()
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        if self._file is not None:
+            self._file.flush()
             self._written_at = self._clock()
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def __repr__(self) -> str:
         return f"TensorBoardMonitor({str(self.logdir)!r})"
 
-    def _open(self) -> _Writer:
-        if self._writer is None:
-            self._writer = _Writer(self.logdir, self._clock)
-        return self._writer
+    def _open(self) -> _EventFile:
+        if self._file is None:
+            self._file = _EventFile(self.logdir, self._clock)
+        return self._file
 
     def _put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        writer = self._open()
+        file = self._open()
         if self._clock() - self._written_at > _FLUSH_S:
             self.flush()  # Before the new value: if it fails, the value is put again.
-        writer.put(name, step, plugin, value)
+        summary = file.summary()
+        entry = summary.value.add(tag=name, metadata=file.metadata[plugin])
+        entry.tensor.CopyFrom(file.tensor(value))
+        file.write(step=step, summary=summary)
 
 
-class _Writer:
+class _EventFile:
     def __init__(self, logdir: Path, clock: Callable[[], float]) -> None:
-        event, summary = _part("compat.proto.event_pb2"), _part("compat.proto.summary_pb2")
-        self._event: Any = event.Event
-        self._summary: Any = summary.Summary
-        self._tensor: Any = _part("util.tensor_util").make_tensor_proto
-        self._metadata: dict[str, Any] = {
+        self._event: Any = _part("compat.proto.event_pb2").Event
+        self.summary: Any = _part("compat.proto.summary_pb2").Summary
+        self.tensor: Any = _part("util.tensor_util").make_tensor_proto
+        self.metadata: dict[str, Any] = {
             plugin: _part(f"plugins.{plugin}.metadata").create_summary_metadata("", "")
             for plugin in ("scalar", "image", "histogram")
         }
@@ -121,23 +125,11 @@ class _Writer:
         self._fd = open_plain(logdir / f"{name}.{next(_NUMBERS):06d}", flags)
         self._buffer = io.BytesIO()
         self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._buffer)
-        self._write(self._event(file_version="brain.Event:2"))
+        self.write(file_version="brain.Event:2")
 
-    def put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        summary = self._summary()
-        entry = summary.value.add(tag=name, metadata=self._metadata[plugin])
-        entry.tensor.CopyFrom(self._tensor(value))
-        self._write(self._event(step=step, summary=summary))
-
-    def put_settings(self, settings: Mapping[str, Any]) -> None:
-        summary = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings))
-        self._write(self._event(summary=self._summary.FromString(summary.SerializeToString())))
-
-    def put_graph(self, graph: bytes) -> None:
-        self._write(self._event(graph_def=graph))
-
-    def start_after(self, step: int) -> None:
-        self._write(self._event(step=step + 1, session_log={"status": "START"}))
+    def write(self, **fields: Any) -> None:
+        event = self._event(wall_time=self._clock(), **fields)
+        self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
         append_whole(self._fd, self._buffer.getvalue())
@@ -149,10 +141,6 @@ class _Writer:
             self.flush()
         finally:
             os.close(self._fd)
-
-    def _write(self, event: Any) -> None:
-        event.wall_time = self._clock()
-        self._records.write(event.SerializeToString())
 
 
 def _part(name: str) -> ModuleType:

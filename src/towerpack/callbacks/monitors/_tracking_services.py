@@ -124,7 +124,6 @@ class MLflowMonitor(Monitor):
 
     @contextlib.contextmanager
     def _reached(self) -> Generator[str]:
-        """Yield the run's id. Raise MLflow's errors as `ConnectionError`."""
         try:
             yield self._run_id()
         except self._error as error:
@@ -232,7 +231,6 @@ class WandbMonitor(Monitor):
 
     @contextlib.contextmanager
     def _reached(self) -> Generator[Any]:
-        """Yield the run. Raise errors of communication as `ConnectionError`."""
         if self._run is None:
             self._run = self._started()
         try:
