@@ -115,11 +115,17 @@ def test_a_reward_that_is_not_finite_ends_the_run_and_loses_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DQN(functools.partial(Walk, BOX)), "DQN cannot act"),
-        (lambda: PPO(functools.partial(Walk, gym.spaces.MultiBinary(2))), "PPO cannot act"),
-        (lambda: DQN(Walk, PPOConfig()), "does not take a PPOConfig"),
+        (
+            lambda: DQN(functools.partial(Walk, BOX)),
+            "DQN needs an action space of type Discrete, got Box",
+        ),
+        (
+            lambda: PPO(functools.partial(Walk, gym.spaces.MultiBinary(2))),
+            "PPO needs an action space of type Discrete or Box, got Multi",
+        ),
+        (lambda: DQN(Walk, PPOConfig()), "DQN: config must be a DQNConfig, got PPOConfig"),
         (lambda: A2C(Walk, num_step=3), "no setting 'num_step'"),
-        (lambda: PPO(Walk, num_steps=100, batch_size=256), "does not divide"),
+        (lambda: PPO(Walk, num_steps=100, batch_size=256), "batch_size must divide the 800 rows"),
         (lambda: PPO("CartPole-v7"), "CartPole-v7"),
     ],
 )

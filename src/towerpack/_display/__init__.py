@@ -1,1 +1,1 @@
-"""Output for people: rows of the terminal (Rich), figures (Matplotlib)."""
+"""Progress rows in a terminal (Rich), and figures (Matplotlib)."""

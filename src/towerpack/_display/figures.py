@@ -1,4 +1,4 @@
-"""Drawings by Matplotlib, which is imported where one is drawn."""
+"""Matplotlib figures. Functions import Matplotlib when they are called."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
-# With more classes, cells of the picture get no numbers and axes no names.
+# With more classes, the figure has no numbers in cells or no names on axes.
 _MOST_NUMBERS: Final = 20
 _MOST_NAMES: Final = 60
-_LONGEST: Final = 24  # letters of a name
+_LONGEST: Final = 24  # characters of a name
 
 
 def draw_rates(
     rates: Sequence[float], costs: Sequence[float], smooth: Sequence[float], chosen: float | None
 ) -> Any:
-    """A figure of costs over learning rates, with one rate marked."""
+    """Draw costs over learning rates, with one rate marked."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(7, 4.5), layout="constrained")
@@ -24,7 +24,7 @@ def draw_rates(
     axes.plot(rates, costs, color="0.8", label="cost of the step")
     axes.plot(rates, smooth, label="smoothed")
     axes.set(xscale="log", xlabel="learning rate", ylabel="cost")
-    # What grows at the end would flatten the rest.
+    # Large costs at the end would compress the rest of the curve.
     low, high = min(costs), max(costs[:10])
     if high > low:
         axes.set_ylim(low - 0.1 * (high - low), high + 0.3 * (high - low))
@@ -36,7 +36,7 @@ def draw_rates(
 
 
 def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
-    """A Matplotlib figure: colours are shares of the true class, numbers are counts."""
+    """Draw a confusion matrix: colors are fractions of the true class, numbers are counts."""
     from matplotlib.figure import Figure
 
     size = len(classes)
@@ -53,14 +53,14 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
         axes.set_yticks(range(size), names)
     if size <= _MOST_NUMBERS:
         for row, column in np.argwhere(matrix):
-            colour = "w" if shares[row, column] > 0.5 else "k"
+            color = "w" if shares[row, column] > 0.5 else "k"
             text = str(matrix[row, column])
-            axes.text(column, row, text, ha="center", va="center", color=colour)
+            axes.text(column, row, text, ha="center", va="center", color=color)
     return figure
 
 
 def pixels_of(figure: Any) -> np.ndarray:
-    """A Matplotlib figure as a picture, uint8 [h, w, 3]."""
+    """Render a Matplotlib figure to uint8 [h, w, 3]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""Speed, and time left."""
+"""Speed of the steps and remaining time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ _SAMPLES = 50
 
 
 class Meter:
-    """How fast steps are done, and how long the rest will take.
+    """Meter of the speed of steps and of the remaining time.
 
-    The speed is that of the last samples. Time left goes by a longer average, in which evaluations
-    inside epochs count too; what comes between epochs is counted apart. Takes times in seconds from
-    the caller, so it needs no clock.
+    The speed is computed from the last samples. The remaining time is estimated from a longer
+    average, which includes evaluations inside epochs, and from the median time between epochs.
     """
 
     def __init__(self) -> None:
@@ -21,13 +20,13 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
         self._between: deque[float] = deque(maxlen=5)
         self._ended: float | None = None
-        # Sums of the longer average; older epochs count less. The very first interval, in which
-        # TensorFlow warms up, counts nothing.
+        # Sums of the longer average, in which older epochs have less weight. The first interval is
+        # skipped: it includes TensorFlow's warm-up.
         self._seconds = self._steps = 0.0
         self._warm = False
 
     def restart(self, now: float, step: int) -> None:
-        """Steps begin, after a pause that does not count."""
+        """Start measuring after a pause. `now` is in seconds."""
         self._samples.clear()
         self._samples.append((now, step))
         self._seconds, self._steps = self._seconds / 2, self._steps / 2
@@ -36,7 +35,6 @@ class Meter:
             self._ended = None
 
     def sample(self, now: float, step: int) -> None:
-        """So many steps have been done in all."""
         last = self._samples[-1]
         if self._warm:
             self._seconds += now - last[0]
@@ -48,12 +46,11 @@ class Meter:
             self.rate = (step - first[1]) / (now - first[0])
 
     def end(self, now: float, step: int) -> None:
-        """The epoch's steps are done."""
         self.sample(now, step)
         self._ended = now
 
     def left(self, steps: int, ends: int = 0) -> float | None:
-        """Seconds until so many steps and ends of epochs are over; None if not yet known."""
+        """Return the seconds until more steps and ends of epochs are done; None if unknown."""
         if self.rate is None:
             return None
         seconds_per_step = self._seconds / self._steps if self._steps else 1 / self.rate
@@ -62,7 +59,7 @@ class Meter:
 
 
 def clock_text(seconds: float) -> str:
-    """Hours, minutes and seconds: `0:07`, `12:30`, `1:02:03`; days where there are any."""
+    """Format a duration: `0:07`, `12:30`, `1:02:03` or `2 d 1:02:03`."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -72,7 +69,7 @@ def clock_text(seconds: float) -> str:
 
 
 def speed_text(rate: float | None, unit: str = "step") -> str:
-    """`38.2 steps/s`, or `2.31 s/step` where that is easier to read."""
+    """Format a speed: `38.2 steps/s`, or `2.31 s/step` below 1."""
     if not rate:
         return f"- {unit}s/s"
     if rate < 1:

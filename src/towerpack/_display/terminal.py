@@ -1,8 +1,4 @@
-"""The lowest lines of the terminal: rows that are drawn anew while log lines pass above them.
-
-One screen for the process, since there is one terminal. No thread draws: what moves, moves because
-work was done.
-"""
+"""Progress rows at the bottom of the terminal, below log lines. No thread is used to draw them."""
 
 from __future__ import annotations
 
@@ -27,41 +23,28 @@ _LONG_S = 2.0
 _REDRAW_S = 0.2
 
 Row = Callable[["Style", int], Text]
-"""Draws a row: takes the terminal's abilities and its width in columns."""
+"""Function that draws a row, for a style and a width in columns."""
 
 
 class Style:
-    """What the terminal can show.
-
-    Args:
-        console: The terminal.
-    """
+    """Characters and colors that a terminal supports."""
 
     def __init__(self, console: Console) -> None:
         self.ascii_only = console.options.ascii_only
-        self.colours = console.color_system is not None and not console.no_color
+        self.colors = console.color_system is not None and not console.no_color
 
     def bar(self, share: float, width: int) -> Text:
-        """A bar of some columns, filled to a share from 0 to 1."""
         halves = round(max(0.0, min(1.0, share)) * 2 * width)
         if self.ascii_only:
             return Text("#" * (halves // 2) + "-" * (width - halves // 2))
         filled = "━" * (halves // 2) + "╸" * (halves % 2)
-        rest = ("━" if self.colours else " ") * (width - len(filled))
+        rest = ("━" if self.colors else " ") * (width - len(filled))
         return Text.assemble((filled, "green" if share >= 1 else "cyan"), (rest, "grey30"))
 
     def line(
         self, width: int, *, head: str, share: float | None, count: str, parts: Sequence[str]
     ) -> Text:
-        """Head, bar, count, and as many of the parts as fit, the first ones first.
-
-        Args:
-            width: Columns.
-            head: What is going on.
-            share: How much of it is done; None if unknown, which leaves the bar out.
-            count: Done and total, in numbers.
-            parts: The most important first.
-        """
+        """Return a row: head, a bar filled to `share`, count, and the first parts that fit."""
         separator = " - " if self.ascii_only else " · "
         used = len(head) + 1 + len(count)
         bar_space = 0 if share is None else _SHORTEST_BAR + 1
@@ -84,13 +67,7 @@ class Style:
 
 
 class Screen:
-    """Rows at the bottom of a terminal.
-
-    While there are any, what the logging handlers and `print` write to this terminal appears above.
-
-    Args:
-        console: The terminal.
-    """
+    """Rows at the bottom of a terminal. Output of logging handlers and `print` appears above."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,14 +76,12 @@ class Screen:
         self._undo: list[Callable[[], object]] = []
 
     def show(self, row: Row) -> None:
-        """Add a row below the others."""
         self._rows.append(row)
         if self._live is None:
             self._start()
         self.draw()
 
     def hide(self, row: Row) -> None:
-        """Take a row away; nothing of it stays."""
         if row not in self._rows:
             return
         self._rows.remove(row)
@@ -116,7 +91,6 @@ class Screen:
             self._stop()
 
     def draw(self) -> None:
-        """Draw all rows as they are now."""
         if self._live is not None:
             self._live.refresh()
 
@@ -126,18 +100,14 @@ class Screen:
 
     def _start(self) -> None:
         self._live = Live(
-            self,
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
+            self, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False,
             redirect_stderr=False,
-        )
+        )  # fmt: skip
         self._live.start()
         handlers = _stream_handlers()
         for name in ("stderr", "stdout"):
             stream = getattr(sys, name)
-            # Output that goes to a file or a pipe is none of ours.
+            # Leave output to files and pipes unchanged.
             if stream is None or not stream.isatty():
                 continue
             above = _Above(self._console, stream)
@@ -158,31 +128,28 @@ class Screen:
 
 
 class _Above:
-    """Stand-in for a stream to the terminal: prints its lines above the rows.
+    """Replacement of a terminal's stream that prints lines above the rows.
 
-    Rich has such a proxy too, but breaks long lines for good where the terminal ends, which spoils
-    paths and tracebacks that are copied from it later.
+    Rich's own replacement wraps long lines, so paths and tracebacks could not be copied.
     """
 
     def __init__(self, console: Console, stream: TextIO) -> None:
         self._console = console
         self._rest = ""
-        self.rich_proxied_file = stream  # where a Console of Rich looks for the real one
+        self.rich_proxied_file = stream  # attribute from which Rich takes the original stream
 
     def write(self, text: str) -> int:
-        """Print what is complete, keep the rest."""
         with self._console:
-            whole, newline, self._rest = (self._rest + text).rpartition("\n")
+            complete, newline, self._rest = (self._rest + text).rpartition("\n")
             if newline:
-                lines = Text.from_ansi(whole)
+                lines = Text.from_ansi(complete)
                 self._console.print(lines, soft_wrap=True, markup=False, highlight=False)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: half a line waits for the other half."""
+        pass  # an incomplete line is printed when it ends
 
     def finish(self) -> None:
-        """Print what has no end yet."""
         if self._rest:
             self.write("\n")
 
@@ -205,7 +172,7 @@ _shared: Screen | None = None
 
 
 def screen() -> Screen | None:
-    """The process's screen; None if stderr is not a terminal that can redraw lines."""
+    """Return the process's screen; None if stderr is not a terminal that can redraw lines."""
     global _shared
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
@@ -216,24 +183,18 @@ def screen() -> Screen | None:
 
 @contextmanager
 def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
-    """A row for one piece of work, shown once it has taken two seconds.
+    """Show a progress row for work that takes more than two seconds.
 
-    Args:
-        name: What is done.
-        total: How many parts it has; None if unknown.
-
-    Yields:
-        A function to call after each part.
+    `total` is the number of parts, or None. Yields a function to call after each part.
     """
-    where = screen()
-    if where is None:
+    shared = screen()
+    if shared is None:
         yield lambda: None
         return
     meter = Meter()
-    began = drawn = time.monotonic()
-    done = 0
-    shown = False
-    meter.restart(began, 0)
+    start = drawn = time.monotonic()
+    done, shown = 0, False
+    meter.restart(start, 0)
 
     def row(style: Style, width: int) -> Text:
         parts = []
@@ -247,17 +208,17 @@ def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
         nonlocal done, drawn, shown
         done += 1
         now = time.monotonic()
-        if now - began < _LONG_S or now - drawn < _REDRAW_S:
+        if now - start < _LONG_S or now - drawn < _REDRAW_S:
             return
         drawn = now
         meter.sample(now, done)
         if shown:
-            where.draw()
+            shared.draw()
         else:
             shown = True
-            where.show(row)
+            shared.show(row)
 
     try:
         yield advance
     finally:
-        where.hide(row)
+        shared.hide(row)

@@ -1,7 +1,4 @@
-"""Callbacks of a training: saving, evaluation, schedules, displays.
-
-Nothing here loads TensorFlow on its own.
-"""
+"""Callbacks: saving, evaluation, schedules, displays. The import does not load TensorFlow."""
 
 from towerpack._core.old_arguments import accept as _accept
 from towerpack.callbacks import monitors as monitors

@@ -1,9 +1,8 @@
-"""Confusion matrix, its picture, and intersection over union."""
+"""Confusion matrix with a plot, and mean intersection over union."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,31 +11,28 @@ from towerpack._core.extras import require
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.pictures import png
 from towerpack._display.figures import draw_confusion, pixels_of
+from towerpack.callbacks._host import TrainerHost
 from towerpack.callbacks._inferencers import Inferencer
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
 
 class ConfusionMatrix(Inferencer):
-    """Counts of true and predicted classes, over all datapoints. Exact.
+    """Confusion matrix over all datapoints, with metrics, a table and a plot.
 
-    It gives `accuracy`, `balanced_accuracy` (the mean recall) and `macro_f1` (the mean F1; both
-    means are over the classes that have datapoints). After each evaluation `<prefix>-confusion.csv`
-    and `.png` in the run directory are replaced, and the monitors are given the picture.
+    The results are `accuracy`, `balanced_accuracy` (mean recall) and `macro_f1` (mean F1 score).
+    Means are over classes that have datapoints. Each evaluation writes `<prefix>-confusion.csv` and
+    `.png` in the run directory, and puts the plot as an image.
 
     Args:
-        classes: Their names in the order of their numbers, or how many there are.
-        prediction: Name of an output of integers, the predicted classes.
-        label: Name of an output of the same shape, the true ones.
-        draw: Draw the picture; without it, Matplotlib is not needed.
+        classes: Names of the classes in the order of their numbers, or number of classes.
+        prediction, label: Names of integer outputs of one shape, predicted and true classes.
+        draw: Whether to draw the plot, which needs Matplotlib.
 
     Raises:
         ConfigError: There are fewer than two classes, or both outputs are the same.
         MissingExtraError: Matplotlib is not installed.
 
     Attributes:
-        matrix: int64 [true class, predicted class], of the evaluation so far.
+        matrix: Counts of the evaluation so far, int64 [true class, predicted class].
     """
 
     better = "max"
@@ -52,8 +48,8 @@ class ConfusionMatrix(Inferencer):
         names = [str(i) for i in range(classes)] if isinstance(classes, int) else [*classes]
         if len(names) < 2 or prediction == label:
             raise ConfigError(
-                f"{type(self).__name__}({classes!r}, {prediction!r}, {label!r}) makes no sense.",
-                expected="at least two classes, and two different outputs",
+                f"{type(self).__name__} needs at least two classes and two different outputs, got "
+                f"{classes!r}, {prediction!r} and {label!r}."
             )
         if draw:
             require("matplotlib", extra="demo", needed_for="The picture of a confusion matrix")
@@ -72,7 +68,6 @@ class ConfusionMatrix(Inferencer):
         self.matrix[:] = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count. Raise `CallbackError` if the outputs are not classes of one shape."""
         predicted, true = (np.asarray(outputs[name]) for name in self.outputs())
         if self._ignore is not None and predicted.shape == true.shape:
             predicted, true = predicted[true != self._ignore], true[true != self._ignore]
@@ -84,47 +79,45 @@ class ConfusionMatrix(Inferencer):
             or (both.size and not 0 <= both.min() <= both.max() < size)
         ):
             raise CallbackError(
-                f"{self!r}: the outputs are not classes of the same things.",
+                f"{self!r}: the outputs are not class numbers of one shape.",
                 got=f"{predicted.dtype.name} {list(predicted.shape)} and {true.dtype.name} "
                 f"{list(true.shape)}, from {both.min(initial=0)} to {both.max(initial=0)}",
                 expected=f"integers from 0 to {size - 1}, in two arrays of one shape",
-                fix="expose('prediction', tf.argmax(logits, -1))",
+                fix="expose class numbers: expose('prediction', tf.argmax(logits, -1))",
             )
-        places = true.ravel().astype(np.int64) * size + predicted.ravel()
-        self.matrix += np.bincount(places, minlength=size * size).reshape(size, size)
+        cells = true.ravel().astype(np.int64) * size + predicted.ravel()
+        self.matrix += np.bincount(cells, minlength=size * size).reshape(size, size)
 
     def finish(self) -> Mapping[str, float]:
         _, recall, f1 = per_class(self.matrix)
-        there = self.matrix.sum(axis=1) > 0
+        present = self.matrix.sum(axis=1) > 0
         accuracy = np.trace(self.matrix) / max(int(self.matrix.sum()), 1)
-        means = [float(v[there].mean()) if there.any() else 0.0 for v in (recall, f1)]
+        means = [float(v[present].mean()) if present.any() else 0.0 for v in (recall, f1)]
         return dict(zip(self.names(), [float(accuracy), *means], strict=True))
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
         path = trainer.run_dir / f"{prefix.replace('/', '-')}-confusion"
-        rows = [[name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)]
-        replace_file(
-            path.with_suffix(".csv"), csv_of([["true \\ predicted", *self._classes], *rows])
-        )
+        rows = [["true \\ predicted", *self._classes]]
+        rows += [
+            [name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)
+        ]
+        replace_file(path.with_suffix(".csv"), csv_of(rows))
         if self._draw:
             picture = pixels_of(draw_confusion(self.matrix, self._classes))
             replace_file(path.with_suffix(".png"), png(picture))
             trainer.monitors.put_image(f"{prefix}/confusion", picture, trainer.global_step)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"
-
 
 class MeanIoU(ConfusionMatrix):
-    """Intersection over union of predicted and true pixels, averaged over the classes. Exact.
+    """Mean over classes of the intersection over union of predicted and true pixels.
 
-    Classes that are neither predicted nor there are left out, as in Keras.
+    Classes without predicted and true pixels are left out of the mean, as in Keras; their
+    `iou/<name>` is NaN.
 
     Args:
-        classes: How many, or their names, which give `iou/<name>` for each one, too.
-        prediction: Name of an output of integers, such as [batch, h, w].
-        label: Name of an output of the same shape, the true classes.
-        ignore: A label whose pixels do not count, such as 255.
+        classes: Number of classes, or their names, which also add a result `iou/<name>` for each.
+        prediction, label: Names of integer outputs of one shape, predicted and true classes.
+        ignore: A label whose pixels are ignored, such as 255.
     """
 
     better = "max"
@@ -145,22 +138,21 @@ class MeanIoU(ConfusionMatrix):
         return ["mean_iou", *self._each]
 
     def finish(self) -> Mapping[str, float]:
-        """The shares; of a class that is nowhere, NaN."""
         both = np.diag(self.matrix)
         either = self.matrix.sum(axis=0) + self.matrix.sum(axis=1) - both
-        there = either > 0
-        shares = np.where(there, both / np.maximum(either, 1), np.nan)
-        mean = float(shares[there].mean()) if there.any() else 0.0
-        values = [mean, *shares.tolist()][: len(self.names())]
+        present = either > 0
+        ious = np.where(present, both / np.maximum(either, 1), np.nan)
+        mean = float(ious[present].mean()) if present.any() else 0.0
+        values = [mean, *ious.tolist()][: len(self.names())]
         return dict(zip(self.names(), values, strict=True))
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """Nothing."""
+        pass
 
 
 def per_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Precision, recall and F1 of each class; 0 where there is nothing to share."""
-    right = np.diag(matrix).astype(float)
-    precision = right / np.maximum(matrix.sum(axis=0), 1)
-    recall = right / np.maximum(matrix.sum(axis=1), 1)
+    """Return precision, recall and F1 score of each class; 0 for a class without datapoints."""
+    correct = np.diag(matrix).astype(float)
+    precision = correct / np.maximum(matrix.sum(axis=0), 1)
+    recall = correct / np.maximum(matrix.sum(axis=1), 1)
     return precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-12)

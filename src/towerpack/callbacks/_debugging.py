@@ -1,4 +1,4 @@
-"""Callbacks for debugging: a profile of some steps, and a shell inside a run."""
+"""Callbacks for debugging: a profile of the graph, and a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import code
 import contextlib
 import pdb
 import sys
-from typing import Any, Literal
+from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
@@ -17,24 +17,23 @@ _log = get_logger(__name__)
 
 
 class GraphProfiler(Callback):
-    """Records what TensorFlow does in some steps, for TensorBoard's profile page.
+    """Record a TensorFlow profile of some steps, for TensorBoard's profile page.
 
-    The trace is in `profile/` of the run directory. A run that is continued later than its first
-    step records nothing.
+    The profile is written to `profile/` in the run directory.
 
     Args:
-        first: The first of the steps; earlier ones compile, so not 1.
-        steps: How many.
+        first: Number of the first recorded step. The first steps of a run include compilation.
+        steps: Number of recorded steps.
 
     Raises:
-        ConfigError: A number is not positive.
+        ConfigError: An argument is not a positive integer.
     """
 
     def __init__(self, first: int = 20, steps: int = 5) -> None:
         if isinstance(first, bool) or isinstance(steps, bool) or first < 1 or steps < 1:
             raise ConfigError(
-                f"GraphProfiler(first={first}, steps={steps}).",
-                expected="numbers of steps, at least 1; flags that choose dumps do not exist",
+                "GraphProfiler: first and steps must be integers of at least 1 (there are no flags "
+                f"for dumps), got first={first} and steps={steps}."
             )
         self._before, self._last = first - 1, first - 1 + steps
         self._running = False
@@ -59,41 +58,38 @@ class GraphProfiler(Callback):
     def _stop(self) -> None:
         self._running = False
         self._profiler().stop()
-        _log.info("A profile of the steps until %d is in profile/.", self.global_step)
+        _log.info("Saved a profile of the steps until %d in profile/.", self.global_step)
 
     def after_train(self) -> None:
         if self._running:
             self._stop()
 
     def next_stop(self, step: int) -> int | None:
-        return next((at for at in (self._before, self._last) if at > step), None)
-
-
-Shell = Literal["python", "pdb"]
+        return next((stop for stop in (self._before, self._last) if stop > step), None)
 
 
 class InjectShell(Callback):
-    """Open a shell at the next trigger once there is a certain file in the run directory.
+    """Open a shell at the end of an epoch if a certain file exists in the run directory.
 
-    `touch RUN_DIR/shell` stops the training at the end of the epoch; in the shell `self` is this
-    callback and `trainer` the trainer. The file is removed; training goes on when the shell is
-    left. Where input is no terminal, nothing is opened, and a warning says so.
+    After `touch RUN_DIR/shell`, training pauses at the end of the epoch. In the shell, `self` is
+    this callback and `trainer` the trainer. Training goes on when the shell is closed; the file is
+    removed. If the input is not a terminal, a warning is logged instead.
 
     Args:
-        file: Its name.
+        file: Name of the file.
         shell: 'python' or 'pdb'.
 
     Raises:
-        ConfigError: There is no such shell.
+        ConfigError: `shell` is unknown.
     """
 
     def __init__(self, file: str = "shell", shell: Shell = "python") -> None:
         if shell not in ("python", "pdb"):
-            raise ConfigError(f"InjectShell(shell={shell!r}).", expected="'python' or 'pdb'")
+            raise ConfigError(f"InjectShell: shell must be 'python' or 'pdb', got {shell!r}.")
         self._file, self._shell = file, shell
 
     def before_train(self) -> None:
-        _log.info("For a shell inside of the run: touch %s", self.trainer.run_dir / self._file)
+        _log.info("To open a shell inside the run: touch %s", self.trainer.run_dir / self._file)
 
     def trigger(self) -> None:
         path = self.trainer.run_dir / self._file
@@ -101,11 +97,11 @@ class InjectShell(Callback):
             return
         path.unlink(missing_ok=True)
         if not sys.stdin.isatty():
-            _log.warning("%s was there, but input is no terminal: no shell is opened.", path)
+            _log.warning("Cannot open a shell for %s: the input is not a terminal.", path)
             return
-        # Python's own exit() closes the input for good.
+        # Python's own exit() would close the standard input.
         names = {"self": self, "trainer": self.trainer, "exit": sys.exit, "quit": sys.exit}
-        banner = f"Step {self.global_step}: `trainer`, `self`. Leave the shell to go on."
+        banner = f"Step {self.global_step}: see `trainer` and `self`. Exit to continue training."
         if self._shell == "python":
             with contextlib.suppress(SystemExit):
                 code.interact(banner, local=names, exitmsg="")

@@ -15,33 +15,30 @@ if TYPE_CHECKING:
 
 
 class HyperParam(Protocol):
-    """A number that can be changed while training goes on."""
+    """A number that can be changed during training, such as the learning rate.
 
-    def get(self) -> float:
-        """Its value now."""
-        ...
+    `get()` returns the current value; `set(value)` changes the value from the next step on.
+    """
 
-    def set(self, value: float) -> None:
-        """Change it from the next step on."""
-        ...
+    def get(self) -> float: ...
+    def set(self, value: float) -> None: ...
 
 
 class TrainerHost(Protocol):
     """The trainer, as callbacks see it.
 
     Attributes:
-        global_step: Steps done since the very start.
-        epoch: Number of the current epoch, from 1; 0 before the first.
-        local_step: Steps done in the current epoch.
-        in_epoch: An epoch has begun, and its last triggers are not over.
-        steps_per_epoch: Steps in an epoch.
-        max_epoch: Number of the last epoch.
-        seed: The run's seed.
-        given_anew: Hyper-parameters for which the program of a continued run gives a new value.
-        run_dir: Where everything of this run is.
+        global_step, local_step: Number of steps done in the whole run, and in the current epoch.
+        epoch, max_epoch: Numbers of the current and the last epoch, from 1; 0 before the first.
+        in_epoch: Whether an epoch has begun and its last triggers are not over.
+        steps_per_epoch: Number of steps in an epoch.
+        seed: Random seed of the run.
+        given_anew: Names of hyper-parameters whose initial value was changed in a resumed run.
+        run_dir: Directory of the run's files.
         tower: The tower function, with its variables.
-        monitors: Takes numbers and pictures; keeps their history.
-        fast_dev_run: In a run that only tries everything, batches of an evaluation; else 0.
+        monitors: Receiver of scalars and images, with their history.
+        fast_dev_run: Number of batches of each evaluation in a trial run; 0 in an ordinary run.
+        is_alone: Whether no other process takes part in the steps.
     """
 
     @property
@@ -68,101 +65,103 @@ class TrainerHost(Protocol):
     def monitors(self) -> Monitors: ...
     @property
     def fast_dev_run(self) -> int: ...
+    @property
+    def is_alone(self) -> bool: ...
 
     def overfitted(self) -> list[Any] | None:
-        """The batches of `overfit_batches`, which evaluations read instead of their own."""
+        """Return the batches of `overfit_batches`, which evaluations use instead of their own."""
         ...
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
-        """Have a checkpoint written once all callbacks of this moment have acted.
+        """Request a checkpoint, written once all callbacks of this hook have acted.
 
         Args:
-            keep: How many ordinary checkpoints to keep; None for all.
-            best: Also keep it as the best by this monitored name.
+            keep: Number of ordinary checkpoints to keep; None for all.
+            best: Name of a monitored value; keep this checkpoint as the best by it, instead.
         """
-        ...
 
     def will_save(self) -> None:
-        """During setup: this run is to be saved, its end included, even if no save is ever due."""
-        ...
+        """Declare during setup that the run saves checkpoints, also one when training ends."""
 
     def hyper_param(self, name: str) -> HyperParam:
-        """A number that the running graph reads, for example `'learning_rate'`.
+        """Return a hyper-parameter. Raise `ConfigError` if the name is unknown.
 
-        Raises:
-            ConfigError: There is none of this name.
+        Args:
+            name: Name of the hyper-parameter, for example `'learning_rate'`.
         """
         ...
 
     def hold(self, name: str, value: float | None) -> None:
-        """Set a hyper-parameter against schedules and other callbacks, until None lets it go."""
-        ...
+        """Fix a hyper-parameter, so that schedules and other callbacks do not change it.
+
+        Args:
+            name: Name of the hyper-parameter.
+            value: The value to hold; None to release the hyper-parameter.
+        """
 
     def hyper_param_names(self) -> Sequence[str]:
-        """Names that `hyper_param` knows."""
+        """Return the names that `hyper_param` knows."""
         ...
 
     def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:
-        """During setup: have a hyper-parameter set after each step, without ending the call.
+        """Set a hyper-parameter by a function, inside the compiled loop. Call during setup.
 
         Args:
-            name: Of the hyper-parameter.
-            schedule: Takes the number of steps done; gives the value for the next step, or None to
-                leave it as it is. Asked for several steps ahead, so the number must be all that it
-                depends on.
+            name: Name of the hyper-parameter.
+            schedule: Takes the number of steps done and returns the value for the next step, or
+                None to leave the value. Evaluated ahead, so it must depend on that number alone.
         """
-        ...
 
     def predict_function(
         self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
-        """The tower in inference mode, on the current weights, cut to some outputs.
+        """Return a function that runs the tower in inference mode with the current weights.
 
         Args:
-            outputs: Their names.
-            ema: Take the averages of `WeightEMA` for the weights.
-            device: Compute there, `'GPU:1'`, with copies of the weights that this call makes, or
-                brings up to date.
+            outputs: Names of the outputs.
+            ema: Use the averages of `WeightEMA` instead of the weights.
+            device: Device such as `'GPU:1'`. This call copies the weights there.
 
         Returns:
-            A function over arrays that gives tensors, and the names of its arguments in order.
+            A function that takes arrays and returns tensors, and the names of its arguments.
         """
         ...
 
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
     ) -> Predictor:
-        """Predict with the weights of this training; see `Trainer.get_predictor`."""
-        ...
+        """Return a predictor with the weights of this run; see `Trainer.get_predictor`.
 
-    def stop_on_nonfinite(self) -> None:
-        """During setup: end a call of several steps at a cost that is not finite.
-
-        The step that gave it is not applied. See `nonfinite`.
+        Args:
+            inputs, outputs: Names of the tower's inputs and outputs.
         """
         ...
 
-    @property
-    def is_alone(self) -> bool:
-        """No other process takes part in the steps."""
-        ...
+    def stop_on_nonfinite(self) -> None:
+        """Stop before a step whose cost is not finite; see `nonfinite`. Call during setup."""
 
     def nonfinite(self) -> Mapping[str, Any] | None:
-        """The inputs of the step whose cost was not finite, by name, if there was one."""
+        """Return the inputs by name of the step whose cost was not finite, if there was one."""
         ...
 
     def nonfinite_gradients(self) -> Sequence[str]:
-        """Variables for whose gradients `CheckGradient` has forbidden that step."""
+        """Return the variables whose gradients `CheckGradient` rejected in that step."""
         ...
 
     def get_weights(self, *, ema: bool = False) -> Mapping[str, np.ndarray]:
-        """The model's variables by name, as copies; with `ema` averages where there are some."""
+        """Return copies of the model's variables by name.
+
+        Args:
+            ema: Return the averages of `WeightEMA` for variables that have one.
+        """
         ...
 
     def request_stop(self, reason: str = "") -> None:
-        """End training normally after the current step or epoch's triggers; say why."""
-        ...
+        """End training normally, after the current step or the current epoch's triggers.
+
+        Args:
+            reason: Text for the log.
+        """
 
     def check_interrupt(self) -> None:
-        """To be called in long work of a callback: leaves it where the run is to end early."""
-        ...
+        """Raise an exception if the run is to end early. Call it often during long work."""

@@ -1,4 +1,4 @@
-"""Hyper-parameters set by hand, while training goes on."""
+"""Hyper-parameters that a user sets during training, in a file."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _log = get_logger(__name__)
 
 
 class HumanHyperParamSetter(Callback):
-    """Read hyper-parameters from a file in the run directory, before training and each epoch.
+    """Read hyper-parameters from a file in the run directory, before training and after each epoch.
 
-    The file is YAML with a number for each name:
+    The file is YAML with a number for each name. It need not exist:
 
         learning_rate: 0.001
 
-    What it says holds as long as it says so, whatever set the number in between. It is fine if the
-    file is not there. Whatever is wrong with it is logged, once for each version of the file, and
-    never ends the training. Changes are logged and kept in checkpoints.
+    A value is held against schedules as long as it is in the file. Mistakes in the file are logged
+    once for each version of the file, and never end training. Changes are logged and stored in
+    checkpoints.
 
     Args:
-        param: Name or names to look for; None for all that the trainer knows.
+        param: Name or names of hyper-parameters to read; None for all that the trainer has.
         file: Name of the file in the run directory.
 
     Attributes:
-        changes: Every change that was made: [step, name, old value, new value].
+        changes: All changes so far: [step, name, old value, new value].
     """
 
     def __init__(self, param: str | Sequence[str] | None = None, file: str = "hyper.yaml") -> None:
@@ -44,11 +44,10 @@ class HumanHyperParamSetter(Callback):
         self._held: set[str] = set()
 
     def before_train(self) -> None:
-        """Read the file. Raise `ConfigError` for a name that the trainer does not know."""
         for name in self._params or ():
-            self.trainer.hyper_param(name)
+            self.trainer.hyper_param(name)  # raises an error for an unknown name
         for step, name, old, new in self.changes[-5:]:
-            _log.info("Changed by hand before, at step %d: %s: %.6g → %.6g.", step, name, old, new)
+            _log.info("Earlier change by hand at step %d: %s: %.6g → %.6g.", step, name, old, new)
         self.trigger()
 
     def trigger(self) -> None:
@@ -67,7 +66,7 @@ class HumanHyperParamSetter(Callback):
             self.trainer.hold(name, value)
             self._held.add(name)
         except (TowerpackError, ValueError, TypeError) as error:
-            self._warn(f"'{name}' cannot be {value:.6g}: {error}")
+            self._warn(f"'{name}' cannot be set to {value:.6g}: {error}")
             return
         after = float(param.get())
         if after != before:
@@ -76,42 +75,37 @@ class HumanHyperParamSetter(Callback):
             _log.info("%s: %s: %.6g → %.6g at step %d.", self._file, name, before, after, step)
 
     def _numbers(self) -> dict[str, float]:
-        """The known names and finite numbers of the file; warns of everything else."""
+        """Return known names and finite numbers of the file. Log a warning for other content."""
         try:
-            parsed = parse_yaml(self._content()) or {}
-        except ValueError as error:
-            self._warn(f"no YAML: {' '.join(str(error).split())[:300]}")
+            content = (self.trainer.run_dir / self._file).read_bytes()
+            if content != self._last_read:
+                self._last_read = content
+                self._warned.clear()
+            parsed = parse_yaml(content) or {}
+        except FileNotFoundError:
             return {}
+        except OSError as error:
+            self._warn(f"the file cannot be read: {error}")
+            return {}
+        except ValueError as error:
+            self._warn(f"the file is not YAML: {' '.join(str(error).split())[:300]}")
+            return {}
+        # Values are shortened: a few lines of YAML aliases can describe billions of items.
         if not isinstance(parsed, dict):
-            self._warn(
-                f"expected lines such as 'learning_rate: 0.001', got {reprlib.repr(parsed)[:60]}"
-            )
+            text = reprlib.repr(parsed)[:60]
+            self._warn(f"expected lines such as 'learning_rate: 0.001', got {text}")
             return {}
         known = self.trainer.hyper_param_names()
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for name, raw in parsed.items():
             if name not in known:
                 near = did_you_mean(str(name)[:60], known)
                 self._warn(f"no hyper-parameter is named {reprlib.repr(name)[:60]}. {near}")
             elif (value := _number(raw)) is None:
-                # Short: a few lines of YAML aliases can describe billions of items.
                 self._warn(f"'{name}' must be a finite number, got {reprlib.repr(raw)[:60]}")
             else:
-                found[name] = value
-        return found
-
-    def _content(self) -> bytes:
-        try:
-            content = (self.trainer.run_dir / self._file).read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self._warn(f"it cannot be read: {error}")
-            return b""
-        if content != self._last_read:
-            self._last_read = content
-            self._warned.clear()
-        return content
+                numbers[name] = value
+        return numbers
 
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:
@@ -126,7 +120,7 @@ class HumanHyperParamSetter(Callback):
 
 
 def _number(raw: Any) -> float | None:
-    # YAML 1.1, which PyYAML reads, takes 1e-3 for a string: it wants 1.0e-3.
+    # PyYAML reads 1e-3 as a string: YAML 1.1 requires 1.0e-3.
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         return None
     try:

@@ -1,28 +1,26 @@
-"""Hyper-parameters that change while training goes on, by a rule."""
+"""Callbacks that change hyper-parameters during training, by a rule."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._host import HyperParam
 from towerpack.callbacks.watch import Watch
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import HyperParam
 
 _log = get_logger(__name__)
 
 
 class HyperParamSetter(Callback):
-    """Base of callbacks that set one hyper-parameter.
+    """Base class of callbacks that set one hyper-parameter.
 
     Args:
-        param: A name that the trainer knows, such as `'learning_rate'`, or an object with `get`
-            and `set`.
+        param: A name that the trainer knows, such as `'learning_rate'`, or a `HyperParam`, an
+            object with `get()` and `set(value)`.
 
     Raises:
         ConfigError: `param` is neither.
@@ -31,67 +29,72 @@ class HyperParamSetter(Callback):
     def __init__(self, param: str | HyperParam) -> None:
         if not isinstance(param, str) and not (hasattr(param, "get") and hasattr(param, "set")):
             raise ConfigError(
-                f"{type(self).__name__}: {param!r} is no hyper-parameter.",
+                f"{type(self).__name__}: {param!r} is not a hyper-parameter.",
                 expected="a name such as 'learning_rate', or an object with get() and set(value)",
             )
-        self._given = param
+        self._param = param
 
     @property
     def param_name(self) -> str:
-        """Its name, for messages and checkpoints."""
-        if isinstance(self._given, str):
-            return self._given
-        return str(getattr(self._given, "name", type(self._given).__name__))
+        """Name of the hyper-parameter, for messages and checkpoints."""
+        if isinstance(self._param, str):
+            return self._param
+        return str(getattr(self._param, "name", type(self._param).__name__))
 
     @property
     def param(self) -> HyperParam:
-        """The hyper-parameter itself; from `before_train` on."""
-        if isinstance(self._given, str):
-            return self.trainer.hyper_param(self._given)
-        return self._given
+        """The hyper-parameter as an object; available from `before_train` on."""
+        return (
+            self.trainer.hyper_param(self._param) if isinstance(self._param, str) else self._param
+        )
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        return {self._given: None} if isinstance(self._given, str) else {}
+        return {self._param: None} if isinstance(self._param, str) else {}
 
     def before_train(self) -> None:
-        """Raise `ConfigError` if the trainer has no hyper-parameter of this name."""
-        self.param.get()
+        self.param.get()  # raises an error for an unknown name
 
     def set(self, value: float) -> None:
-        """Set and log the value. Raise `CallbackError` if it is not finite."""
+        """Set the hyper-parameter and log the change.
+
+        Args:
+            value: The new value.
+
+        Raises:
+            CallbackError: The value is not finite.
+        """
         value = float(value)
         if not math.isfinite(value):
             raise CallbackError(
-                f"{self!r} would set {self.param_name} to {value} at step {self.global_step}.",
-                expected="a finite number",
+                f"{self!r} would set {self.param_name} to {value} at step {self.global_step}; the "
+                "value must be finite."
             )
         before = self.param.get()
         self.param.set(value)
-        after = self.param.get()  # as float32 keeps it
+        after = self.param.get()  # rounded to float32
         if after != before:
-            what = (self.param_name, before, after, self.global_step)
-            _log.info("%s: %.6g → %.6g at step %d.", *what)
+            change = (self.param_name, before, after, self.global_step)
+            _log.info("%s: %.6g → %.6g at step %d.", *change)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.param_name!r})"
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):
-    """Set a hyper-parameter to what a function gives, before the first epoch and after each.
+    """Set a hyper-parameter to the result of a function, before the first and after each epoch.
 
     Args:
-        param: Name or object.
-        func: Takes the number of epochs done and the value now; gives the new value, or None to
-            leave it.
+        param: Name of the hyper-parameter, or a `HyperParam`.
+        func: Takes the number of epochs done and the current value. Returns the new value, or None
+            to leave the value.
     """
 
     def __init__(self, param: str | HyperParam, func: Callable[[int, float], float | None]) -> None:
         super().__init__(param)
         self._func = func
-        self._epoch: int | None = None
+        self._epoch: int | None = None  # the last epoch for which `func` was called
 
     def before_train(self) -> None:
-        """Set the first value; a resumed run has it already."""
         super().before_train()
         if self._epoch is None:
             self._ask(epochs_done(self))
@@ -106,7 +109,6 @@ class HyperParamSetterWithFunc(HyperParamSetter):
             self.set(value)
 
     def state(self) -> dict[str, Any]:
-        """The last epoch that was asked for, so that no change is made twice."""
         return {"epoch": self._epoch}
 
     def restore(self, state: Any) -> None:
@@ -114,22 +116,22 @@ class HyperParamSetterWithFunc(HyperParamSetter):
 
 
 class StatMonitorParamSetter(HyperParamSetter):
-    """Change a hyper-parameter when a monitored value stops getting better.
+    """Change a hyper-parameter when a monitored value stops improving.
 
-    After each new value it looks at the last `last_k` values. Unless one of them is smaller than
-    the first of them by more than `threshold`, the hyper-parameter is changed and the watch starts
-    anew: the next change needs `last_k` new values.
+    Each time the value is monitored, its last `last_k` values are compared. If none of them is
+    smaller than the first by more than `threshold`, the hyper-parameter is changed. The next change
+    needs `last_k` new values.
 
     Args:
-        param: Name or object.
-        stat: The monitored name. What produces it must stand earlier in the list of callbacks.
-        value_func: Takes the value now and gives the new one: `lambda lr: lr * 0.1`.
-        threshold: At least 0.
-        last_k: At least 1, which changes the hyper-parameter at each new value.
-        reverse: The monitored value should grow and not shrink.
+        param: Name of the hyper-parameter, or a `HyperParam`.
+        stat: Name of the monitored value. An earlier callback in the list must produce it.
+        value_func: Takes the current value and returns the new one: `lambda lr: lr * 0.1`.
+        threshold: Least decrease of `stat` that counts as an improvement; at least 0.
+        last_k: Number of values compared; at least 1. With 1, each new value causes a change.
+        reverse: Whether larger values of `stat` are better.
 
     Raises:
-        ConfigError: `threshold` or `last_k` makes no sense.
+        ConfigError: `threshold` or `last_k` is too small.
     """
 
     def __init__(
@@ -144,13 +146,11 @@ class StatMonitorParamSetter(HyperParamSetter):
         super().__init__(param)
         if last_k < 1 or not threshold >= 0:
             raise ConfigError(
-                f"{self!r}: threshold={threshold}, last_k={last_k} makes no sense.",
-                expected="threshold of at least 0, and last_k of at least 1",
+                f"{self!r}: threshold must be at least 0 and last_k at least 1, got "
+                f"threshold={threshold} and last_k={last_k}."
             )
         self.needs = (stat,)
-        self._value_func = value_func
-        self._threshold = threshold
-        self._last_k = last_k
+        self._value_func, self._threshold, self._last_k = value_func, threshold, last_k
         self._sign = -1.0 if reverse else 1.0
         self._values: list[float] = []
         self._watch = Watch(stat, repr(self), "max" if reverse else "min")
@@ -176,6 +176,6 @@ class StatMonitorParamSetter(HyperParamSetter):
 
 
 def epochs_done(callback: Callback) -> int:
-    """Epochs whose triggers are over, also where a resumed run starts inside one or among them."""
+    """Return the number of epochs whose triggers are over, also inside an epoch."""
     trainer = callback.trainer
     return trainer.epoch - 1 if trainer.in_epoch else trainer.epoch

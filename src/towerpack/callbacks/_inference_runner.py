@@ -1,4 +1,4 @@
-"""Evaluation over a dataset while training goes on."""
+"""Callbacks that evaluate the model on a dataset during training."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _Computed: TypeAlias = tuple[int, dict[str, np.ndarray]]
 
 
 class InferenceRunner(Callback):
-    """Runs the model in inference mode over a whole dataflow; inferencers make numbers of it.
+    """Evaluate the model on a whole dataflow when triggered, by default after each epoch.
 
-    Results are monitored as `'<prefix>/<name>'`. All of the flow counts, a smaller last batch
-    included, and each evaluation sees the same data: the flow's first pass, with a seed that
-    depends on the run's seed and the prefix alone. Training's own data are not touched. The next
-    batch is read by a thread while the model works on one.
+        InferenceRunner(test_data, [ScalarStats("cost"), ClassificationError()])
+
+    Results are monitored as `'<prefix>/<name>'`. Each evaluation reads the first pass of the flow,
+    with a seed that depends only on the run's seed and the prefix.
 
     Args:
-        dataflow: Finite; its datapoints are batches with a component for each input of the model,
-            in order, or dicts. A dict may lack inputs on which the wanted outputs do not depend.
-        inferencers: What to make of the outputs.
-        prefix: For the names of the results. Two runners need different ones.
-        ema: Evaluate the averages that `WeightEMA` keeps instead of the weights.
+        dataflow: A finite flow of batches: tuples with a component for each input of the model, or
+            dicts, which may lack inputs that the outputs do not need.
+        inferencers: One or more metrics.
+        prefix: Prefix of the results. Two runners need different prefixes.
+        ema: Whether to evaluate the averages of `WeightEMA` instead of the weights.
 
     Raises:
-        ConfigError: `dataflow` can be iterated only once, or not at all, there are no inferencers,
-            or the prefix is the name of a tower.
+        ConfigError: `dataflow` cannot be iterated repeatedly, an inferencer is missing or of a
+            wrong type, or `prefix` is the name of a tower.
     """
 
     def __init__(
@@ -60,22 +60,24 @@ class InferenceRunner(Callback):
         if "Tower" in prefix:  # the third argument of Tensorpack's
             raise ConfigError(
                 f"{self!r}: the prefix {prefix!r} is the name of a tower.",
-                expected="a prefix for the names of the results; towers need no names",
                 fix="leave the third argument out, or pass prefix='test' for a second runner",
             )
+        if not isinstance(dataflow, Iterable) or isinstance(dataflow, Iterator):
+            raise ConfigError(
+                f"{self!r} reads its data repeatedly, but {type(dataflow).__name__} cannot be "
+                "iterated, or only once.",
+                fix="pass a DataFlow or a list of batches",
+            )
         self._ema = ema
-        _check_flow(dataflow, repr(self))
         self.dataflow = dataflow
-        self._told = False
+        self._warned = False
         self.inferencers = [inferencers] if isinstance(inferencers, Inferencer) else [*inferencers]
-        for inferencer in self.inferencers:
-            if not isinstance(inferencer, Inferencer):
-                raise ConfigError(
-                    f"{self!r}: {inferencer!r} is not an inferencer.",
-                    expected="instances of Inferencer, such as ScalarStats('cost')",
-                )
-        if not self.inferencers:
-            raise ConfigError(f"{self!r} has no inferencers.", fix="[ScalarStats('cost')]")
+        wrong = [item for item in self.inferencers if not isinstance(item, Inferencer)]
+        if wrong or not self.inferencers:
+            raise ConfigError(
+                f"{self!r} needs instances of Inferencer, got {wrong}.",
+                fix="pass metrics such as [ScalarStats('cost')]",
+            )
 
     _outputs: list[str]
     _function: Callable[..., Sequence[Any]]
@@ -85,43 +87,32 @@ class InferenceRunner(Callback):
         return [f"{self._prefix}/{n}" for i in self.inferencers for n in i.names()]
 
     def before_train(self) -> None:
-        """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
         names = [name for i in self.inferencers for name in i.outputs()]
         masks = [name + MASK for i in self.inferencers for name in i.masked()]
         self._outputs = list(dict.fromkeys([*names, *masks]))
         for name, mode in (pair for i in self.inferencers for pair in i.directions().items()):
             self.trainer.monitors.directions[f"{self._prefix}/{name}"] = mode
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
-        # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
-        from towerpack.inputs.feeder import Feeder
+        from towerpack.inputs.feeder import Feeder  # loads TensorFlow
 
         self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 
     def trigger(self) -> None:
-        """Evaluate.
-
-        Raises:
-            SpecError: A datapoint does not fit the model's inputs.
-            DataFlowError: The flow is empty.
-            CallbackError: An inferencer gave other names than it said.
-            Exception: Whatever the flow raised.
-        """
-        # Brings copies of states up to date, with which this evaluation begins.
+        # Copies the current state of layers, with which this evaluation begins.
         self._function, _ = self.trainer.predict_function(self._outputs, ema=self._ema)
         for inferencer in self.inferencers:
             inferencer.begin()
         if self._run() == 0:
             raise DataFlowError(
-                f"{self!r} found no data to evaluate.",
-                got="a flow without datapoints",
-                fix="BatchData(ds, n, remainder=True) keeps a last batch that is not full",
+                f"{self!r} cannot evaluate a flow without datapoints.",
+                fix="use BatchData(ds, n, remainder=True) to keep a last batch that is not full",
                 pipeline=_pipeline(self.dataflow),
             )
         for inferencer in self.inferencers:
             results = inferencer.finish()
             if set(results) != set(inferencer.names()):
                 raise CallbackError(
-                    f"{self!r}: {inferencer!r} gave other names than it said.",
+                    f"{self!r}: finish() of {inferencer!r} returned other names than names().",
                     got=str(sorted(results)),
                     expected=str(sorted(inferencer.names())),
                 )
@@ -132,7 +123,6 @@ class InferenceRunner(Callback):
             inferencer.show(self.trainer, self._prefix)
 
     def _run(self) -> int:
-        """Hand all batches to the inferencers; gives the number of datapoints."""
         count = 0
         poll = self.trainer.check_interrupt
         reader = ReadAhead(self._iterator, self._feeder)
@@ -147,7 +137,6 @@ class InferenceRunner(Callback):
         return count
 
     def _computed(self, batches: Iterator[FedBatch]) -> Iterator[_Computed]:
-        """How many rows each batch has, and the outputs by name."""
         return (self._compute(self._function, batch) for batch in batches)
 
     def _compute(self, function: Callable[..., Sequence[Any]], batch: FedBatch) -> _Computed:
@@ -163,32 +152,36 @@ class InferenceRunner(Callback):
             return iter(self.dataflow)
         seed = derive_seed(self.trainer.seed, "InferenceRunner", self._prefix)
         if isinstance(self.dataflow, DataFlow):
-            return self._whole_pass(self.dataflow, seed)
+            return self._first_pass(self.dataflow, seed)
         return iterate(seed=seed, epoch=0)
 
-    def _whole_pass(self, flow: DataFlow, seed: int) -> Iterator[Any]:
-        """A pass; a warning, once, if it is shorter than the flow's length says."""
+    def _first_pass(self, flow: DataFlow, seed: int) -> Iterator[Any]:
         count = 0
         with closing(flow.iterate(seed=seed, epoch=0)) as iterator:
             for datapoint in iterator:
                 count += 1
                 yield datapoint
-        if not self._told:
-            self._told = tell_if_short(flow, count)
+        if not self._warned:
+            self._warned = tell_if_short(flow, count)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prefix!r})"
 
 
 class DataParallelInferenceRunner(InferenceRunner):
-    """An `InferenceRunner` on several devices at once; every datapoint counts once.
+    """Evaluate the model on several devices at once, with the same results as `InferenceRunner`.
 
         DataParallelInferenceRunner(val_data, ClassificationError(), ["GPU:0", "GPU:1"])
 
-    A device takes the next batch as soon as it is free; inferencers get the outputs in the order of
-    the flow, so that numbers are those of one device. Each evaluation copies the weights to the
-    devices first, and the copies stay there. `devices` are names, or numbers of GPUs; the other
-    arguments and errors are those of `InferenceRunner`.
+    A device takes the next batch when it is free. Metrics receive the outputs in the order of the
+    flow. Each evaluation first copies the weights to the devices, which keep their copies.
+
+    Args:
+        dataflow, inferencers, prefix, ema: See `InferenceRunner`.
+        devices: Names of devices, or numbers of GPUs.
+
+    Raises:
+        ConfigError: `devices` is empty or a string, or see `InferenceRunner`.
     """
 
     def __init__(
@@ -202,7 +195,7 @@ class DataParallelInferenceRunner(InferenceRunner):
     ) -> None:
         super().__init__(dataflow, inferencers, prefix, ema=ema)
         if isinstance(devices, str) or not devices:
-            raise ConfigError(f"{self!r}: devices={devices!r}.", expected="a list of names")
+            raise ConfigError(f"{self!r}: devices must be a list of names, got {devices!r}.")
         self._devices = [d if isinstance(d, str) else f"GPU:{d}" for d in devices]
 
     def before_train(self) -> None:
@@ -210,23 +203,15 @@ class DataParallelInferenceRunner(InferenceRunner):
         self._workers()
 
     def _workers(self) -> list[Callable[[FedBatch], _Computed]]:
-        give = functools.partial(self.trainer.predict_function, self._outputs, ema=self._ema)
-        return [functools.partial(self._compute, give(device=d)[0]) for d in self._devices]
+        build = functools.partial(self.trainer.predict_function, self._outputs, ema=self._ema)
+        return [functools.partial(self._compute, build(device=d)[0]) for d in self._devices]
 
     def _computed(self, batches: Iterator[FedBatch]) -> Iterator[_Computed]:
         return in_order(self._workers(), batches, poll=self.trainer.check_interrupt)
 
 
-def _check_flow(dataflow: Any, who: str) -> None:
-    if not isinstance(dataflow, Iterable) or isinstance(dataflow, Iterator):
-        raise ConfigError(
-            f"{who}: {type(dataflow).__name__} cannot be iterated, or only once.",
-            expected="a DataFlow, or a list of batches: every evaluation reads it from its start",
-        )
-
-
 def _pipeline(dataflow: Any) -> str:
-    # A list's own words would be all its data.
+    # The text of a list would contain all its data.
     return str(dataflow) if hasattr(dataflow, "iterate") else type(dataflow).__name__
 
 

@@ -1,20 +1,18 @@
-"""Base of inferencers, which make numbers of outputs over a whole dataset, and the usual ones."""
+"""Inferencers: metrics computed from the model's outputs over a whole dataset."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from towerpack._core import old_hooks
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import CallbackError
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
-    from towerpack.callbacks.watch import Mode
+from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks.watch import Mode
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",
@@ -25,15 +23,14 @@ _NO_HOOKS = {
 
 
 class Inferencer(KeepsArguments, ABC):
-    """Gather outputs of the tower over all batches of an evaluation, and give numbers at its end.
+    """Base class of metrics that `InferenceRunner` computes over all batches of an evaluation.
 
-    Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
-    `InferenceRunner`.
+    Override `outputs`, `names`, `begin`, `update` and `finish`.
 
     Attributes:
         better: `'min'` if smaller numbers are better, `'max'` if larger ones are. With None,
-            `BestSaver`, `EarlyStopping` and `train.best` need an explicit mode. A subclass with
-            other `names` declares it anew.
+            `BestSaver`, `EarlyStopping` and `train.best` need an explicit mode. A subclass that
+            overrides `names` must set it again.
     """
 
     better: Mode | None = None
@@ -46,11 +43,11 @@ class Inferencer(KeepsArguments, ABC):
 
     @abstractmethod
     def outputs(self) -> Sequence[str]:
-        """Names of the outputs of the tower that `update` wants."""
+        """Return the names of the tower's outputs that `update` needs."""
 
     @abstractmethod
     def names(self) -> Sequence[str]:
-        """Names of the numbers that `finish` gives, always the same."""
+        """Return the names of the results of `finish`, which never change."""
 
     def masked(self) -> Sequence[str]:
         return ()
@@ -59,39 +56,45 @@ class Inferencer(KeepsArguments, ABC):
         return dict.fromkeys(self.names(), self.better) if self.better else {}
 
     def begin(self) -> None:
-        """Before the first batch of each evaluation."""
+        """Reset the metric before the first batch of each evaluation."""
 
     @abstractmethod
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """After each batch.
+        """Add a batch.
 
         Args:
-            outputs: By name, at least those asked for.
-            batch_size: How many datapoints the batch holds; the last batch may be smaller.
+            outputs: Outputs of the batch by name.
+            batch_size: Number of datapoints; the last batch may be smaller.
+
+        Raises:
+            CallbackError: An output has a wrong shape or wrong values.
         """
 
     @abstractmethod
     def finish(self) -> Mapping[str, float]:
-        """After the last batch: a number for each of `names`."""
+        """Return a number for each of `names`, after the last batch."""
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """After `finish`: files in the run directory, pictures for the monitors.
+        """Write files to the run directory and put images, after `finish`.
 
         Args:
-            trainer: The host.
-            prefix: The runner's, such as `'val'`.
+            trainer: The trainer.
+            prefix: Prefix of the runner's results, such as `'val'`.
         """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.outputs()))})"
 
 
 class ScalarStats(Inferencer):
-    """Means of scalars over all datapoints.
+    """Means of scalar outputs over all datapoints.
 
-    A scalar of a batch is taken for the mean of its datapoints and weighs as many, so the result is
-    exact for such scalars, a smaller last batch included.
+    Each batch is weighted by its number of datapoints. The result is exact if the output is a mean
+    over the datapoints of a batch.
 
     Args:
         names: Name or names of scalar outputs, such as `'cost'`.
-        prefix: Put before the names of the results, with a slash.
+        prefix: Prefix of the names of the results, followed by a slash.
         mode: `'min'` if smaller scalars are better, `'max'` if larger are. Without a mode, only
             `cost` has a direction: a smaller cost is better.
     """
@@ -100,8 +103,8 @@ class ScalarStats(Inferencer):
         self, names: str | Sequence[str], prefix: str | None = None, *, mode: Mode | None = None
     ) -> None:
         self.better = mode or self.better
-        given = [names] if isinstance(names, str) else names
-        self._outputs = [name.removesuffix(":0") for name in given]
+        names = [names] if isinstance(names, str) else names
+        self._outputs = [name.removesuffix(":0") for name in names]
         self._prefix = f"{prefix}/" if prefix else ""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
@@ -112,7 +115,6 @@ class ScalarStats(Inferencer):
         return [self._prefix + name for name in self._outputs]
 
     def directions(self) -> Mapping[str, Mode]:
-        """Return the mode by name. Without a mode, a smaller `cost` is better."""
         cost = self._prefix + "cost"
         return super().directions() or ({cost: "min"} if cost in self.names() else {})
 
@@ -120,15 +122,13 @@ class ScalarStats(Inferencer):
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch. Raise `CallbackError` if an output is not a scalar."""
         for name in self._outputs:
             value = np.asarray(outputs[name])
             if value.ndim:
                 raise CallbackError(
-                    f"ScalarStats: the output '{name}' is no scalar.",
-                    got=f"{value.dtype.name} {list(value.shape)}",
-                    expected="the mean over the batch, of shape []",
-                    fix=f"expose a scalar: expose('mean_{name}', tf.reduce_mean({name}))",
+                    f"ScalarStats: the output '{name}' must be a scalar, the mean over the batch, "
+                    f"got {value.dtype.name} {list(value.shape)}.",
+                    fix=f"add expose('mean_{name}', tf.reduce_mean({name})), and use its name",
                 )
             self._sums[name] += float(value) * batch_size
         self._count += batch_size
@@ -138,11 +138,11 @@ class ScalarStats(Inferencer):
 
 
 class ClassificationError(ScalarStats):
-    """The share of datapoints that are classified wrongly. Exact.
+    """Fraction of datapoints that are classified wrongly.
 
     Args:
-        wrong: Name of an output of shape [batch]: 1 or True where a datapoint is wrong, otherwise
-            0. For example `expose('incorrect', tf.math.logical_not(correct))`.
+        wrong: Name of an output [batch]: 1 or True for a wrong datapoint, 0 for a correct one. For
+            example `expose('incorrect', tf.math.logical_not(correct))`.
         name: Name of the result.
     """
 
@@ -156,7 +156,6 @@ class ClassificationError(ScalarStats):
         return [self._name]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count. Raise `CallbackError` if the output is not one 0 or 1 for each datapoint."""
         wrong = flags(self._wrong, outputs[self._wrong], (batch_size,), repr(self))
         self._sums[self._wrong] += int(wrong.sum())
         self._count += batch_size
@@ -164,22 +163,17 @@ class ClassificationError(ScalarStats):
     def finish(self) -> Mapping[str, float]:
         return {self._name: self._sums[self._wrong] / self._count}
 
-    def __repr__(self) -> str:
-        return f"ClassificationError({self._wrong!r})"
-
 
 class BinaryClassificationStats(Inferencer):
-    """Precision and recall of a yes-or-no classification, over all datapoints.
+    """Precision and recall of a binary classification, over all datapoints.
 
-    Precision is the share of yes among what was called yes; recall is the share that was called
-    yes among what is. Both are 0 where there is nothing to share.
+    Precision is the fraction of true positives among predicted positives, recall the fraction among
+    true labels. Both are 0 if there are no positives.
 
     Args:
-        prediction: Name of an output of 0 and 1, what the model says: of shape [batch], or of any
-            shape that begins with it, such as [batch, height, width].
-        label: Name of an output of the same shape: what is true, as 0 and 1. An input of the model
-            becomes an output by `expose('label', label)`.
-        prefix: Put before `precision` and `recall`, with a slash.
+        prediction, label: Names of outputs of 0 and 1 of one shape, such as [batch]: predictions
+            and true labels. Inputs of the model need `expose('label', label)`.
+        prefix: Prefix of `precision` and `recall`, followed by a slash.
     """
 
     better = "max"
@@ -202,7 +196,6 @@ class BinaryClassificationStats(Inferencer):
         self._called_yes = self._is_yes = self._both = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Count. Raise `CallbackError` if shapes differ or values are not 0 or 1."""
         shape = np.shape(outputs[self._label])
         shape = shape if shape[:1] == (batch_size,) else (batch_size,)
         called, is_yes = (flags(name, outputs[name], shape, repr(self)) for name in self.outputs())
@@ -215,32 +208,22 @@ class BinaryClassificationStats(Inferencer):
         recall = self._both / self._is_yes if self._is_yes else 0.0
         return dict(zip(self.names(), [precision, recall], strict=True))
 
-    def __repr__(self) -> str:
-        return f"BinaryClassificationStats({self._prediction!r}, {self._label!r})"
 
-
-def flags(name: str, value: np.ndarray, shape: tuple[int, ...], who: str) -> np.ndarray:
-    """Return an array of 0 and 1, of any dtype, as booleans.
-
-    Raises:
-        CallbackError: It is something else.
-    """
+def flags(name: str, value: np.ndarray, shape: tuple[int, ...], owner: str) -> np.ndarray:
+    """Return an array of 0 and 1, of any dtype, as booleans. Raise `CallbackError` if it is not."""
     array = np.asarray(value)
     if array.shape != shape:
-        each = "datapoint" if len(shape) == 1 else "label"
+        item = "datapoint" if len(shape) == 1 else "label"
         raise CallbackError(
-            f"{who}: the output '{name}' does not have one value for each {each}.",
-            got=f"{array.dtype.name} {list(array.shape)}",
-            expected=f"{list(shape)}, one for each {each}",
+            f"{owner}: the output '{name}' must have one value for each {item}, {list(shape)}, got "
+            f"{array.dtype.name} {list(array.shape)}.",
             fix=f"do not reduce it before exposing it: expose('{name}', "
             "tf.not_equal(tf.argmax(logits, 1), label))",
         )
     true = array.astype(bool)
     if not np.array_equal(true, array):
-        odd = array[true != array][0]
         raise CallbackError(
-            f"{who}: the output '{name}' holds other values than 0 and 1.",
-            got=f"{array.dtype.name} with the value {odd}",
-            expected="0 or 1 (or booleans), one for each datapoint",
+            f"{owner}: values of the output '{name}' must be 0 or 1 (or booleans), got "
+            f"{array[true != array][0]} ({array.dtype.name})."
         )
     return true

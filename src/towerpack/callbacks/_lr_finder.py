@@ -1,10 +1,10 @@
-"""The range of learning rates with which a model learns."""
+"""Search for a learning rate, by raising it during a short run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,42 +15,39 @@ from towerpack._core.logs import get_logger
 from towerpack._core.pictures import png
 from towerpack._display.figures import draw_rates, pixels_of
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 _DECAY: Final = 0.9
-# Steps at the beginning that tell the level, and the noise, of the cost.
 _FIRST: Final = 10
-# The run ends once the smoothed cost is so many times its smallest, or a cost so many times the
-# largest of the first ones.
+"""Number of first steps, from which the initial level and the noise of the cost are estimated."""
 _DIVERGED: Final = 4.0
+"""Ratio of the smoothed cost to its minimum, or of a cost to the first costs, that ends a run."""
 
 
 class LearningRateFinder(Callback):
-    """Raise the learning rate from step to step, and draw the cost over it.
+    """Increase the learning rate at each step, and plot the cost over the learning rate.
 
-    Smith 2017, "Cyclical learning rates", section 3.3. The weights are worth nothing afterwards, so
-    it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost
-    grows. `lr-finder.csv` and `lr-finder.png` are then in the run directory.
+    Smith 2017, "Cyclical learning rates", section 3.3. The weights are unusable afterwards, so use
+    a new run without `ModelSaver`. It ends after `steps`, or once the cost grows. `lr-finder.csv`
+    and `lr-finder.png` are then in the run directory.
 
         finder = LearningRateFinder()
         SimpleTrainer(TrainConfig(dataflow=…, model=…, callbacks=[finder], run_dir="find")).train()
 
     Args:
-        low: The first learning rate.
-        high: The last one.
-        steps: How many steps; each multiplies it by the same factor.
+        low: Learning rate of the first step.
+        high: Learning rate of the last step.
+        steps: Number of steps. Each multiplies the learning rate by the same factor.
 
     Raises:
-        ConfigError: The range or the number of steps makes no sense, or the run is not a new one.
+        ConfigError: An argument is out of range.
         MissingExtraError: Matplotlib is not installed.
 
     Attributes:
-        costs: Of the steps that were run.
-        suggestion: After training, where the cost had fallen half way to its lowest; None where it
-            has not fallen.
+        costs: Costs of the steps that were run.
+        suggestion: After training, the learning rate at which half of the decrease of the cost was
+            reached; None if the cost did not decrease.
     """
 
     acts_between_steps = True
@@ -58,13 +55,13 @@ class LearningRateFinder(Callback):
     def __init__(self, low: float = 1e-6, high: float = 10.0, steps: int = 200) -> None:
         if not 0 < low < high < math.inf or steps < 2 * _FIRST:
             raise ConfigError(
-                f"LearningRateFinder(low={low}, high={high}, steps={steps}) makes no sense.",
-                expected=f"0 < low < high, and at least {2 * _FIRST} steps",
+                f"LearningRateFinder needs 0 < low < high and at least {2 * _FIRST} steps, got "
+                f"low={low}, high={high} and steps={steps}."
             )
         self._low, self._high, self._steps = low, high, steps
         self.costs: list[float] = []
         self._smooth: list[float] = []
-        self._ended = False  # for a reason of its own
+        self._ended = False  # whether this callback has ended the run
         self.suggestion: float | None = None
 
     @property
@@ -83,12 +80,11 @@ class LearningRateFinder(Callback):
         return {"learning_rate": None}
 
     def before_train(self) -> None:
-        """Raise `ConfigError` if the run has been trained."""
         if self.global_step != len(self.costs):
             raise ConfigError(
-                f"LearningRateFinder spoils the weights, and {self.trainer.run_dir} has been "
-                f"trained for {self.global_step} steps.",
-                fix="give it a run directory of its own, and leave it out afterwards",
+                f"LearningRateFinder spoils the weights, but the run {self.trainer.run_dir} "
+                f"has been trained for {self.global_step} steps.",
+                fix="use a new run directory, and remove LearningRateFinder for the real training",
             )
 
     def before_step(self) -> None:
@@ -110,23 +106,23 @@ class LearningRateFinder(Callback):
         done = len(self.costs)
         if 0 < done < self._steps and not self._ended:
             _log.warning(
-                "%r: the run ended after %d of %d steps, at a learning rate of %.3g: give it more "
-                "epochs, or the finder fewer steps.", self, done, self._steps, self._rate(done - 1)
+                "%r: the run ended after %d of %d steps, at learning rate %.3g. Train for more "
+                "epochs, or pass fewer steps.", self, done, self._steps, self._rate(done - 1)
             )  # fmt: skip
         if done <= _FIRST:
             return
         self.suggestion = half_way(self.rates, self.costs, self._smooth)
         curves = self.rates, self.costs, self._smooth
         table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
-        replace_file(
-            table, csv_of([("learning_rate", "cost", "smoothed"), *zip(*curves, strict=True)])
-        )
+        rows = [("learning_rate", "cost", "smoothed"), *zip(*curves, strict=True)]
+        replace_file(table, csv_of(rows))
         replace_file(picture, png(pixels_of(draw_rates(*curves, self.suggestion))))
-        found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
-        _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
+        best = self.suggestion
+        text = "none (the cost did not decrease)" if best is None else f"{best:.3g}"
+        _log.info("Suggested learning rate: %s. The curve is in %s.", text, picture)
 
     def _add(self, cost: float) -> None:
-        """Keep a cost, and the exponential average without the pull of a first zero."""
+        """Append a cost and the exponential moving average, corrected for its start at 0."""
         count = len(self.costs)
         before = self._smooth[-1] * (1 - _DECAY**count) if count else 0.0
         self._smooth.append((_DECAY * before + (1 - _DECAY) * cost) / (1 - _DECAY ** (count + 1)))
@@ -143,9 +139,9 @@ class LearningRateFinder(Callback):
 def half_way(
     rates: Sequence[float], costs: Sequence[float], smoothed: Sequence[float]
 ) -> float | None:
-    """Learning rate with the last smoothed cost above the middle between first level and lowest.
+    """Return the last learning rate before the smoothed cost has done half of its decrease.
 
-    None where its fall is not larger than the noise of the first costs.
+    None if the decrease is not larger than the noise of the first costs.
     """
     first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed)
     lowest = _FIRST + int(np.nanargmin(smooth[_FIRST:]))

@@ -1,11 +1,11 @@
-"""Outputs of the steps: functions of them, files, pictures, lines of the log, averages."""
+"""Callbacks that process outputs of the training steps: functions, files, images, logs, means."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.npz import save_arrays
 from towerpack._core.pictures import as_picture, png
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 
@@ -28,8 +26,8 @@ class _OfSteps(Callback):
         self._every = every_k_steps
         if not self._names or every_k_steps < 1:
             raise ConfigError(
-                f"{type(self).__name__}({names!r}, every_k_steps={every_k_steps}) makes no sense.",
-                expected="names of outputs, and a period of at least 1",
+                f"{type(self).__name__} needs names of outputs and every_k_steps of at least 1, "
+                f"got {names!r} and every_k_steps={every_k_steps}."
             )
 
     @abstractmethod
@@ -47,15 +45,12 @@ class _OfSteps(Callback):
 
 
 class ProcessOutputs(_OfSteps):
-    """Call a function with outputs of steps.
+    """Call a function with outputs of each step.
 
     Args:
         names: Name or names of outputs of the training tower.
         func: Takes the values of one step, NumPy arrays or numbers, in the order of the names.
-        every_k_steps: Only for steps whose number is a multiple of this.
-
-    Raises:
-        ConfigError: There are no names, or the period is not positive.
+        every_k_steps: Call the function only at steps whose number is a multiple of this number.
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Write outputs of steps to `dump/step-00000012.npz`; arguments as of `ProcessOutputs`."""
+    """Write outputs of steps to `dump/step-00000012.npz`. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -77,7 +72,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Log outputs of steps, long ones shortened; arguments as of `ProcessOutputs`."""
+    """Log outputs of steps; long values are shortened. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -87,15 +82,18 @@ class TensorPrinter(_OfSteps):
 
 
 class DumpTensorAsImage(_OfSteps):
-    """Write an output of the last step as pictures, and give them to the monitors.
+    """Write an output of the last step as images, and put them.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
 
     Args:
-        name: An output of the training tower.
-        map_func: Makes of its value a picture, or several: [h, w], [h, w, c] or [n, h, w, c], with
-            c of 1, 3 or 4; uint8, or floats from 0 to 1. None where it is that already.
-        most: How many pictures at most.
+        name: Name of an output of the training tower.
+        map_func: Converts the value to images [h, w], [h, w, c] or [n, h, w, c] with 1, 3 or 4
+            channels, uint8 or floats from 0 to 1. None if the output has this form.
+        most: Maximum number of images.
+
+    Raises:
+        ConfigError: `map_func` is a string, the prefix of Tensorpack's callback.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class DumpTensorAsImage(_OfSteps):
     ) -> None:
         if isinstance(map_func, str):  # the second argument of Tensorpack's
             raise ConfigError(
-                f"DumpTensorAsImage got the text {map_func!r} in place of map_func.",
+                f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.",
                 fix="leave the prefix out: files are named after the tensor",
             )
         super().__init__(name)
@@ -114,36 +112,35 @@ class DumpTensorAsImage(_OfSteps):
         self._value = outputs[self._name]
 
     def trigger(self) -> None:
-        """Write the files. Raise `ConfigError` if the value is not a picture."""
-        if self._value is None:  # a run that is continued among its triggers
+        if self._value is None:  # no step since a resume
             return
         value = np.asarray(self._value if self._map is None else self._map(self._value))
         label = self._name.replace("/", "_")
-        for i, picture in enumerate(value[: self._most] if value.ndim == 4 else [value]):
-            drawn = as_picture(repr(self), picture)
+        for i, array in enumerate(value[: self._most] if value.ndim == 4 else [value]):
+            image = as_picture(repr(self), array)
             path = self.trainer.run_dir / "images" / f"{label}-{self.global_step:08d}-{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, png(drawn))
-            self.trainer.monitors.put_image(f"{self._name}/{i}", drawn, self.global_step)
+            replace_file(path, png(image))
+            self.trainer.monitors.put_image(f"{self._name}/{i}", image, self.global_step)
 
 
 class SimpleMovingAverage(_OfSteps):
     """Means of scalar outputs over the last steps, monitored as `<name>/SMA`.
 
-    `towerpack.nn.summary.moving_average` gives exponential ones and costs less.
+    Exponential means, `towerpack.nn.summary.moving_average`, are faster.
 
     Args:
         names: Name or names of scalar outputs of the training tower.
-        window_size: How many steps; fewer at the beginning.
+        window_size: Number of steps.
 
     Raises:
-        ConfigError: There are no names, the window is empty, or an output is no scalar.
+        ConfigError: `window_size` is not positive, or an output is not a scalar.
     """
 
     def __init__(self, names: str | Sequence[str], window_size: int) -> None:
         super().__init__(names)
         if window_size < 1:
-            raise ConfigError(f"{self!r}: window_size={window_size}.", expected="at least 1")
+            raise ConfigError(f"{self!r}: window_size must be at least 1, got {window_size}.")
         self._windows = {name: deque[float](maxlen=window_size) for name in self._names}
 
     def produces(self) -> Sequence[str]:
@@ -152,7 +149,7 @@ class SimpleMovingAverage(_OfSteps):
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name, window in self._windows.items():
             if np.ndim(outputs[name]):
-                raise ConfigError(f"{self!r}: the output '{name}' is no scalar.")
+                raise ConfigError(f"{self!r}: the output '{name}' is not a scalar.")
             window.append(float(outputs[name]))
 
     def trigger(self) -> None:

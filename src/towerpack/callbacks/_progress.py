@@ -1,10 +1,10 @@
-"""Where training stands, for someone who looks at it."""
+"""Progress display: a bar in a terminal, lines in a log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.text import Text
@@ -13,9 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack._display.meter import Meter, clock_text, speed_text
 from towerpack._display.terminal import Screen, Style, screen
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 
@@ -23,16 +21,15 @@ _REDRAW_S = 0.2
 
 
 class ProgressBar(Callback):
-    """Epoch, steps, time left of the epoch and of the run, speed, and numbers of your choice.
+    """Progress bar with epoch, steps, remaining time of epoch and run, speed, and chosen outputs.
 
-    A bar in a terminal. Elsewhere each epoch has one line of log: that of the monitor that shows
-    its values, to which this adds what only it knows, or without such a monitor its own. It is
-    drawn at most five times a second and costs the steps nothing, unless `names` are given: then a
-    little per step.
+    Without a terminal, each epoch has one line in the log. If a monitor such as `ConsoleMonitor`
+    logs the epoch's values, the remaining time is added to its line. The bar is drawn at most five
+    times a second and does not slow down the steps, except to fetch `names`.
 
     Args:
-        names: Scalar outputs of the training tower to show, such as `'cost'`.
-        clock: Seconds, for tests.
+        names: Name or names of scalar outputs of the training tower to show, such as `'cost'`.
+        clock: Returns the current time in seconds.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class ProgressBar(Callback):
         self._screen: Screen | None = None
         self._shown = False
         self._next_draw = 0.0
-        self._began_at = (0.0, 0)
+        self._start = (0.0, 0)  # time and step
 
     def setup(self, trainer: TrainerHost) -> None:
         self.fetch(*self._names)
@@ -86,8 +83,8 @@ class ProgressBar(Callback):
         return super().acts_in(hook) and (hook != "after_step" or bool(self._names))
 
     def _begin(self) -> None:
-        self._began_at = (self._clock(), self.trainer.global_step)
-        self._meter.restart(*self._began_at)
+        self._start = (self._clock(), self.trainer.global_step)
+        self._meter.restart(*self._start)
 
     def _show(self) -> None:
         if self._screen is not None and not self._shown:
@@ -119,8 +116,8 @@ class ProgressBar(Callback):
         )
 
     def _report(self, now: float) -> str:
-        began, step = self._began_at
-        done = f"{self.global_step - step:,} steps in {clock_text(now - began)}"
+        start, step = self._start
+        done = f"{self.global_step - step:,} steps in {clock_text(now - start)}"
         epoch = f"Epoch {self.epoch_num:,}/{self.trainer.max_epoch:,}: {done}"
         return ", ".join([epoch, speed_text(self._meter.rate), *self._outlook()])
 
@@ -135,10 +132,10 @@ class ProgressBar(Callback):
         return self._meter.left(steps + epochs * trainer.steps_per_epoch, epochs + 1)
 
     def _numbers(self) -> list[str]:
-        found = []
+        texts = []
         for name in self._names:
             if name in self._outputs:
                 value = np.asarray(self._outputs[name])
                 text = f"{float(value):.4g}" if value.ndim == 0 else f"{list(value.shape)}"
-                found.append(f"{name} {text}")
-        return found
+                texts.append(f"{name} {text}")
+        return texts

@@ -1,16 +1,14 @@
-"""Checkpoints: every so often, and the best by a monitored value."""
+"""Callbacks that save checkpoints: regularly, or the best by a monitored value."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._host import TrainerHost
 from towerpack.callbacks.watch import Mode, Watch
 from towerpack.dataflow.arguments import integer_of
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 
@@ -18,16 +16,12 @@ _log = get_logger(__name__)
 class ModelSaver(Callback):
     """Save a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
 
-    The checkpoint is written in the background once all callbacks of the same moment have acted, so
-    it holds their state too, and the place in the list does not matter. The end of training is
-    saved as well, however it comes and whether or not a save is due there.
+    The checkpoint is written in the background, after all callbacks have acted. It contains their
+    state, so their order does not matter. Another checkpoint is saved when training ends, also by
+    an error.
 
     Args:
-        keep: How many of the newest to keep; None for all. The best ones that `BestSaver` keeps do
-            not count.
-
-    Raises:
-        ConfigError: `keep` is less than 1.
+        keep: Number of newest checkpoints to keep; None for all. Those of `BestSaver` do not count.
     """
 
     def __init__(self, keep: int | None = 10) -> None:
@@ -41,24 +35,18 @@ class ModelSaver(Callback):
 
 
 class BestSaver(Callback):
-    """Keep the checkpoint at which a monitored value was best, besides the ordinary ones.
+    """Keep the checkpoint with the best monitored value, in addition to ordinary checkpoints.
 
-    It needs no `ModelSaver`: it saves on its own, the end of training included. The best score so
-    far is part of each checkpoint, so a resumed run does not take its first score for the best. NaN
-    is never best, nor a value of other weights than those of now; both are logged.
+    No `ModelSaver` is needed. Another checkpoint is saved when training ends. NaN is never best,
+    nor is a value that was measured before the current step; both are logged.
 
     Args:
-        name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
-            the list of callbacks.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.better`).
+        name: Name of the value, such as `'val/error'`. An earlier callback must produce it.
+        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
 
     Attributes:
         best: The best value so far, or None.
-        best_step: The global step at which it was put, or None.
-
-    Raises:
-        ConfigError: The mode is neither.
+        best_step: The global step of `best`, or None.
     """
 
     def __init__(self, name: str, mode: Mode | None = None) -> None:
@@ -80,8 +68,8 @@ class BestSaver(Callback):
             return
         if fresh[0] != self.global_step:
             _log.warning(
-                "%r keeps nothing of %s at step %d, since the weights are those of step %d: give "
-                "it the same PeriodicTrigger as what measures it.",
+                "%r did not save: %s was measured at step %d, but the weights are those of step "
+                "%d. Use the same PeriodicTrigger for both callbacks.",
                 self, self._name, fresh[0], self.global_step,
             )  # fmt: skip
             return
@@ -110,14 +98,22 @@ class BestSaver(Callback):
 
 
 class MinSaver(BestSaver):
-    """`BestSaver` where smaller is better."""
+    """A `BestSaver` for a value of which smaller is better.
+
+    Args:
+        name: Name of the monitored value.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "min")
 
 
 class MaxSaver(BestSaver):
-    """`BestSaver` where larger is better."""
+    """A `BestSaver` for a value of which larger is better.
+
+    Args:
+        name: Name of the monitored value.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "max")

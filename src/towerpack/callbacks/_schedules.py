@@ -1,16 +1,4 @@
-"""Hyper-parameters by a table, and learning-rate schedules that are functions of the step.
-
-Common arguments of the schedules:
-
-    peak: The highest value.
-    steps: Of the whole run, warm-up included.
-    end: The value after the last step.
-    warmup: Steps of a line up to `peak`: the first step is run with `peak / warmup`, the last one
-        with `peak`.
-    param: Name of the hyper-parameter.
-
-All raise ConfigError where a number makes no sense, or the warm-up leaves no step.
-"""
+"""Hyper-parameters set by a table, and learning-rate schedules that are functions of the step."""
 
 from __future__ import annotations
 
@@ -18,38 +6,36 @@ import bisect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from towerpack._core.errors import ConfigError
+from towerpack.callbacks._host import HyperParam, TrainerHost
 from towerpack.callbacks._hyper import HyperParamSetter, epochs_done
 
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import HyperParam, TrainerHost
-
-
 _LR: Final = "learning_rate"
+_Curve: TypeAlias = Callable[[int], float]
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter by a table of points.
 
-    A point `(e, value)` means: from the end of epoch e on; 0 is before the first. Before the first
-    point and after the last nothing is set. A run that starts in the middle is given the value due
-    there. A resumed run keeps the value that its checkpoint holds, which may have been changed by
-    hand since, unless the table has changed and wants another.
+        ScheduledHyperParamSetter("learning_rate", [(0, 0.1), (30, 0.01), (60, 0.001)])
+
+    A point `(e, value)` sets the value at the end of epoch e, or before training if e is 0. Before
+    the first point and after the last, nothing is set. A resumed run keeps the value of its
+    checkpoint, unless the table has changed and has another value for that epoch.
 
     Args:
-        param: Name or object.
-        schedule: Points `(epoch, value)`, or `(step, value)`; in any order, each epoch once.
-        interp: None to keep each value until the next point; 'linear' for a straight line
-            between two points.
-        step_based: The points are at global steps. A line by steps is drawn inside the compiled
-            loop; for an object instead of a name, it makes every step a call of its own.
-        set_at_beginning: Set the value due when training starts between two points. If False,
+        param: Name of the hyper-parameter, or a `HyperParam`.
+        schedule: Points `(epoch, value)` or `(step, value)` in any order, each epoch once.
+        interp: None to keep each value until the next point; 'linear' to interpolate linearly.
+        step_based: Whether points are at global steps. With 'linear' and a name as `param`, the
+            value is computed inside the compiled loop; a `HyperParam` needs one call for each step.
+        set_at_beginning: Whether to set the value if training starts between two points. If False,
             keep the current value until the next point.
 
     Raises:
-        ConfigError: The table is empty, has an epoch twice, or holds something else than numbers.
+        ConfigError: The table is empty, has an epoch twice, or has a value that is not finite.
     """
 
     chief_only = False
@@ -63,59 +49,57 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         set_at_beginning: bool = True,
     ) -> None:
         super().__init__(param)
-        points = sorted((int(at), float(value)) for at, value in schedule)
-        places = [at for at, _ in points]
+        points = sorted((int(position), float(value)) for position, value in schedule)
+        positions = [position for position, _ in points]
         finite = all(math.isfinite(value) for _, value in points)
-        if not points or len(set(places)) < len(places) or places[0] < 0 or not finite:
+        if not points or len(set(positions)) < len(positions) or positions[0] < 0 or not finite:
             raise ConfigError(
-                f"{self!r}: the schedule {points} makes no sense.",
-                expected="points (epoch, value), each epoch once, with finite values",
+                f"{self!r}: the schedule needs points (epoch, value), each epoch once and with a "
+                f"finite value, got {points}."
             )
         if interp not in (None, "linear"):
-            raise ConfigError(f"{self!r}: interp={interp!r}.", expected="None or 'linear'")
-        self._places = places
-        self._values = [value for _, value in points]
-        self._linear = interp == "linear"
-        self._step_based = step_based
+            raise ConfigError(f"{self!r}: interp must be None or 'linear', got {interp!r}.")
+        self._positions, self._values = positions, [value for _, value in points]
+        self._linear, self._step_based = interp == "linear", step_based
         self._set_at_beginning = set_at_beginning
         self._last: float | None = None
 
     def due(self, now: int) -> float | None:
-        """The value that holds after epoch (or step) `now`; None before the first point."""
-        i = bisect.bisect_right(self._places, now) - 1
+        # The value after `now` epochs or steps; None before the first point.
+        i = bisect.bisect_right(self._positions, now) - 1
         if i < 0:
             return None
-        if not self._linear or i == len(self._places) - 1:
+        if not self._linear or i == len(self._positions) - 1:
             return self._values[i]
-        start, end = self._places[i : i + 2]
+        start, end = self._positions[i : i + 2]
         share = (now - start) / (end - start)
         return self._values[i] + share * (self._values[i + 1] - self._values[i])
 
     @property
     def _in_graph(self) -> bool:
-        return self._step_based and self._linear and isinstance(self._given, str)
+        return self._step_based and self._linear and isinstance(self._param, str)
 
     def setup(self, trainer: TrainerHost) -> None:
         if self._in_graph:
-            trainer.schedule(self.param_name, self._on_the_line)
+            trainer.schedule(self.param_name, self._interpolated)
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        first, last = self._places[0], self._places[-1]
-        every = range(first, max(last, first + 1))  # beyond the last, another may set it
-        places = every if self._linear else self._places
+        first, last = self._positions[0], self._positions[-1]
+        every = range(first, max(last, first + 1))  # after the last, other callbacks may set it
+        positions = every if self._linear else self._positions
         if not self._step_based:
-            places = [place * self.trainer.steps_per_epoch for place in places]
-        return dict.fromkeys(super().sets(), places)
+            positions = [position * self.trainer.steps_per_epoch for position in positions]
+        return dict.fromkeys(super().sets(), positions)
 
-    def _on_the_line(self, step: int) -> float | None:
-        return self.due(step) if self._places[0] <= step <= self._places[-1] else None
+    def _interpolated(self, step: int) -> float | None:
+        return self.due(step) if self._positions[0] <= step <= self._positions[-1] else None
 
     def before_train(self) -> None:
         super().before_train()
         now = self.trainer.global_step if self._step_based else epochs_done(self)
         if self.param_name in self.trainer.given_anew:
-            self._last = None  # the table stands above the optimizer's own value
-        if not self._set_at_beginning and now not in self._places:
+            self._last = None  # the table overrides the optimizer's value
+        if not self._set_at_beginning and now not in self._positions:
             self._last = self.due(now)
         if self.due(now) != self._last:
             self._set_due(now)
@@ -130,7 +114,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     def _set_due(self, now: int) -> None:
         value = self.due(now)
-        if value is not None and (value != self._last or now in self._places):
+        if value is not None and (value != self._last or now in self._positions):
             self._last = value
             self.set(value)
 
@@ -141,15 +125,15 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     def next_stop(self, step: int) -> int | None:
         if not self._step_based or self._in_graph:
             return None
-        i = bisect.bisect_right(self._places, step)
-        if i == len(self._places):
+        i = bisect.bisect_right(self._positions, step)
+        if i == len(self._positions):
             return None
-        return step + 1 if self._linear and i > 0 else self._places[i]
+        return step + 1 if self._linear and i > 0 else self._positions[i]
 
     def settings(self) -> list[str]:
-        pairs = zip(self._places, self._values, strict=True)
+        pairs = zip(self._positions, self._values, strict=True)
         kinds = ["linear"] * self._linear + ["by steps"] * self._step_based
-        return [f"{place}: {value:g}" for place, value in pairs] + kinds
+        return [f"{position}: {value:g}" for position, value in pairs] + kinds
 
     def state(self) -> dict[str, Any]:
         last = self.due(self.trainer.global_step) if self._in_graph else self._last
@@ -160,21 +144,15 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class _FunctionOfStep(ScheduledHyperParamSetter):
-    """Set a hyper-parameter to a function of the step, inside the compiled loop.
+    """Set a hyper-parameter to `curve(steps done)` until step `last`, inside the compiled loop.
 
-    Args:
-        param: Name of the hyper-parameter.
-        curve: Takes the number of steps done and returns the value for the next step.
-        last: Number of steps after which nothing is set anymore.
-        name: Name of the schedule, for the run's settings.
-        warmup: Steps of a line up to `curve(warmup)`, before the curve.
-        arguments: Further numbers that make the schedule, for the run's settings.
+    `name` and `arguments` describe the schedule in the run's settings.
     """
 
     def __init__(
         self,
         param: str,
-        curve: Callable[[int], float],
+        curve: _Curve,
         last: int,
         name: str,
         *,
@@ -189,53 +167,68 @@ class _FunctionOfStep(ScheduledHyperParamSetter):
     def due(self, now: int) -> float:
         if now < self._warmup:
             return self._curve(self._warmup) * (now + 1) / self._warmup
-        return self._curve(min(now, self._places[-1]))
+        return self._curve(min(now, self._positions[-1]))
 
     def settings(self) -> list[str]:
         return self._settings
 
     def __repr__(self) -> str:
-        # Checkpoints name callbacks so. Earlier releases made tables of these schedules.
+        # The key in checkpoints: earlier releases created tables for these schedules.
         return f"{ScheduledHyperParamSetter.__name__}({self.param_name!r})"
 
 
 def warmup_schedule(peak: float, warmup: int, *, param: str = _LR) -> ScheduledHyperParamSetter:
-    """A line up to `peak`, which then stays (Goyal et al. 2017, section 2.2)."""
+    """Increase linearly to `peak` and stay there (Goyal et al. 2017, section 2.2).
+
+    Args:
+        peak: Value after the warm-up.
+        warmup: Number of warm-up steps. Step k of them has the value `peak * k / warmup`.
+        param: Name of the hyper-parameter.
+    """
     return piecewise_schedule([(0, peak)], warmup=warmup, param=param)
 
 
 def piecewise_schedule(
     points: Iterable[tuple[int, float]], *, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
-    """Constant pieces, after a warm-up.
+    """Use piecewise constant values, after a linear warm-up to the first value.
 
     Args:
-        points: `(step, value)`: the value from after so many steps on; the first at step 0, the
-            second after the warm-up.
-        warmup: Steps of a line up to the first value.
+        points: `(step, value)`: a value, and the number of steps after which it begins. The first
+            step is 0, the second is after the warm-up.
+        warmup: Number of warm-up steps.
         param: Name of the hyper-parameter.
+
+    Raises:
+        ConfigError: Steps do not increase from 0, or an argument is out of range.
     """
-    given = [(int(step), float(value)) for step, value in points]
-    steps = [step for step, _ in given]
-    if not given or steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
+    pairs = [(int(step), float(value)) for step, value in points]
+    steps = [step for step, _ in pairs]
+    if not pairs or steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
         raise ConfigError(
-            f"piecewise_schedule({given}) makes no sense.",
-            expected="points (step, value) with rising steps, the first at 0",
+            "piecewise_schedule needs points (step, value) with increasing steps, the first at 0, "
+            f"got {pairs}."
         )
     name, last = "piecewise_schedule", max(warmup, steps[-1])
-    _check(name, given[0][1], steps[1] if given[1:] else None, warmup)
+    _check(name, pairs[0][1], steps[1] if pairs[1:] else None, warmup)
 
     def curve(step: int) -> float:
-        return given[bisect.bisect_right(steps, step) - 1][1]
+        return pairs[bisect.bisect_right(steps, step) - 1][1]
 
-    arguments = {str(step): value for step, value in given}
+    arguments = {str(step): value for step, value in pairs}
     return _FunctionOfStep(param, curve, last, name, warmup=warmup, **arguments)
 
 
 def cosine_schedule(
     peak: float, steps: int, *, end: float = 0.0, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
-    """Half a cosine from `peak` to `end`, after a warm-up (Loshchilov & Hutter 2017, SGDR)."""
+    """Decrease along half a cosine, after a linear warm-up (Loshchilov & Hutter 2017, SGDR).
+
+    Args:
+        peak, end: Value after the warm-up, and value after the last step.
+        steps, warmup: Number of steps of the run, and of warm-up steps among them.
+        param: Name of the hyper-parameter.
+    """
     name, numbers = "cosine_schedule", {"peak": peak, "steps": steps, "end": end}
     _check(name, peak, steps, warmup)
 
@@ -254,14 +247,23 @@ def polynomial_schedule(
     warmup: int = 0,
     param: str = _LR,
 ) -> ScheduledHyperParamSetter:
-    """`end + (peak - end) * (1 - share) ** power`, after a warm-up; a straight line for power 1.
+    """Decrease as `end + (peak - end) * (1 - share) ** power`, after a linear warm-up.
 
-    A power of 0.9 is usual in segmentation (Chen et al. 2017, DeepLab).
+    `share` is the fraction of the steps after the warm-up that are done.
+
+    Args:
+        peak, end: Value after the warm-up, and value after the last step.
+        steps, warmup: Number of steps of the run, and of warm-up steps among them.
+        power: Exponent; 1 is linear, 0.9 is usual in segmentation (Chen et al. 2017, DeepLab).
+        param: Name of the hyper-parameter.
+
+    Raises:
+        ConfigError: An argument is out of range.
     """
     name = "polynomial_schedule"
     _check(name, peak, steps, warmup)
     if not power > 0:
-        raise ConfigError(f"polynomial_schedule(power={power}).", expected="more than 0")
+        raise ConfigError(f"polynomial_schedule: power must be positive, got {power}.")
 
     def curve(step: int) -> float:
         return end + (peak - end) * ((steps - step) / (steps - warmup)) ** power
@@ -279,18 +281,25 @@ def one_cycle_schedule(
     end: float | None = None,
     param: str = _LR,
 ) -> ScheduledHyperParamSetter:
-    """Half a cosine up and half a cosine down (Smith & Topin 2018, super-convergence).
+    """Increase and then decrease along half cosines (Smith & Topin 2018, super-convergence).
 
-    It rises in the share `rise` of the steps, from `start` (None for `peak / 25`), and falls to
-    `end` (None for `peak / 250_000`).
+    Args:
+        peak, start, end: Highest, first and last value; `start` is `peak / 25` by default, and
+            `end` is `peak / 250_000`.
+        steps: Number of steps of the run.
+        rise: Fraction of the steps in which the value increases.
+        param: Name of the hyper-parameter.
+
+    Raises:
+        ConfigError: An argument is out of range.
     """
     low = peak / 25 if start is None else start
     last = peak / 250_000 if end is None else end
     top = round(rise * steps)
     if not 0 < top < steps:
         raise ConfigError(
-            f"one_cycle_schedule(steps={steps}, rise={rise}) makes no sense.",
-            expected="a share that leaves steps to rise and steps to fall",
+            "one_cycle_schedule: the fraction rise must leave steps to increase and to decrease, "
+            f"got rise={rise} and steps={steps}."
         )
     _check("one_cycle_schedule", peak, steps, 0)
 
@@ -304,15 +313,12 @@ def one_cycle_schedule(
 
 
 def _cosine(share: float) -> float:
-    """From 1 to 0."""
     return (1 + math.cos(math.pi * share)) / 2
 
 
-def _check(who: str, peak: float, steps: int | None, warmup: int) -> None:
+def _check(name: str, peak: float, steps: int | None, warmup: int) -> None:
     if not 0 < peak < math.inf:
-        raise ConfigError(f"{who}: {peak} is no learning rate.", expected="more than 0, and finite")
+        raise ConfigError(f"{name}: values must be positive and finite, got {peak}.")
     if warmup < 0 or (steps is not None and warmup >= steps):
-        raise ConfigError(
-            f"{who}: a warm-up of {warmup} steps makes no sense.",
-            expected="at least 0" if steps is None else f"from 0 to {steps - 1} steps",
-        )
+        limits = "at least 0" if steps is None else f"from 0 to {steps - 1}"
+        raise ConfigError(f"{name}: the number of warm-up steps must be {limits}, got {warmup}.")

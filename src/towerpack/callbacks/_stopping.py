@@ -1,4 +1,4 @@
-"""The end of a training before its last epoch."""
+"""Callbacks that end training before the last epoch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from towerpack.callbacks.watch import Mode, Watch
 
 
 class EarlyStopping(Callback):
-    """End training normally once a monitored value has not improved for a while.
+    """End training normally once a monitored value has stopped improving.
 
     Args:
-        name: The monitored name. What produces it must stand earlier in the list of callbacks.
-        patience: How many values in a row may bring no improvement; at that many training ends.
-            NaN is no improvement.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.better`).
-        min_delta: An improvement must be larger than this.
+        name: Name of the monitored value. An earlier callback in the list must produce it.
+        patience: Number of values in a row without improvement, or NaN, after which training ends.
+        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
+        min_delta: Least change that counts as an improvement.
 
     Raises:
-        ConfigError: An argument that makes no sense.
+        ConfigError: `patience` or `min_delta` is too small.
     """
 
     def __init__(
@@ -31,9 +29,8 @@ class EarlyStopping(Callback):
     ) -> None:
         if patience < 1 or not min_delta >= 0:
             raise ConfigError(
-                f"EarlyStopping({name!r}, patience={patience}, min_delta={min_delta}) makes no "
-                "sense.",
-                expected="patience of at least 1, and min_delta of at least 0",
+                f"EarlyStopping({name!r}): patience must be at least 1 and min_delta at least 0, "
+                f"got patience={patience} and min_delta={min_delta}."
             )
         self.needs = (name,)
         self._name, self._patience, self._min_delta = name, patience, min_delta
@@ -43,9 +40,8 @@ class EarlyStopping(Callback):
         self._watch = Watch(name, repr(self), mode)
 
     def before_train(self) -> None:
-        """A run that had ended here does not start again."""
         self._watch.resolve(self.trainer.monitors)
-        self._stop_if_due()
+        self._stop_if_due()  # a resumed run that had ended does not go on
 
     def trigger(self) -> None:
         fresh = self._watch.fresh(self.trainer.monitors)
@@ -61,8 +57,8 @@ class EarlyStopping(Callback):
     def _stop_if_due(self) -> None:
         if self._waited < self._patience:
             return
-        best = "" if self._best is None else f" than {self._best:.6g} at step {self._best_step}"
-        self.trainer.request_stop(f"{self._name} got no better{best}, {self._waited} times")
+        best = "" if self._best is None else f" on {self._best:.6g} of step {self._best_step}"
+        self.trainer.request_stop(f"{self._name} did not improve{best}, {self._waited} times")
 
     def state(self) -> dict[str, Any]:
         best = {"best": self._best, "step": self._best_step}
@@ -77,16 +73,15 @@ class EarlyStopping(Callback):
 
 
 class StopAfter(Callback):
-    """End training normally after a time, or a number of steps, whichever comes first.
+    """End training normally after a time or a number of steps, whichever comes first.
 
     Args:
-        time: Seconds from the first step on, evaluation and saving included. A run that was
-            interrupted goes on with what it had used when it was saved.
-        steps: Global steps.
-        clock: Gives seconds.
+        time: Seconds of training, including evaluation, saving and earlier starts.
+        steps: Number of global steps.
+        clock: Returns the current time in seconds.
 
     Raises:
-        ConfigError: Neither is given, or one is not positive.
+        ConfigError: Neither limit is passed, or one is not positive.
     """
 
     def __init__(
@@ -99,8 +94,8 @@ class StopAfter(Callback):
         limits = [limit for limit in (time, steps) if limit is not None]
         if not limits or not min(limits) > 0:
             raise ConfigError(
-                f"StopAfter(time={time}, steps={steps}) makes no sense.",
-                expected="seconds or steps, more than 0",
+                "StopAfter needs a positive time in seconds or number of steps, got "
+                f"time={time} and steps={steps}."
             )
         self._time, self._steps, self._clock = time, steps, clock
         self._used = 0.0
@@ -110,9 +105,8 @@ class StopAfter(Callback):
         return self._used + (0.0 if self._started is None else self._clock() - self._started)
 
     def before_train(self) -> None:
-        """Start the clock; a run that had ended here does not start again."""
         self._started = self._clock()
-        self.trigger()
+        self.trigger()  # a resumed run that had ended does not go on
 
     def after_call(self) -> None:
         self.trigger()

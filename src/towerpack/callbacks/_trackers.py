@@ -1,7 +1,4 @@
-"""Memory and use of the machine, monitored after each epoch.
-
-Where there is nothing to measure, one line says so, and nothing is monitored.
-"""
+"""Callbacks that monitor memory and GPU utilization after each epoch, if they can be measured."""
 
 from __future__ import annotations
 
@@ -10,16 +7,14 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack._core.nvml import Nvml
 from towerpack.callbacks._base import Callback
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
+from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 _GIB: Final = 2**30
@@ -34,54 +29,56 @@ class _Tracker(Callback):
     def setup(self, trainer: TrainerHost) -> None:
         self._names = [*self._measure()]
         if not self._names:
-            _log.info("%r: there is nothing to measure here.", self)
+            _log.info("%r has nothing to measure on this machine.", self)
 
     def produces(self) -> Sequence[str]:
         return self._names
 
     def trigger(self) -> None:
-        found = self._measure() if self._names else {}
-        for name, value in found.items():
+        values = self._measure() if self._names else {}
+        for name, value in values.items():
             self.trainer.monitors.put_scalar(name, value, self.global_step)
 
 
 class HostMemoryTracker(_Tracker):
-    """Main memory in GiB: `memory/process`, resident, and `memory/host_free`. Linux only."""
+    """Monitor of main memory in GiB. Linux only.
+
+    `memory/process` is the resident memory of the process, `memory/host_free` the available memory.
+    """
 
     def _measure(self) -> Mapping[str, float]:
-        wanted = {
+        sources = {
             "memory/process": ("/proc/self/status", "VmRSS:"),
             "memory/host_free": ("/proc/meminfo", "MemAvailable:"),
         }
-        found = {}
-        for name, (path, key) in wanted.items():
+        values = {}
+        for name, (path, key) in sources.items():
             lines = Path(path).read_text().splitlines() if Path(path).exists() else []
             for kib in (line.split()[1] for line in lines if line.startswith(key)):
-                found[name] = int(kib) * 1024 / _GIB
-        return found
+                values[name] = int(kib) * 1024 / _GIB
+        return values
 
 
 class GPUMemoryTracker(_Tracker):
-    """The most memory that TensorFlow used since the last time, in GiB: `memory/gpu0_peak`."""
+    """Monitor of TensorFlow's peak memory since the last epoch, in GiB: `memory/gpu0_peak`."""
 
     def _measure(self) -> Mapping[str, float]:
         tf = require("tensorflow", extra="tf", needed_for="GPUMemoryTracker")
-        found = {}
+        peaks = {}
         for i in range(len(tf.config.list_logical_devices("GPU"))):
             peak = tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"]
             tf.config.experimental.reset_memory_stats(f"GPU:{i}")
-            found[f"memory/gpu{i}_peak"] = peak / _GIB
-        return found
+            peaks[f"memory/gpu{i}_peak"] = peak / _GIB
+        return peaks
 
 
 class GPUUtilizationTracker(_Tracker):
-    """Share of the time in which a GPU did something, in percent: `utilization/gpu0`.
+    """Monitor of mean GPU utilization since the last epoch, in percent: `utilization/gpu0`.
 
-    The mean since the last time, of samples that a thread takes from NVIDIA's management library.
+    A thread takes samples from NVML, NVIDIA's management library.
 
     Args:
-        devices: Numbers or UUIDs as `CUDA_VISIBLE_DEVICES` has them; None for what that says, or
-            all.
+        devices: Numbers or UUIDs of GPUs, as in `CUDA_VISIBLE_DEVICES`; None for the visible ones.
         interval_s: Seconds between two samples.
         library: Name of NVML's shared library.
 
@@ -97,9 +94,11 @@ class GPUUtilizationTracker(_Tracker):
         library: str = "libnvidia-ml.so.1",
     ) -> None:
         if not interval_s > 0:
-            raise ConfigError(f"GPUUtilizationTracker(interval_s={interval_s}).", expected="> 0")
-        given = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
-        self._devices = given.split(",") if isinstance(given, str) else given
+            raise ConfigError(
+                f"GPUUtilizationTracker: interval_s must be positive, got {interval_s}."
+            )
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
+        self._devices = visible.split(",") if isinstance(visible, str) else visible
         self._interval_s, self._library = interval_s, library
         self._samples: list[Sequence[float]] = []
         self._ended = threading.Event()
@@ -109,7 +108,7 @@ class GPUUtilizationTracker(_Tracker):
         try:
             self._nvml = Nvml(self._library, self._devices)
         except OSError as error:
-            _log.info("%r: there is nothing to measure here: %s", self, error)
+            _log.info("%r has nothing to measure on this machine: %s", self, error)
         else:
             self._names = [f"utilization/gpu{i}" for i in range(len(self._nvml.handles))]
 
@@ -124,11 +123,11 @@ class GPUUtilizationTracker(_Tracker):
             while not self._ended.wait(self._interval_s):
                 self._samples.append(self._nvml.utilization())
         except OSError as error:
-            _log.warning("%r: no more samples: %s", self, error)
+            _log.warning("%r stopped taking samples: %s", self, error)
 
     def _measure(self) -> Mapping[str, float]:
         samples, self._samples = self._samples, []
-        means = [sum(of_one) / len(samples) for of_one in zip(*samples, strict=True)]
+        means = [sum(device) / len(samples) for device in zip(*samples, strict=True)]
         return dict(zip(self._names, means, strict=False))
 
     def after_train(self) -> None:

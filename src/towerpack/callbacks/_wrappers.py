@@ -1,68 +1,68 @@
-"""Callbacks around other callbacks, and out of functions."""
+"""Callbacks that wrap other callbacks, and callbacks made of functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partialmethod
+from typing import Any, Final
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks._base import Callback, check_callback
+from towerpack.callbacks._host import TrainerHost
 from towerpack.dataflow.arguments import integer_of
 
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
-
-def _passed_on(hook: str) -> Any:
-    def method(self: ProxyCallback, *given: Any) -> None:
+def _forward(hook: str) -> Any:
+    def method(self: ProxyCallback, *args: Any) -> None:
         if self.enabled(hook):
-            getattr(self.callback, hook)(*given)
+            getattr(self.callback, hook)(*args)
 
-    method.__name__, method.__doc__ = hook, "Pass on, where enabled."
+    method.__name__ = hook
     return method
 
 
 class ProxyCallback(Callback):
-    """Base of wrappers: every hook, and the state, is the callback's.
+    """Base class of wrappers: forwards every hook and the state to another callback.
 
-    A run can be continued with or without the wrapper.
+    A run can be resumed with or without the wrapper.
 
     Args:
-        callback: What is wrapped.
-
-    Raises:
-        CallbackError: It is not a callback.
+        callback: The callback to wrap.
     """
 
     def __init__(self, callback: Callback) -> None:
         self.callback = check_callback(callback)
-        self._take_over()
+        self._copy_attributes()
 
-    def _take_over(self) -> None:
+    def _copy_attributes(self) -> None:
         self.needs = self.callback.needs
         self.acts_between_steps = self.callback.acts_between_steps
         self.chief_only = self.callback.chief_only
 
     def enabled(self, hook: str) -> bool:
-        """Whether a hook is to reach the callback now; `setup` always does."""
+        """Return whether a hook is forwarded now. `setup` always is.
+
+        Args:
+            hook: Name of a method, such as `'after_step'`.
+        """
         return True
 
     def setup(self, trainer: TrainerHost) -> None:
         self.callback.trainer = trainer
         self.callback.setup(trainer)
-        self._take_over()
+        self._copy_attributes()
 
-    before_train = _passed_on("before_train")
-    before_epoch = _passed_on("before_epoch")
-    before_step = _passed_on("before_step")
-    after_step = _passed_on("after_step")
-    trigger_step = _passed_on("trigger_step")
-    after_call = _passed_on("after_call")
-    after_epoch = _passed_on("after_epoch")
-    trigger_epoch = _passed_on("trigger_epoch")
-    trigger = _passed_on("trigger")
-    after_train = _passed_on("after_train")
+    before_train = _forward("before_train")
+    before_epoch = _forward("before_epoch")
+    before_step = _forward("before_step")
+    after_step = _forward("after_step")
+    trigger_step = _forward("trigger_step")
+    after_call = _forward("after_call")
+    after_epoch = _forward("after_epoch")
+    trigger_epoch = _forward("trigger_epoch")
+    trigger = _forward("trigger")
+    after_train = _forward("after_train")
 
     def produces(self) -> Sequence[str]:
         return self.callback.produces()
@@ -87,20 +87,20 @@ class ProxyCallback(Callback):
         self.callback.restore(state)
 
     def __repr__(self) -> str:
-        # The name under which checkpoints keep the state: the same with and without the wrapper.
+        # Key of the state in checkpoints: the same with and without the wrapper.
         return repr(self.callback)
 
 
 class EnableCallbackIf(ProxyCallback):
     """Let a callback act only while a condition holds.
 
-    The condition is asked in every hook of epochs, steps and calls, and decides about that one;
-    `setup`, `before_train` and `after_train` always reach the callback.
+    The condition is evaluated for every hook of epochs, steps and calls. `setup`, `before_train`
+    and `after_train` are always forwarded.
 
     Args:
-        callback: What is wrapped.
-        pred: Takes this object, with `epoch_num`, `global_step`, `local_step` and `trainer`; gives
-            True where the callback is to act.
+        callback: The callback to wrap.
+        pred: Takes this object, with `epoch_num`, `global_step`, `local_step` and `trainer`.
+            Returns True if the callback is to act.
     """
 
     def __init__(self, callback: Callback, pred: Callable[[EnableCallbackIf], bool]) -> None:
@@ -108,29 +108,27 @@ class EnableCallbackIf(ProxyCallback):
         self._pred = pred
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """Nothing that is known before: the condition decides."""
-        return {}
+        return {}  # not known in advance: the condition decides
 
     def enabled(self, hook: str) -> bool:
         return hook in ("before_train", "after_train") or bool(self._pred(self))
 
 
 class PeriodicTrigger(ProxyCallback):
-    """Trigger a callback every so many steps or epochs *instead of* after each epoch.
+    """Trigger a callback every k steps or epochs *instead of* after each epoch.
 
-    All other hooks of the callback work as if it stood in the list itself, and so does its state: a
-    run can be resumed with or without the wrapper.
+        PeriodicTrigger(ModelSaver(), every_k_steps=1000)
 
     Args:
-        callback: Must have a `trigger`.
-        every_k_steps: Trigger after each global step that is a multiple of this.
-        every_k_epochs: Trigger after each epoch whose number is a multiple of this. Where both
+        callback: A callback with a `trigger` method.
+        every_k_steps: Trigger after each global step that is a multiple of this number.
+        every_k_epochs: Trigger after each epoch whose number is a multiple of this number. If both
             periods end at the same step, the callback is triggered once.
-        before_train: Trigger before the first step too, also that of a resumed run.
+        before_train: Also trigger before the first step of each start of the run.
 
     Raises:
-        ConfigError: No period is given, or one that is not positive.
-        CallbackError: The callback has no `trigger`, so that it would never act.
+        ConfigError: No period is passed, or one is not positive.
+        CallbackError: The callback has no `trigger`.
     """
 
     def __init__(
@@ -140,22 +138,21 @@ class PeriodicTrigger(ProxyCallback):
         every_k_epochs: int | None = None,
         before_train: bool = False,
     ) -> None:
-        who = f"PeriodicTrigger({callback!r})"
+        owner = f"PeriodicTrigger({callback!r})"
         if every_k_steps is None and every_k_epochs is None and not before_train:
             raise ConfigError(
-                f"{who} would never trigger it.",
-                fix="give every_k_steps, every_k_epochs or before_train",
+                f"{owner} would never trigger the callback.",
+                fix="pass every_k_steps, every_k_epochs or before_train",
             )
-        self._every_k_steps = _period(who, "every_k_steps", every_k_steps)
-        self._every_k_epochs = _period(who, "every_k_epochs", every_k_epochs)
+        self._every_k_steps = _period(owner, "every_k_steps", every_k_steps)
+        self._every_k_epochs = _period(owner, "every_k_epochs", every_k_epochs)
         super().__init__(callback)
         if not callback.acts_in("trigger"):
             raise CallbackError(
-                f"PeriodicTrigger cannot trigger {callback!r}.",
-                expected="a callback that overrides trigger()",
+                f"{owner} has no effect, because the callback does not override trigger()."
             )
         self._before_train = before_train
-        self._triggered_at: int | None = None
+        self._last_step: int | None = None
 
     def before_train(self) -> None:
         self.callback.before_train()
@@ -168,16 +165,14 @@ class PeriodicTrigger(ProxyCallback):
             self.trigger()
 
     def trigger_epoch(self) -> None:
-        """Trigger where a period of epochs ends, unless the last step did."""
-        periods = self._every_k_steps or self._every_k_epochs
-        period_ends = self._every_k_epochs and self.trainer.epoch % self._every_k_epochs == 0
-        if (
-            period_ends or (periods and self.trainer.fast_dev_run)
-        ) and self._triggered_at != self.trainer.global_step:
+        due = bool(self._every_k_epochs) and self.trainer.epoch % self._every_k_epochs == 0
+        if self.trainer.fast_dev_run:
+            due = bool(self._every_k_steps or self._every_k_epochs)
+        if due and self._last_step != self.trainer.global_step:
             self.trigger()
 
     def trigger(self) -> None:
-        self._triggered_at = self.trainer.global_step
+        self._last_step = self.trainer.global_step
         self.callback.trigger()
 
     def acts_in(self, hook: str) -> bool:
@@ -192,19 +187,19 @@ class PeriodicTrigger(ProxyCallback):
 
 
 class PeriodicCallback(ProxyCallback):
-    """Let a callback act only in every so many-th step or epoch; it can only make it rarer.
+    """Forward hooks to a callback only every k steps or epochs.
 
-    `PeriodicTrigger` changes when a callback is triggered; this one passes its hooks over.
+    In contrast to `PeriodicTrigger`, the callback cannot act at other times than before.
 
     Args:
-        callback: What is wrapped.
-        every_k_steps: Act in the hooks of those steps (and of epochs that end with one) whose
-            number is a multiple of this.
-        every_k_epochs: Act in all hooks of those epochs whose number is a multiple of this, and of
-            the last one.
+        callback: The callback to wrap.
+        every_k_steps: Forward the hooks of steps whose number is a multiple of this number, and of
+            epochs that end with such a step.
+        every_k_epochs: Forward all hooks of epochs whose number is a multiple of this number, and
+            of the last epoch.
 
     Raises:
-        ConfigError: No period is given, or one that is not positive.
+        ConfigError: No period is passed, or one is not positive.
     """
 
     def __init__(
@@ -214,35 +209,35 @@ class PeriodicCallback(ProxyCallback):
         every_k_epochs: int | None = None,
     ) -> None:
         super().__init__(callback)
-        who = f"PeriodicCallback({callback!r})"
-        self._every_k_steps = _period(who, "every_k_steps", every_k_steps)
-        self._every_k_epochs = _period(who, "every_k_epochs", every_k_epochs)
+        owner = f"PeriodicCallback({callback!r})"
+        self._every_k_steps = _period(owner, "every_k_steps", every_k_steps)
+        self._every_k_epochs = _period(owner, "every_k_epochs", every_k_epochs)
         if not (self._every_k_steps or self._every_k_epochs):
-            raise ConfigError(f"{who} has no period.", fix="give every_k_steps or every_k_epochs")
+            raise ConfigError(f"{owner} has no period.", fix="pass every_k_steps or every_k_epochs")
 
     def enabled(self, hook: str) -> bool:
         host = self.trainer
-        # Before a step the counter does not count it yet.
+        # `before_step` is called before the step is counted.
         step = host.global_step + (hook == "before_step")
-        of_steps = self._every_k_steps and step % self._every_k_steps == 0
-        of_epochs = self._every_k_epochs and (
+        in_step = self._every_k_steps and step % self._every_k_steps == 0
+        in_epoch = self._every_k_epochs and (
             host.epoch % self._every_k_epochs == 0 or host.epoch == host.max_epoch
         )
-        return bool(hook in ("before_train", "after_train") or of_steps or of_epochs)
+        return bool(hook in ("before_train", "after_train") or in_step or in_epoch)
 
     def next_stop(self, step: int) -> int | None:
         return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
 
 
-def _period(who: str, name: str, k: Any) -> int | None:
-    return None if k is None else integer_of(k, f"{who}: {name}", least=1)
+def _period(owner: str, name: str, k: Any) -> int | None:
+    return None if k is None else integer_of(k, f"{owner}: {name}", least=1)
 
 
-def _nearer(wanted: int | None, period: int | None, step: int) -> int | None:
+def _nearer(stop: int | None, period: int | None, step: int) -> int | None:
     if period is None:
-        return wanted
+        return stop
     end = (step // period + 1) * period
-    return end if wanted is None else min(end, wanted)
+    return end if stop is None else min(end, stop)
 
 
 _HOOKS: Final = (
@@ -252,27 +247,26 @@ _HOOKS: Final = (
 
 
 def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - the known name
-    """A callback whose hooks are functions.
+    """Create a callback from functions.
 
         CallbackFactory(trigger=lambda self: print(self.epoch_num, self.global_step))
 
     Args:
-        hooks: By the name of a method of `Callback`, what it does. Functions take the callback
-            first, then the hook's own arguments: `setup` takes the trainer, `after_step` outputs.
+        **hooks: Functions by the name of a hook of `Callback`. A function takes the callback, then
+            the arguments of the hook: `setup` takes the trainer, `after_step` the outputs.
 
     Raises:
-        ConfigError: There is no such hook, or none is given.
+        ConfigError: A hook is unknown, or none is passed.
     """
     for name in hooks:
         if name not in _HOOKS:
             raise ConfigError(
-                f"CallbackFactory: callbacks have no hook '{name}'.", fix=did_you_mean(name, _HOOKS)
+                f"CallbackFactory: callbacks have no hook '{name}'. {did_you_mean(name, _HOOKS)}"
             )
     if not hooks:
-        raise ConfigError("CallbackFactory() would do nothing.", expected="trigger=, setup=, …")
-    callback: Any = type(
-        "CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()}
-    )()
+        raise ConfigError("CallbackFactory() has no hooks.", fix="pass trigger=, setup= or others")
+    methods = {name: partialmethod(function) for name, function in hooks.items()}
+    callback: Any = type("CallbackFactory", (Callback,), methods)()
     callback._arguments = (), hooks
     return callback
 
@@ -283,26 +277,17 @@ def RunOp(  # noqa: N802 - the known name
     run_as_trigger: bool = True,
     run_step: bool = False,
 ) -> Callback:
-    """A callback that calls a function, such as one that assigns to variables.
+    """Create a callback that calls a function, such as one that assigns to variables.
 
         RunOp(lambda: counter.assign_add(1))
 
     Args:
-        op: The function; what it returns is left alone.
-        run_before: Call it before training.
-        run_as_trigger: And after each epoch.
-        run_step: And after each step.
+        op: The function. Its result is ignored.
+        run_before, run_as_trigger, run_step: Whether to call the function before training, after
+            each epoch, and after each step.
 
     Raises:
-        ConfigError: It is never to be called.
+        ConfigError: All three are False.
     """
     wanted = {"before_train": run_before, "trigger": run_as_trigger, "trigger_step": run_step}
     return CallbackFactory(**{hook: lambda _: op() for hook, is_ in wanted.items() if is_})
-
-
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    # A builtin or a bound method in a class's body would not be given the callback.
-    def method(self: Callback, *given: Any) -> Any:
-        return function(self, *given)
-
-    return method

@@ -1,27 +1,21 @@
-"""The newest value of a monitored name, each taken once."""
+"""Watching a monitored value: its new values, and which of two is better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors import Monitors
 from towerpack.callbacks.monitors._base import Mode
-
-if TYPE_CHECKING:
-    from towerpack.callbacks.monitors import Monitors
 
 _log = get_logger(__name__)
 
 
 def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
-    """Return the declared direction of a monitored number.
-
-    Raises:
-        ConfigError: No metric declares it.
-    """
+    """Return the declared direction of a monitored value, else raise `ConfigError` with `fix`."""
     if name not in directions:
         raise ConfigError(
             f"No metric declares whether a smaller or a larger '{name}' is better.",
@@ -32,40 +26,28 @@ def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
 
 
 def keras_direction(metric: Any) -> Mode | None:
-    """Return the direction that Keras knows for a metric; None for `Mean`, `Sum` and the like."""
+    """Return the direction that Keras declares for a metric; None for `Mean` and `Sum`."""
     modes: dict[Any, Mode] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 
 
 class Watch:
-    """A monitored name, its values that were not there before, and which of them is better.
-
-    Args:
-        name: The monitored name.
-        owner: The callback that watches, for log messages.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the declared direction.
-
-    Raises:
-        ConfigError: The mode is neither.
-    """
+    """Reader of a monitored value for the callback `owner`, which returns each value once."""
 
     def __init__(self, name: str, owner: str, mode: Mode | None = None) -> None:
         if mode not in (None, "min", "max"):
-            raise ConfigError(
-                f"{owner}: mode={mode!r} makes no sense.",
-                expected="'min' if smaller is better, 'max' if larger is",
-            )
+            raise ConfigError(f"{owner}: mode must be 'min', 'max' or None, got {mode!r}.")
         self.name, self.seen_step = name, -1
         self._owner, self._mode = owner, mode
 
     def resolve(self, monitors: Monitors) -> None:
-        """Take the declared direction. Raise `ConfigError` if none is declared or given."""
+        """Use the declared direction if no mode was passed. Raise `ConfigError` without either."""
         fix = "pass mode='min' or mode='max'"
         self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
 
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
-        """The newest (step, value) if it is newer than the last one given; NaN is logged."""
-        self.resolve(monitors)  # A wrapper may have kept `before_train` from the callback.
+        """Return the newest (step, value), or None if it was returned before. Log NaN."""
+        self.resolve(monitors)  # A wrapper may have skipped `before_train` of the callback.
         history = monitors.history(self.name) if self.name in monitors.names() else []
         if not history or history[-1][0] <= self.seen_step:
             return None
@@ -76,7 +58,7 @@ class Watch:
         return self.seen_step, float(value)
 
     def improves(self, value: float, best: float | None, min_delta: float = 0.0) -> bool:
-        """Whether `value` beats `best` by more than `min_delta`. NaN beats nothing."""
+        """Return whether `value` is better than `best` by more than `min_delta`. NaN never is."""
         if best is None or math.isnan(value):
             return not math.isnan(value)
         return value < best - min_delta if self._mode == "min" else value > best + min_delta

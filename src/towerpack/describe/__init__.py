@@ -1,4 +1,4 @@
-"""A model in numbers and as a picture."""
+"""Summary tables and diagrams of models."""
 
 from towerpack._core.extras import require
 

@@ -1,4 +1,4 @@
-"""What an operation of TensorFlow's computes, in multiply-adds."""
+"""Number of multiply-adds of a TensorFlow operation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _CALLS = ("PartitionedCall", "While", "If", "Case")  # each also as Stateful… 
 
 
 def multiply_adds(op: tf.Operation) -> int | None:
-    """Multiply-adds of a convolution, matrix product or einsum; 0 for any other operation.
+    """Return the multiply-adds of a convolution, matrix product or einsum; 0 for other operations.
 
-    Half of the FLOPs that TensorFlow's profiler tells, which does not know all of these. None if
-    they cannot be told: a shape is open, or they are in a loop or branch.
+    None if the number is unknown, because of an unknown dimension, a loop or a branch. TensorFlow's
+    profiler counts two FLOPs for each, but does not support all of these operations.
     """
     if op.type.endswith(_CALLS):
-        return _of_call(op)
+        return _in_call(op)
     if op.type not in _COUNTS:
         return 0
     shapes = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
@@ -27,15 +27,13 @@ def multiply_adds(op: tf.Operation) -> int | None:
     return _COUNTS[op.type](op, *(shape.as_list() for shape in shapes))
 
 
-def _of_call(op: tf.Operation) -> int | None:
+def _in_call(op: tf.Operation) -> int | None:
     values: Any = op.node_def.attr.values()
-    called = [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+    names = [f.name for value in values for f in (value.func, *value.list.func) if f.name]
     graph: Any = op.graph
-    inner = [
-        multiply_adds(o) for f in called for o in graph._get_function(f).graph.get_operations()
-    ]
     total = 0
-    for count in inner:
+    for inner in (o for n in names for o in graph._get_function(n).graph.get_operations()):
+        count = multiply_adds(inner)
         if count is None or (count and not op.type.endswith(_CALLS[0])):
             return None
         total += count
@@ -49,7 +47,7 @@ def _product(transposes: str) -> Callable[..., int]:
 def _einsum(op: tf.Operation, *shapes: list[int]) -> int | None:
     terms = op.get_attr("equation").decode().split("->")[0].split(",")
     sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=False):  # the output's comes last
+    for term, shape in zip(terms, shapes, strict=False):  # the last shape is that of the output
         if "." in term:
             return None
         sizes |= zip(term, shape, strict=True)

@@ -1,4 +1,4 @@
-"""A network as boxes and arrows: by Graphviz where it is installed, else as SVG of our own."""
+"""Diagrams of networks as boxes and arrows, drawn by Graphviz if installed, else as simple SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from towerpack._core.errors import ConfigError
 
-_COLOURS = {"layer": "#dbe9f6", "input": "#e5f5e0", "join": "#f0f0f0"}
+_COLORS = {"layer": "#dbe9f6", "input": "#e5f5e0", "join": "#f0f0f0"}
 _LINE, _GAP, _LETTER = 16, 26, 7.4  # px
 _HEAD = """<svg xmlns="http://www.w3.org/2000/svg" width="{:g}" height="{:g}" text-anchor="middle"
  font-family="Helvetica,Arial,sans-serif" font-size="12">
@@ -21,7 +21,7 @@ _HEAD = """<svg xmlns="http://www.w3.org/2000/svg" width="{:g}" height="{:g}" te
 
 
 class Box(Protocol):
-    """What is drawn: lines of text, and the names of the boxes from which arrows come."""
+    """A box with lines of text and the names of the boxes from which arrows lead to it."""
 
     name: str
     kind: str
@@ -32,41 +32,36 @@ class Box(Protocol):
 
 
 def save_picture(boxes: Sequence[Box], path: Path) -> None:
-    """Write a picture of boxes, each after those that feed it.
-
-    Raises:
-        ConfigError: The format needs Graphviz, which is not installed, or it failed.
-    """
+    """Write a diagram of boxes, which are listed after their sources."""
     dot = shutil.which("dot")
     kind = path.suffix.lower().removeprefix(".")
     if dot is None and kind == "svg":
         path.write_text(_svg(boxes), encoding="utf-8")
         return
     if dot is None or not kind:
+        reason = "Graphviz (the program `dot`) is not installed" if kind else "it has no suffix"
         raise ConfigError(
-            f"The picture {path} cannot be drawn.",
-            got="no program `dot` (Graphviz)" if kind else "a name without an ending",
-            expected=".svg, or with Graphviz .png, .pdf and others",
-            fix="install Graphviz, or ask for a name that ends in .svg",
+            f"The diagram {path} cannot be drawn, because {reason}.",
+            fix="install Graphviz for .png, .pdf and others, or use a name that ends in .svg",
         )
     command = [dot, f"-T{kind}", "-o", str(path)]
     done = subprocess.run(command, input=_dot(boxes).encode(), capture_output=True, check=False)
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise ConfigError(f"Graphviz could not draw {path}.", got=said)
+        output = done.stderr.decode(errors="replace").strip()
+        raise ConfigError(f"Graphviz could not draw {path}: {output}")
 
 
 def _dot(boxes: Sequence[Box]) -> str:
     lines = ['digraph { node [shape=box style="rounded,filled" fontname=Helvetica fontsize=11]']
     for box in boxes:
         name, label = json.dumps(box.name), json.dumps("\n".join(box.lines), ensure_ascii=False)
-        lines.append(f'{name} [label={label} fillcolor="{_COLOURS[box.kind]}"]')
+        lines.append(f'{name} [label={label} fillcolor="{_COLORS[box.kind]}"]')
         lines += [f"{json.dumps(source)} -> {name}" for source in box.sources]
     return "\n".join([*lines, "}"])
 
 
 def _svg(boxes: Sequence[Box]) -> str:
-    """Rows of boxes, each below all that feed it; arrows that pass rows swing out to the right."""
+    """Draw rows of boxes below their sources. Arrows that pass rows are curved to the right."""
     row_of: dict[str, int] = {}
     rows: list[list[str]] = []
     for box in boxes:
@@ -95,7 +90,7 @@ def _svg(boxes: Sequence[Box]) -> str:
             drawn.append(f'<path d="{way}" fill="none" stroke="#444" marker-end="url(#tip)"/>')
         drawn.append(
             f'<rect x="{x - wide / 2:g}" y="{y - high / 2:g}" width="{wide:g}" height="{high:g}" '
-            f'rx="5" fill="{_COLOURS[box.kind]}"/>'
+            f'rx="5" fill="{_COLORS[box.kind]}"/>'
         )
         for i, line in enumerate(box.lines):
             down = y + (i - (len(box.lines) - 1) / 2) * _LINE + 4

@@ -1,8 +1,8 @@
-"""Layers of a model: what each gives, its parameters, its multiply-adds, what it is fed by.
+"""Summary of a model: output shape, parameters, multiply-adds and sources of each layer.
 
-They are read from the graph of one trace. A layer is a layer by name, or the variables that share a
-path (`backbone/conv1/kernel` and `…/bias`), so that Keras layers, those of slim and plain variables
-count as well. Operations belong to it that read its variables or lie in its name scope.
+The graph of one trace is analyzed. A layer is a layer by name, or the variables that share a path
+(`backbone/conv1/kernel` and `…/bias`), also those of Keras and tf_slim. Its operations are those
+that read its variables or lie in its name scope.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from towerpack.model import ModelDesc, as_model
 from towerpack.tower import TowerFunction, TowerTrace, check_specs
 
 _OUTPUT = "/output"
-_SHAPES = ("Shape", "Size", "Rank")  # through these flow sizes, no values
-_CELL = re.compile(r"/(lstm|gru|simple_rnn)_cell(_\d+)?$")  # belongs to the layer around it
+_SHAPES = ("Shape", "Size", "Rank")  # operations that pass on sizes, not values
+_CELL = re.compile(r"/(lstm|gru|simple_rnn)_cell(_\d+)?$")  # belongs to the enclosing layer
 _SIGNS = {"AddV2": "+", "AddN": "+", "Mul": "×", "Sub": "-", "ConcatV2": "concat"}
 
 
 @dataclass
 class LayerSummary:
-    """A layer; or an input; or an operation outside of layers that joins several of them.
+    """Summary of a layer, of an input, or of an operation that joins several layers.
 
     Attributes:
         name: Name of the layer, input or operation.
         kind: `'layer'`, `'input'` or `'join'`.
-        output: Shape; None if this trace does not compute the layer.
-        parameters: Count of numbers in its variables, moving averages included.
+        output: Shape of the output; None if this trace does not compute the layer.
+        parameters: Number of parameters, with moving averages.
         multiply_adds: Multiply-adds of convolutions and matrix products; None if unknown.
-        sources: Names of the parts that feed it.
+        sources: Names of the layers, inputs and operations whose outputs it reads.
         sign: Sign of a joining operation, such as `+`.
     """
 
@@ -53,7 +53,7 @@ class LayerSummary:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Name, shape and numbers as text."""
+        """Texts of a table: name, shape, parameters and multiply-adds."""
         shape = "" if self.output is None else str(self.output).replace("None", "?")
         numbers = self.parameters, self.multiply_adds
         parameters, count = ("?" if n is None else f"{n:,}" if n else "" for n in numbers)
@@ -61,7 +61,7 @@ class LayerSummary:
 
     @property
     def lines(self) -> list[str]:
-        """What a picture tells of it."""
+        """Lines of text in a diagram."""
         name, shape, parameters, count = self.cells
         if self.kind == "join":
             return [self.sign]
@@ -71,53 +71,51 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Numbers of a model, for one batch of its inputs; `print` shows a table.
+    """Summary of a model for one batch, with a table as its text.
 
     Attributes:
-        parts: Layers, the inputs that feed them and the operations that join them, in order.
+        parts: Layers, inputs and operations that join layers, in order.
     """
 
     parts: Sequence[LayerSummary]
 
     @property
     def layers(self) -> list[LayerSummary]:
-        """The layers alone."""
+        """Layers among `parts`."""
         return [part for part in self.parts if part.kind == "layer"]
 
     @property
     def total(self) -> LayerSummary:
-        """The sums over all layers, of what can be told."""
+        """Sums of the known numbers of all layers."""
         layers = self.layers
         count = sum(layer.multiply_adds or 0 for layer in layers)
         return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)
 
     def __str__(self) -> str:
-        """A table, the inputs above it, a total below."""
         inputs = [" ".join(part.cells[:2]) for part in self.parts if part.kind == "input"]
         head = ("layer", "output", "parameters", "multiply-adds")
         lines = aligned([head, *(part.cells for part in [*self.layers, self.total])], "<<>>")
         if any(layer.multiply_adds is None for layer in self.layers):
-            lines.append("? is not counted: open shapes, or loops and branches.")
+            lines.append("? is not counted: unknown dimensions, loops or branches.")
         return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])
 
     def save_picture(self, path: str | Path) -> None:
-        """Draw the network: `.svg`, and with Graphviz also `.png`, `.pdf` and its other formats.
+        """Draw a diagram of the network. Raise `ConfigError` if the format is not supported.
 
-        Raises:
-            ConfigError: The format needs Graphviz, which is not installed, or it failed.
+        Args:
+            path: File name that ends in `.svg`, or with Graphviz `.png`, `.pdf` and others.
         """
         save_picture(self.parts, Path(path))
 
 
 def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
-    """Summarize a model's layers, for a batch of one if the batch size is open.
+    """Summarize the layers of a model, for a batch of one if the batch size is unknown.
 
-    Creates the model's variables and graph, and runs nothing. Only convolutions, matrix products
-    and einsums count as multiply-adds.
+    Creates the model's variables and graph, without running them. Print the result for a table.
 
     Args:
-        model: A `ModelDesc`, plain functions, or a Keras model that knows its inputs.
-        is_training: Describe the model as it is trained, not as it predicts.
+        model: A `ModelDesc`, a tuple of functions, or a Keras model with inputs.
+        is_training: Whether to summarize the training graph instead of the inference graph.
 
     Raises:
         ConfigError: The argument is not a model.
@@ -142,45 +140,45 @@ def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
 
 
 def is_model(value: object) -> bool:
-    """True for what `model_summary` takes, tuples of functions aside."""
+    """Return whether a value is a `ModelDesc` or a Keras model.
+
+    Args:
+        value: Any object.
+    """
     return isinstance(value, ModelDesc | keras.Model)
 
 
 class _Keras(ModelDesc):
-    """The outputs of a Keras model. Variables have their Keras paths."""
-
     def __init__(self, model: Any) -> None:
         if not getattr(model, "inputs", None):
             raise ConfigError(
-                f"The inputs of the Keras model '{model.name}' are not known.",
-                fix="build it from keras.Input, or show a ModelDesc that calls it",
+                f"The Keras model '{model.name}' has no inputs.",
+                fix="build it from keras.Input, or pass a ModelDesc that calls it",
             )
-        vars(self)[""] = model  # an attribute without a name
+        vars(self)[""] = model  # without a name, so that variables have their Keras paths
 
     def inputs(self) -> Sequence[tf.TensorSpec]:
-        """Those of the model."""
         inputs = vars(self)[""].inputs
         return [tf.TensorSpec(t.shape, t.dtype, f"input{i}") for i, t in enumerate(inputs)]
 
     def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor:
-        """No cost."""
         model = vars(self)[""]
         inputs = list(tensors)
-        like = getattr(model, "input", inputs)  # a Sequential has none until it is called
+        like = getattr(model, "input", inputs)  # a Sequential has no `input` until it is called
         single = len(inputs) == 1 and not isinstance(like, dict)
         model(inputs[0] if single else keras.tree.pack_sequence_as(like, inputs))
         return tf.zeros([])
 
 
 class _Reading:
-    """Follow what flows through a graph, operation by operation, in the order of their making."""
+    """Analysis of the operations of a graph, in order of creation."""
 
     def __init__(self, trace: TowerTrace, inputs: Sequence[str], layers: Mapping[str, str]) -> None:
         self._parts: dict[str, LayerSummary] = {}
-        self._readers: dict[tf.Operation, list[str]] = {}  # of variables, with the layers' names
-        self._fixed: dict[tf.Operation, list[str]] = {}  # made of variables and constants alone
+        self._readers: dict[tf.Operation, list[str]] = {}  # names of the layers that are read
+        self._fixed: dict[tf.Operation, list[str]] = {}  # depend on variables and constants only
         self._owners: dict[tf.Operation, str] = {}
-        self._left: dict[str, tf.Tensor] = {}  # the first that others read of a layer
+        self._left: dict[str, tf.Tensor] = {}  # the first output of a layer that others read
         self._feeding: dict[tf.Operation, list[str]] = {}
         operations: list[tf.Operation] = trace.graph.get_operations()
         handles = {t.op: layers[name] for name, t in trace.handles.items() if name in layers}
@@ -198,11 +196,10 @@ class _Reading:
             self.part(name).output = _sizes(tensor)
 
     def part(self, name: str, kind: str = "layer") -> LayerSummary:
-        """The one of this name, made when first asked for."""
         return self._parts.setdefault(name, LayerSummary(name, kind))
 
     def used_parts(self) -> list[LayerSummary]:
-        """All layers, and what else leads to them."""
+        """Return all layers, and other parts that are direct or indirect sources of them."""
         waiting = [name for name, part in self._parts.items() if part.kind == "layer"]
         used: set[str] = set()
         while waiting:
@@ -228,7 +225,7 @@ class _Reading:
                 self._readers[op] = read
 
     def _find_scopes(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, str]:
-        """Name scopes of the graph that belong to one layer alone."""
+        """Return the name scopes of the graph that belong to exactly one layer."""
         layers = {layer for read in self._readers.values() for layer in read}
         self._named: dict[str, tf.Tensor] = {}
         scopes: dict[str, str] = {}
@@ -236,7 +233,7 @@ class _Reading:
         for path, tensor in outputs.items():
             layer = path.removesuffix(_OUTPUT)
             if layer == path or id(tensor) in seen:
-                continue  # not a layer's, or one that gives what it has got
+                continue  # not the output of a layer, or of one that returns its input
             seen.add(id(tensor))
             if not any(other.startswith(f"{layer}/") for other in {*layers, *self._named}):
                 self._named[layer] = tensor
@@ -274,7 +271,7 @@ class _Reading:
         part.sources += [name for name in incoming if name not in (part.name, *part.sources)]
         self._feeding[op] = [part.name]
         part.sign = _SIGNS.get(op.type, op.type)
-        if op.outputs and op.outputs[0].shape.rank:  # what loops carry is a scalar
+        if op.outputs and op.outputs[0].shape.rank:  # the counter of a loop is a scalar
             part.output = _sizes(op.outputs[0])
         if owner is not None:
             self._owners[op] = owner
@@ -287,13 +284,13 @@ def _sizes(tensor: tf.Tensor) -> list[int | None] | None:
 
 
 def _layer_of(variable: str, by_name: Container[str]) -> str:
-    """The layer by name around a variable, else its path."""
+    """Return the layer by name that contains a variable, else the variable's path."""
     path = _CELL.sub("", variable.rpartition("/")[0] or variable)
     return next((above for above in _above(variable) if above in by_name), path)
 
 
 def _above(name: str) -> Iterator[str]:
-    """The scopes around a name, the innermost first."""
+    """Iterate over the scopes that enclose a name, the innermost first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

@@ -1,4 +1,4 @@
-"""Reinforcement learning: environments, experience, agents as trainers on the library's loop."""
+"""Reinforcement learning: environments, experience, and agents trained by the library's loop."""
 
 from towerpack._core.extras import require
 
@@ -18,7 +18,7 @@ from towerpack.rl.a2c import A2C, A2CConfig
 from towerpack.rl.dqn import DQN, DQNConfig
 from towerpack.rl.ppo import PPO, ActorCritic, PPOConfig
 
-# Without `math`, which a star import would put in the place of Python's.
+# Without `math`, which would replace Python's module in a star import.
 __all__ = [
     "A2C", "DQN", "MLP", "PPO", "A2CConfig", "ActorCritic", "Agent", "Atari", "DQNConfig",
     "Evaluator", "Experience", "PPOConfig", "ReplayMemory", "Sample", "ShowEpisodes", "Step",

@@ -33,7 +33,7 @@ class Categorical:
         return linear("head", features, self.n, gain=0.01)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Gumbel noise: the action whose logit and noise are largest is a sample."""
+        # The action with the largest sum of logit and Gumbel noise is a sample.
         return rng.gumbel(size=(*shape, self.n)).astype(np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -55,8 +55,8 @@ class Gaussian:
         self.spec = tf.TensorSpec([None, self._size], tf.float32, "action")
 
     def head(self, features: tf.Tensor) -> tf.Tensor:
-        """Means, and the log standard deviations, which do not depend on the state."""
         mean = linear("head", features, self._size, gain=0.01)
+        # Standard deviations do not depend on the state.
         log_std = tf.compat.v1.get_variable("log_std", initializer=tf.zeros([self._size]))
         return tf.concat([mean, tf.broadcast_to(log_std, tf.shape(mean))], -1)
 
@@ -88,24 +88,18 @@ Actions = Categorical | Gaussian
 
 
 def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) -> Actions:
-    """Distribution of actions for an action space.
-
-    Raises:
-        ConfigError: The agent does not support the space.
-    """
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(space)
     if continuous and isinstance(space, gym.spaces.Box):
         return Gaussian(space)
+    kinds = "Discrete or Box" if continuous else "Discrete"
     raise ConfigError(
-        f"{agent} cannot act in this action space.",
-        got=repr(space),
-        expected="Discrete or Box" if continuous else "Discrete",
+        f"{agent} needs an action space of type {kinds}, got {space!r}.",
         fix="wrap the environment (gymnasium.ActionWrapper)"
         + ("" if continuous else ", or use PPO or A2C for Box"),
     )
 
 
 def linear(name: str, x: tf.Tensor, units: int, gain: float) -> tf.Tensor:
-    """Fully connected layer with orthogonal initialisation (Saxe et al. 2014)."""
+    """Apply a fully connected layer with orthogonal initialization (Saxe et al. 2014)."""
     return FullyConnected(name, x, units, kernel_initializer=keras.initializers.Orthogonal(gain))

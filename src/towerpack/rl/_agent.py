@@ -42,10 +42,10 @@ class AgentConfig:
         learning_rate: Learning rate of Adam.
         discount: Discount factor of a reward one step later.
         max_gradient_norm: Global norm to which gradients are clipped.
-        anneal: Anneal the learning rate, and the clip of `PPO`, linearly to 0.
+        anneal: Whether to decrease the learning rate, and the clip of `PPO`, linearly to 0.
 
     Raises:
-        ConfigError: A value of the wrong type or out of range.
+        ConfigError: A value has a wrong type or is out of range.
     """
 
     num_envs: int = 8
@@ -56,40 +56,39 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, usual = getattr(self, field.name), field.default
-            if isinstance(usual, bool | None):
-                fits, expected = isinstance(value, type(usual) | bool), "True or False"
+            value, default = getattr(self, field.name), field.default
+            if isinstance(default, bool | None):
+                fits, rule = isinstance(value, type(default) | bool), "True or False"
             else:
-                kind = numbers.Real if isinstance(usual, float) else numbers.Integral
+                kind = numbers.Real if isinstance(default, float) else numbers.Integral
                 low, high = _RANGES.get(field.name, (int(kind is numbers.Integral), math.inf))
                 fits = isinstance(value, kind) and not isinstance(value, bool)
                 fits = fits and math.isfinite(value) and low <= value <= high
-                expected = f"{'a number' if kind is numbers.Real else 'a whole number'}, {low}"
-                expected += " or more" if high == math.inf else f" to {high}"
+                rule = f"{'a number' if kind is numbers.Real else 'an integer'} "
+                rule += f"of at least {low}" if high == math.inf else f"from {low} to {high}"
             if not fits:
-                raise ConfigError(
-                    f"{type(self).__name__}({field.name}={value!r}).", expected=expected
-                )
+                name = f"{type(self).__name__}.{field.name}"
+                raise ConfigError(f"{name} must be {rule}, got {value!r}.")
 
 
 class Agent(ABC):
-    """An algorithm that learns to act in an environment.
+    """Base class of algorithms that learn to act in an environment.
 
     Args:
-        env: A Gymnasium id, a function that makes one environment, or `Atari('Pong')`.
+        env: A Gymnasium id, a function that creates one environment, or `Atari('Pong')`.
         config: Settings; None for the defaults.
-        network: A function in a tower, from a batch of observations to features, such as `MLP()`.
-            None for the agent's own MLP, or `nature_cnn` for frames of bytes.
+        network: A function that computes features from a batch of observations in a tower, such as
+            `MLP()`. None for `nature_cnn` if observations are images, else the agent's MLP.
         env_options: Further arguments of `make_envs`.
-        **settings: Fields of the configuration to override.
+        **settings: Settings to override.
 
     Attributes:
         config: The settings.
-        model: The trained model. With a run's directory it makes a `Predictor`, whose output
-            `'action'` is the action without exploration.
+        model: The trained model. A `Predictor` of this model and a run directory has the output
+            `'action'`, the action without exploration.
 
     Raises:
-        ConfigError: There is no such setting, or the agent cannot serve the environment's spaces.
+        ConfigError: A setting is unknown or invalid, or the agent does not support the spaces.
     """
 
     Config: ClassVar[type[Any]]
@@ -106,24 +105,23 @@ class Agent(ABC):
         env_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        who = type(self).__name__
+        agent = type(self).__name__
         if not isinstance(config, self.Config | None):
             raise ConfigError(
-                f"{who} does not take a {type(config).__name__}.",
-                fix=f"{self.Config.__name__}(…), or settings by name",
+                f"{agent}: config must be a {self.Config.__name__}, got {type(config).__name__}.",
+                fix=f"pass {self.Config.__name__}(…), or settings by name",
             )
         known = [field.name for field in dataclasses.fields(self.Config)]
         if unknown := [name for name in settings if name not in known]:
-            raise ConfigError(
-                f"{who} has no setting '{unknown[0]}'.", fix=did_you_mean(unknown[0], known)
-            )
+            text = f"{agent} has no setting '{unknown[0]}'. {did_you_mean(unknown[0], known)}"
+            raise ConfigError(text, fix=f"see the settings of {self.Config.__name__}")
         self.config = dataclasses.replace(config or self.Config(), **settings)
         self._env, self._env_options = env, dict(env_options or {})
         options = {**self._env_options, "backend": "auto", "timeout": math.inf}
         with make_envs(env, 1, seed=0, **options) as probe:
             self.observation_space, self.action_space = probe.observation_space, probe.action_space
             self.frames = probe.frames
-        self.actions = actions_of(self.action_space, who, continuous=self.continuous)
+        self.actions = actions_of(self.action_space, agent, continuous=self.continuous)
         self.network = network or network_for(self.observation_space, self.mlp)
 
     def observation_spec(self, name: str) -> tf.TensorSpec:
@@ -136,16 +134,20 @@ class Agent(ABC):
     @property
     @abstractmethod
     def steps_per_phase(self) -> int:
-        """Environment steps of one phase, all environments together."""
+        """Number of environment steps of one phase, all environments together."""
 
     @property
     def steps_before_learning(self) -> int:
-        """Additional environment steps of the first phase."""
+        """Number of additional environment steps of the first phase."""
         return 0
 
     @abstractmethod
     def experience(self, total_steps: int, epoch_steps: int) -> Experience:
-        """Make a source of batches for a number of environment steps, in total and in an epoch."""
+        """Create a source of batches.
+
+        Args:
+            total_steps, epoch_steps: Number of environment steps of the training and of an epoch.
+        """
 
     def trainer(
         self,
@@ -156,21 +158,24 @@ class Agent(ABC):
         callbacks: Sequence[Callback] = (),
         **kwargs: Any,
     ) -> Trainer:
-        """An ordinary trainer for this agent.
+        """Create an ordinary trainer for this agent.
 
         Args:
-            total_steps: Environment steps, all environments together, rounded up to whole epochs;
-                the first epoch includes the steps before learning. Steps of a continued run count,
-                whatever the length of its epochs was.
-            epoch_steps: Least number of environment steps of an epoch.
-            run_dir: As in `TrainConfig`.
-            callbacks: In addition to `ShowEpisodes`, the schedules, and a `ModelSaver`.
+            total_steps: Number of environment steps of the training, all environments together,
+                with those of earlier starts. Rounded up to whole epochs.
+            epoch_steps: Least number of environment steps of an epoch. The first epoch also has
+                the steps before learning.
+            run_dir: Directory of the run; see `TrainConfig`.
+            callbacks: Callbacks in addition to `ShowEpisodes`, the schedules and a `ModelSaver`.
             **kwargs: Further arguments of `TrainConfig`.
+
+        Raises:
+            ConfigError: A number of steps is not positive.
         """
         if min(total_steps, epoch_steps) < 1:
             raise ConfigError(
-                f"{total_steps=} and {epoch_steps=} leave nothing to train.",
-                expected="at least 1 of each",
+                f"total_steps and epoch_steps must be at least 1, got {total_steps} and "
+                f"{epoch_steps}."
             )
         phases = math.ceil(epoch_steps / self.steps_per_phase)
         played = phases * self.steps_per_phase
@@ -180,20 +185,20 @@ class Agent(ABC):
         source.goal = total_steps, self.steps_per_phase, before
         fields = dataclasses.asdict(self.config)
         # The trainer itself reports changed hyper-parameters.
-        told = {f"agent.{n}": v for n, v in fields.items() if n not in ("learning_rate", "clip")}
+        values = {f"agent.{n}": v for n, v in fields.items() if n not in ("learning_rate", "clip")}
         envs = {"agent.env": self._env, "agent.env_options": self._env_options}
-        source.told = {"agent": type(self).__name__, **envs, **told}
+        source.reported_settings = {"agent": type(self).__name__, **envs, **values}
         steps = phases * source.batches
-        usual: list[Callback] = [ShowEpisodes(source)]
+        defaults: list[Callback] = [ShowEpisodes(source)]
         for name, first in self.annealed().items():
             line = [(0, first), (epochs * steps, 0.0)]
-            usual.append(ScheduledHyperParamSetter(name, line, "linear", step_based=True))
+            defaults.append(ScheduledHyperParamSetter(name, line, "linear", step_based=True))
         if not any(isinstance(callback, ModelSaver) for callback in callbacks):
-            usual.append(ModelSaver(keep=3))
+            defaults.append(ModelSaver(keep=3))
         config = TrainConfig(
             model=self.model,
             data=source,
-            callbacks=[*usual, *callbacks],
+            callbacks=[*defaults, *callbacks],
             steps_per_epoch=steps,
             max_epoch=epochs,
             run_dir=run_dir,
@@ -202,17 +207,21 @@ class Agent(ABC):
         return Trainer(config)
 
     def train(self, **kwargs: Any) -> Trainer:
-        """Train, or continue a run; takes the arguments of `trainer` and returns that trainer."""
+        """Train, or resume a run. Return the trainer.
+
+        Args:
+            **kwargs: Arguments of `trainer`.
+        """
         trainer = self.trainer(**kwargs)
         trainer.train()
         return trainer
 
     def annealed(self) -> dict[str, float]:
-        """Hyper-parameters annealed to 0, with their initial values."""
+        """Return the hyper-parameters that decrease to 0, with their initial values."""
         return {"learning_rate": self.config.learning_rate} if self.config.anneal else {}
 
 
 def adam(config: Any) -> Any:
-    """Adam with an agent's settings, and gradients clipped by their global norm."""
+    """Return Adam with an agent's settings, which clips gradients by their global norm."""
     optimizer = keras.optimizers.Adam(config.learning_rate, epsilon=1e-5)
     return apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])

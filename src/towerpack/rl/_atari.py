@@ -12,8 +12,7 @@ import gymnasium as gym
 class Atari:
     """An Atari game for `make_envs`, preprocessed as in Mnih et al. 2015 by ale-py's C++ threads.
 
-    Observations are uint8 [frames, size, size], newest last; zeros stand for frames before the
-    episode's first one.
+    Observations are uint8 [frames, size, size], newest last. Frames before an episode are zeros.
 
     Args:
         game: A name such as 'Pong' or `ALE/Pong-v5`.
@@ -39,16 +38,15 @@ class Atari:
     repeat_action_probability: float = 0.25
     max_frames: int = 108_000
 
-    # A seed makes ale-py load the game again, which takes as long as 300 steps.
+    # With a seed, ale-py loads the game again, which takes as long as 300 steps.
     reseed_after = 10_000
 
     @property
     def name(self) -> str:
-        """The id in Gymnasium."""
+        """Id of the environment in Gymnasium."""
         return self.game if "/" in self.game else f"ALE/{self.game}-v5"
 
     def make(self, num_envs: int) -> Any:
-        """Make ale-py's vector environment of `num_envs` games."""
         import ale_py
 
         gym.register_envs(ale_py)

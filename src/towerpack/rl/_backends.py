@@ -22,13 +22,12 @@ from towerpack.rl._env_worker import EnvCommands
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 CARTPOLES = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
-"""The entry point of `CartPoles`."""
 _START_S = 60.0
 """Time allowed for a process to start, in addition to the environment's own timeout."""
 
 
 class Transitions(NamedTuple):
-    """Results of a step, a row for each environment, and error texts by environment."""
+    """Results of a step with one row per environment, and error messages by environment."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -45,27 +44,22 @@ class Backend(Protocol):
     action_space: gym.Space[Any]
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        """Begin an episode in some environments.
+        """Begin an episode in the environments `index`; seed None keeps their random state.
 
-        Args:
-            index: Numbers of the environments.
-            seeds: A seed for each of them; None keeps its random state.
-
-        Returns:
-            The first observations, a row for each of `index`; and error texts by environment, for
-            those that failed, whose rows are undefined.
+        Return their first observations, and error messages of failed environments, whose
+        observations are undefined.
         """
         ...
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
-        """Step at least the environments of `index`; other rows, and failed ones, are undefined."""
+        """Step at least the environments `index`. Rows of others and failed ones are undefined."""
         ...
 
     def close(self) -> None: ...
 
 
 class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
-    """An environment raised, died or did not answer; the text is the cause."""
+    """An environment raised an error, died or did not answer. The text is the cause."""
 
 
 class LocalEnv(EnvCommands):
@@ -88,7 +82,7 @@ class LocalEnv(EnvCommands):
 
 
 class ProcessEnv:
-    """An environment in a process of its own, which can be killed when it hangs."""
+    """An environment in a separate process, which can be killed if it hangs."""
 
     def __init__(self, make: MakeEnv) -> None:
         self._code = cloudpickle.dumps(make)
@@ -102,7 +96,7 @@ class ProcessEnv:
         try:
             self._connection.send((name, argument))
         except OSError:
-            return  # it has died: `answer` reports how
+            return  # the process has died: `answer` reports the error
 
     def answer(self, deadline: float) -> Any:
         left = deadline - time.monotonic()
@@ -111,7 +105,7 @@ class ProcessEnv:
                 raise EnvFailure("it did not answer in time")
             good, answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            code = self._process.wait()  # it alone held the other end
+            code = self._process.wait()  # no other process has this end of the socket
             raise EnvFailure(f"its process died with exit code {code}") from error
         if not good:
             raise EnvFailure(answer.rstrip())
@@ -137,17 +131,7 @@ class ProcessEnv:
 
 
 class SingleEnvs:
-    """Single environments, in this process or in processes of their own.
-
-    Args:
-        make: Makes one environment.
-        num_envs: Number of environments.
-        processes: Start a process for each environment.
-        timeout: Seconds allowed for a step or reset; only enforced in processes.
-
-    Raises:
-        EnvFailure: An environment cannot be made.
-    """
+    """Single environments, in this process or in one process each, where `timeout` is enforced."""
 
     def __init__(self, make: MakeEnv, num_envs: int, *, processes: bool, timeout: float) -> None:
         self.num_envs = num_envs
@@ -155,11 +139,11 @@ class SingleEnvs:
         self._start_s = _START_S if processes else 0.0
         self._envs = [(ProcessEnv if processes else LocalEnv)(make) for _ in range(num_envs)]
         self._lost: set[int] = set()
-        made, failures = self._ask(range(num_envs), "make", [None] * num_envs, self._start_s)
+        spaces, failures = self._ask(range(num_envs), "make", [None] * num_envs, self._start_s)
         if failures:
             self.close()
             raise EnvFailure(next(iter(failures.values())))
-        self.observation_space, self.action_space = made[0]
+        self.observation_space, self.action_space = spaces[0]
         self._shape: tuple[int, ...] = self.observation_space.shape or ()
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
@@ -176,7 +160,7 @@ class SingleEnvs:
         rows = np.zeros((self.num_envs, *self._shape), self.observation_space.dtype)
         rewards = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), bool)
-        # Plain integers: spaces check those much faster than NumPy's.
+        # Plain integers, because spaces check them much faster than NumPy's.
         plain = actions.ndim == 1 and actions.dtype.kind in "iu"
         arguments = actions[index].tolist() if plain else actions[index]
         answers, failures = self._ask(index, "step", arguments)
@@ -186,12 +170,11 @@ class SingleEnvs:
         return Transitions(rows, rewards, terminated, truncated, failures)
 
     def _checked(self, i: int, observation: Any) -> Any:
-        if np.shape(observation) != self._shape:  # NumPy would repeat a smaller one
+        if np.shape(observation) != self._shape:  # NumPy would broadcast a smaller one
             raise EnvError(
-                f"Environment {i} gave an observation of another shape than its space.",
-                got=f"{np.shape(observation)}",
-                expected=f"{self._shape}",
-                fix="correct the environment's observation_space, or what it returns",
+                f"Environment {i} returned an observation of shape {np.shape(observation)}, but "
+                f"its space has {self._shape}.",
+                fix="correct the environment's observation_space or its observations",
             )
         return observation
 
@@ -202,7 +185,7 @@ class SingleEnvs:
     def _ask(
         self, index: Any, name: str, arguments: Any, more_s: float = 0.0
     ) -> tuple[dict[int, Any], dict[int, str]]:
-        """Send a command; returns answers, and error texts of environments that have failed."""
+        """Send a command. Return answers and error messages by environment."""
         answers: dict[int, Any] = {}
         failures: dict[int, str] = {}
         for i, argument in zip(index, arguments, strict=True):
@@ -220,8 +203,6 @@ class SingleEnvs:
 
 
 class NativeEnvs:
-    """A vector environment that can reset some of its environments."""
-
     def __init__(self, env: Any) -> None:
         self._env = env
         self.num_envs = env.num_envs
@@ -234,7 +215,7 @@ class NativeEnvs:
 
 
 class CartPoles(NativeEnvs):
-    """`CartPoleVectorEnv`, with the initial states of `CartPole-v1`."""
+    """Vector environment `CartPoleVectorEnv`, with the initial states of `CartPole-v1`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -256,7 +237,7 @@ class CartPoles(NativeEnvs):
 
 
 class AtariGames(NativeEnvs):
-    """ale-py's `AtariVectorEnv`, which emulates and preprocesses in C++ threads."""
+    """Vector environment of ale-py, which emulates and preprocesses in C++ threads."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)

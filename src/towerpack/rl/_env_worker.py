@@ -1,7 +1,7 @@
-"""Script of an environment's process, which imports nothing of Towerpack.
+"""Script of an environment's process, which does not import Towerpack.
 
-`python -P _env_worker.py FD SYS_PATH...` receives over the connection a pickled function that makes
-the environment, and then commands. An exception in the environment is answered with its traceback.
+`python -P _env_worker.py FD SYS_PATH...` receives commands over the socket FD, and returns results
+or the traceback of an error.
 """
 
 import os
@@ -16,15 +16,13 @@ from typing import Any
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit when the parent has died: a hanging environment does not notice a closed connection."""
+    # A hanging environment does not notice a closed connection.
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 class EnvCommands:
-    """An environment, controlled by commands."""
-
     env: Any = None
 
     def do(self, name: str, argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Vector environments: restarted when they fail, saved and restored exactly."""
+"""Vector environments that are restarted after failures, and saved and restored exactly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -32,24 +33,25 @@ from towerpack.rl._backends import (
 _log = get_logger(__name__)
 
 _FEW = 4
-"""Up to this number of environments, stepping them one by one beats a vector environment."""
+"""Up to this number, single environments are faster than a vector environment."""
 _MAX_RESTARTS = 3
 """Failures of an environment in a row; a whole episode, or `_LONG` steps, ends the row."""
 _LONG = 1000
 
 
 class Step(NamedTuple):
-    """One step of all environments. Rows are environments.
+    """Results of one step of all environments, with one row per environment.
 
     Attributes:
-        observations: Observations to act on next: the next episode's first, where one ended.
+        observations: Observations for the next action. After the end of an episode, this is the
+            first observation of the next one.
         rewards: float32.
         terminated: Whether the episode ended in a terminal state.
-        truncated: Whether it was cut off; its remaining return is to be estimated from `final`.
-        final: Observations that the actions led to: the last one of an episode that ended, else as
-            `observations`. The same array if none ended.
-        returns: Sum of rewards of the episode so far, this step included; float64.
-        lengths: Steps of the episode so far.
+        truncated: Whether the episode was cut off, so that more reward could have followed.
+        final: Observations after the action: the last one of an episode that ended, else the same
+            as `observations`.
+        returns: float64 sum of the episode's rewards so far, with this step.
+        lengths: Number of steps of the episode so far.
     """
 
     observations: np.ndarray
@@ -61,46 +63,33 @@ class Step(NamedTuple):
     lengths: np.ndarray
 
 
-class VectorEnv:
+class VectorEnv(AbstractContextManager["VectorEnv"]):
     """Environments of one kind that are stepped together; see `make_envs`.
 
-    An episode's seed is a function of the run's seed, the environment and the number of the
-    episode. Therefore the state is small: those numbers, and the actions since, which `restore`
-    replays.
+    The seed of an episode is a function of the run's seed, the environment and the number of the
+    episode. So the state is small: these numbers, and the actions since, which `restore` replays.
 
-    An environment that raises, dies or hangs is made again. Its episode is truncated at its last
-    observation, with reward 0; `restarts` counts, and a warning has the cause.
+    An environment that raises an error, dies or hangs is created again, with a warning. Its episode
+    is truncated at its last observation, with reward 0.
 
     Attributes:
         num_envs: Number of environments.
-        observation_space: Space of one environment.
-        action_space: Space of one environment.
+        observation_space, action_space: Spaces of one environment.
         observations: Current observations.
         restarts: Number of failures so far.
-        steps: Steps so far, of all environments together.
-        frames: Frames stacked on the first axis of an observation; 1 if that is not known.
+        steps: Number of steps so far, of all environments together.
+        frames: Number of frames stacked on the first axis of an observation; 1 if unknown.
 
     Args:
-        backend: Steps the environments.
-        name: For messages.
-        seed: The run's seed.
-        reseed_after: Steps after which the next episode of an environment is seeded again. More
-            than 0 where seeding takes long, as for Atari; `restore` then replays all since.
+        backend, name, seed: Object that steps the environments, name for messages, and run's seed.
+        reseed_after: Steps after which the next episode of an environment is seeded again. Larger
+            than 0 if seeding is slow, as for Atari; `restore` then replays more actions.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        name: str,
-        seed: int,
-        reseed_after: int = 0,
-    ) -> None:
+    def __init__(self, backend: Backend, *, name: str, seed: int, reseed_after: int = 0) -> None:
         self.frames: int = getattr(backend, "frames", 1)
-        self._backend = backend
-        self._name = name
-        self._seed = seed
-        self._reseed_after = reseed_after
+        self._backend, self._name = backend, name
+        self._seed, self._reseed_after = seed, reseed_after
         self.num_envs = n = backend.num_envs
         self.observation_space = backend.observation_space
         self.action_space = backend.action_space
@@ -110,34 +99,33 @@ class VectorEnv:
         self._episode = np.full(n, -1)
         self._seeded = np.full(n, -1)  # the episode of the last seed
         self._row = (n, *(self.action_space.shape or ()))  # shape of the actions of a step
-        self._since = np.zeros(n, int)  # steps since that
-        self._log = [bytearray() for _ in range(n)]  # their actions
+        self._since = np.zeros(n, int)  # steps since the last seed
+        self._log = [bytearray() for _ in range(n)]  # actions since the last seed
         self._failed = np.zeros(n, int)
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, int)
         self._ended: deque[tuple[float, int]] = deque(maxlen=100)
 
     def reset(self) -> np.ndarray:
-        """Begin an episode in every environment; returns the observations."""
+        """Begin an episode in every environment. Return the observations."""
         self._seeded[:] = -1
         self.observations = self._begin(self._all)
         return self.observations
 
     def step(self, actions: np.ndarray) -> Step:
-        """Step every environment; where an episode ends, begin the next one.
+        """Step every environment. If an episode ends, begin the next one.
 
         Args:
-            actions: A row for each environment.
+            actions: One row per environment.
 
         Raises:
-            EnvError: A number that is not finite, or an environment that fails repeatedly.
+            ConfigError: The actions have a wrong shape.
+            EnvError: A reward or observation is not finite, or an environment fails repeatedly.
         """
         actions = np.asarray(actions, self.action_space.dtype)
         if actions.shape != self._row:
             raise ConfigError(
-                f"Actions for {self._name} have the wrong shape.",
-                got=str(actions.shape),
-                expected=str(self._row),
+                f"Actions for {self._name} must have the shape {self._row}, got {actions.shape}."
             )
         done = self._step(actions, self._all)
         self.steps += self.num_envs
@@ -146,15 +134,15 @@ class VectorEnv:
         return done
 
     def statistics(self) -> dict[str, float]:
-        """Mean return and length of the last hundred episodes, and counts, by monitors' names."""
-        found = {"env_steps": float(self.steps), "env_restarts": float(self.restarts)}
+        """Return counts and the mean return and length of the last hundred episodes, by name."""
+        numbers = {"env_steps": float(self.steps), "env_restarts": float(self.restarts)}
         if self._ended:
             mean = np.mean(self._ended, axis=0)
-            found |= {"episode/return": float(mean[0]), "episode/length": float(mean[1])}
-        return found
+            numbers |= {"episode/return": float(mean[0]), "episode/length": float(mean[1])}
+        return numbers
 
     def state(self) -> dict[str, Any]:
-        """State: numbers of the episodes, and the actions since the environments were seeded."""
+        """Return the state: numbers of episodes, and actions since environments were seeded."""
         return {
             "steps": self.steps,
             "ended": list(self._ended),
@@ -167,25 +155,26 @@ class VectorEnv:
         }
 
     def restore(self, state: dict[str, Any]) -> np.ndarray:
-        """Replay the actions that led to a state; returns the observations there.
+        """Replay the actions that led to a state. Return the observations.
 
         An environment that does not reach its observation begins a new episode, with a warning.
 
+        Args:
+            state: A result of `state`.
+
         Raises:
-            StateError: The state is of another number of environments.
+            StateError: The state has another number of environments.
         """
         row = self._row[1:]
-        actions = [
-            np.frombuffer(log, self.action_space.dtype).reshape(-1, *row)
-            for log in state["actions"]
-        ]
+        dtype = self.action_space.dtype
+        actions = [np.frombuffer(log, dtype).reshape(-1, *row) for log in state["actions"]]
         if len(actions) != self.num_envs:
             raise StateError(
                 f"A state of {len(actions)} environments cannot be restored into {self.num_envs}.",
-                fix="resume with the number of environments that the run was begun with",
+                fix="resume with the same number of environments",
             )
         self._seed = state["seed"]
-        lengths = np.array([len(own) for own in actions])
+        lengths = np.array([len(rows) for rows in actions])
         longest = int(lengths.max())
         self._episode = np.array(state["seeded"]) - 1
         self._seeded[:] = -1
@@ -209,11 +198,10 @@ class VectorEnv:
         ]
         if lost:
             _log.warning(
-                "%s: replaying their actions, environments %s did not reach the observations they "
-                "had: they are not deterministic, or have changed. They begin new episodes.",
-                self._name,
-                lost,
-            )
+                "%s: environments %s did not reach their saved observations when their actions "
+                "were replayed, because they are not deterministic or have changed. They begin new "
+                "episodes.", self._name, lost,
+            )  # fmt: skip
             index = np.array(lost)
             self._episode[index] = np.array(state["episode"])[index]
             self._seeded[index] = -1
@@ -224,9 +212,6 @@ class VectorEnv:
 
     def close(self) -> None:
         self._backend.close()
-
-    def __enter__(self) -> VectorEnv:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -256,7 +241,6 @@ class VectorEnv:
         return Step(observations, rewards, terminated, truncated, final, returns, lengths)
 
     def _begin(self, index: np.ndarray) -> np.ndarray:
-        """Begin an episode in some environments; returns their observations."""
         self._episode[index] += 1
         self._returns[index] = 0.0
         self._lengths[index] = 0
@@ -276,7 +260,7 @@ class VectorEnv:
         return observations
 
     def _seed_of(self, i: int) -> int:
-        # Emulators take 31 bits.
+        # Emulators accept 31 bits.
         return derive_seed(self._seed, "environment", int(i), int(self._episode[i])) >> 32
 
     def _cut_off(self, result: Transitions) -> None:
@@ -299,23 +283,18 @@ class VectorEnv:
                 )
             _log.warning(
                 "Environment %d of %s failed in episode %d at step %d and is restarted: %s",
-                i,
-                self._name,
-                self._episode[i],
-                self._lengths[i],
-                cause,
-            )
+                i, self._name, self._episode[i], self._lengths[i], cause,
+            )  # fmt: skip
 
     def _check(self, result: Transitions, index: np.ndarray) -> None:
-        floats = [("reward", result.rewards), ("observation", result.observations)]
-        for what, rows in floats[: 1 + self._floats]:
+        floats = [("a reward", result.rewards), ("an observation", result.observations)]
+        for name, rows in floats[: 1 + self._floats]:
             if not np.isfinite(rows).all():
                 for i in index[~np.isfinite(rows[index].reshape(len(index), -1)).all(axis=1)]:
                     raise EnvError(
-                        f"Environment {i} of {self._name} gave a {what} that is not finite.",
+                        f"Environment {i} of {self._name} returned {name} that is not finite.",
                         got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
-                        expected="finite numbers",
-                        fix="correct the environment, or wrap it to end the episode there",
+                        fix="correct the environment, or end the episode there in a wrapper",
                     )
 
 
@@ -329,28 +308,31 @@ def make_envs(
     reseed_after: int | None = None,
     **options: Any,
 ) -> VectorEnv:
-    """Environments that are stepped together.
+    """Create environments that are stepped together.
+
+        envs = make_envs("CartPole-v1", 8, seed=0)
+        observations = envs.reset()
 
     Args:
-        env: An id of Gymnasium, a function that makes one environment (with wrappers, say), or
-            `Atari('Pong')`: stacks of 4 frames of 84×84, also made of ids of ale-py.
+        env: A Gymnasium id, a function that creates one environment, or `Atari('Pong')`. Ids of
+            ale-py are the same as `Atari`.
         num_envs: Number of environments.
         seed: The run's seed.
-        backend: 'native' is a vector environment (CartPole and Atari have one); 'serial' steps one
-            environment after the other in this process; 'process' has a process for each, and
-            is the only one that survives a hang or a crash of the interpreter. 'auto' takes
-            'native' where that is faster, else 'serial'; with a `timeout`, 'process'.
+        backend: 'native' is a vector environment, for CartPole and Atari. 'serial' steps one
+            environment after the other in this process. 'process' uses one process each, which
+            survives a hanging or crashed environment. 'auto' is 'process' with a `timeout`, else
+            the faster one of 'native' and 'serial'.
         timeout: Seconds allowed for a step or reset of an environment.
         reseed_after: See `VectorEnv`; by default 0, and 10,000 for Atari.
         **options: Arguments of `gymnasium.make`, or of `Atari`.
 
     Raises:
-        ConfigError: An unknown id, an observation space that is not an array, or a backend that the
-            environment does not have.
-        EnvError: The environment cannot be made.
+        ConfigError: The id is unknown, observations are not arrays, or the environment does not
+            support the backend.
+        EnvError: An environment cannot be created.
     """
     if num_envs < 1:
-        raise ConfigError("There must be at least one environment.", got=f"num_envs={num_envs}")
+        raise ConfigError(f"num_envs must be at least 1, got {num_envs}.")
     name = _name_of(env)
     make, native = _resolve(env, options)
     limited = math.isfinite(timeout)
@@ -360,43 +342,40 @@ def make_envs(
     try:
         if backend in ("serial", "process") and make:
             processes = backend == "process"
-            made: Backend = SingleEnvs(make, num_envs, processes=processes, timeout=timeout)
+            envs: Backend = SingleEnvs(make, num_envs, processes=processes, timeout=timeout)
         elif backend == "native" and native and not limited:
-            made = native(num_envs)
+            envs = native(num_envs)
         else:
+            kinds = "'serial' or 'process'" if make else "'native', without a timeout"
             raise ConfigError(
-                f"{name} does not have this backend.",
-                got=f"{backend=}, {timeout=}",
-                expected="'serial' or 'process'" if make else "'native', without a timeout",
-                fix="a function that makes one game: gymnasium.wrappers.AtariPreprocessing"
+                f"The backend of {name} must be {kinds}, got {backend=} and {timeout=}.",
+                fix="pass a function that creates one game: gymnasium.wrappers.AtariPreprocessing"
                 if make is None
-                else "backend='auto'",
+                else "pass backend='auto'",
             )
     except EnvFailure as failure:
-        raise EnvError(f"{name} cannot be made.", details=str(failure)) from failure
-    space = made.observation_space
+        raise EnvError(f"{name} cannot be created.", details=str(failure)) from failure
+    space = envs.observation_space
     if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
-        made.close()
+        envs.close()
         raise ConfigError(
-            f"Observations of {name} are not arrays.",
-            got=str(space),
-            expected="Box, Discrete, MultiBinary or MultiDiscrete",
-            fix="a function that wraps it in gymnasium.wrappers.FlattenObservation",
+            f"Observations of {name} must be arrays, got the space {space}.",
+            fix="pass a function that wraps it in gymnasium.wrappers.FlattenObservation",
         )
-    own = Atari.reseed_after if make is None else 0
-    reseed_after = own if reseed_after is None else reseed_after
-    return VectorEnv(made, name=name, seed=seed, reseed_after=reseed_after)
+    if reseed_after is None:
+        reseed_after = Atari.reseed_after if make is None else 0
+    return VectorEnv(envs, name=name, seed=seed, reseed_after=reseed_after)
 
 
 def _resolve(
     env: str | MakeEnv | Atari, options: dict[str, Any]
 ) -> tuple[MakeEnv | None, Callable[[int], Backend] | None]:
-    """Functions that make one environment, and a native vector environment, if there are any."""
+    """Return functions that create one environment, and a native vector environment, or None."""
     if not isinstance(env, str):
         if options:
             raise ConfigError(
-                f"{sorted(options)} go to gymnasium.make, which is not called here.",
-                fix="give them to Atari(…), or to the function that makes the environment",
+                f"{sorted(options)} are options of gymnasium.make, which takes an id.",
+                fix="pass them to Atari(…), or to the function that creates the environment",
             )
         return (None, lambda n: AtariGames(env.make(n))) if isinstance(env, Atari) else (env, None)
     try:
@@ -404,9 +383,8 @@ def _resolve(
             importlib.import_module("ale_py")  # registers its environments
         spec = gym.spec(env)
     except (gym.error.Error, ImportError) as error:
-        raise ConfigError(
-            f"There is no environment {env!r}: {error}", fix="see gymnasium.pprint_registry()"
-        ) from error
+        text = f"There is no environment {env!r}: {error}"
+        raise ConfigError(text, fix="see gymnasium.pprint_registry()") from error
     if env.startswith("ALE/"):
         return _resolve(Atari(env, **options), {})
 
@@ -414,8 +392,8 @@ def _resolve(
         return gym.make(env, disable_env_checker=True, **options)
 
     def make_all(n: int) -> Backend:
-        made = gym.make_vec(env, n, vectorization_mode="vector_entry_point", **options)
-        return CartPoles(made)
+        envs = gym.make_vec(env, n, vectorization_mode="vector_entry_point", **options)
+        return CartPoles(envs)
 
     return make, make_all if spec.vector_entry_point == CARTPOLES else None
 
@@ -423,8 +401,8 @@ def _resolve(
 def _name_of(env: Any) -> str:
     if isinstance(env, functools.partial):
         return _name_of(env.func)
-    own = env if isinstance(env, str) else getattr(env, "name", getattr(env, "__qualname__", None))
-    return str(own or type(env).__name__)
+    name = env if isinstance(env, str) else getattr(env, "name", getattr(env, "__qualname__", None))
+    return str(name or type(env).__name__)
 
 
 def _digest(row: np.ndarray) -> int:

@@ -14,19 +14,22 @@ from towerpack._core.errors import ConfigError
 def save_episode(
     path: str | Path, frames: Sequence[np.ndarray], *, fps: float = 30.0, count: int = 8
 ) -> Path:
-    """Write an episode to a GIF, or `count` frames of it side by side to a PNG.
+    """Write an episode to a GIF, or some of its frames side by side to a PNG. Return the path.
 
     Args:
         path: File name that ends in `.gif` or `.png`.
         frames: uint8 [height, width] or [height, width, 3].
-        fps: Frames per second; browsers show at most 50.
-        count: Frames of a strip, evenly spaced from the first to the last.
+        fps: Frames per second of a GIF; browsers show at most 50.
+        count: Number of frames in a PNG, evenly spaced from the first to the last.
+
+    Raises:
+        ConfigError: There are no frames, or the file name has another suffix.
     """
     path = Path(path)
     if path.suffix not in (".gif", ".png") or not len(frames):
         raise ConfigError(
-            f"{len(frames)} frames cannot be written to {path.name}.",
-            expected="at least one frame, to a name that ends in .gif or .png",
+            "save_episode needs at least one frame and a name that ends in .gif or .png, got "
+            f"{len(frames)} frames and {path.name}."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":

@@ -1,4 +1,4 @@
-"""Evaluation of an agent by episodes without exploration."""
+"""Evaluation of an agent by playing episodes without exploration."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from towerpack.rl._envs import make_envs
 
 
 class Evaluator(Callback):
-    """Callback that plays episodes with the tower's output `'action'` and monitors their returns.
+    """Callback that plays episodes with the current policy and monitors their returns.
 
-    `'<prefix>/mean'`, `max`, `median` and `std` of the returns are over the first `episodes`
-    episodes that are *begun*: each environment plays its share to the end. Taking those that end
-    first would favour short episodes. Every evaluation plays the same episodes: their seeds depend
-    on the run's seed and the prefix alone.
+    The results are `'<prefix>/mean'`, `max`, `median` and `std`. Each environment plays an equal
+    number of episodes to the end, so short episodes are not preferred. Every evaluation plays the
+    same episodes: their seeds depend only on the run's seed and the prefix.
 
     Args:
-        env: Environment, as for an agent.
+        env: Environment; see `Agent`.
         episodes: Number of episodes.
         num_envs: Number of environments stepped together; at most `episodes` are used.
-        prefix: Prefix of the monitored names.
-        output: Output of the tower that is an action for each observation.
+        prefix: Prefix of the results.
+        output: Name of the tower's output with an action for each observation.
         **options: Further arguments of `make_envs`.
 
     Raises:
@@ -46,26 +45,22 @@ class Evaluator(Callback):
     ) -> None:
         if episodes < 1 or num_envs < 1:
             raise ConfigError(
-                f"Evaluator(episodes={episodes}, num_envs={num_envs}) plays nothing.",
-                expected="at least 1 of each",
+                "Evaluator: episodes and num_envs must be at least 1, got "
+                f"{episodes} and {num_envs}."
             )
         self._env, self._options = env, options
-        self._episodes = episodes
-        self._num_envs = min(num_envs, episodes)
-        self._prefix = prefix
-        self._output = output
+        self._episodes, self._num_envs = episodes, min(num_envs, episodes)
+        self._prefix, self._output = prefix, output
 
     def produces(self) -> Sequence[str]:
         return [f"{self._prefix}/{name}" for name in ("mean", "max", "median", "std")]
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Reduce the number of episodes in a `fast_dev_run`."""
         if trainer.fast_dev_run:
             self._episodes = min(self._episodes, trainer.fast_dev_run)
             self._num_envs = min(self._num_envs, self._episodes)
 
     def before_train(self) -> None:
-        """Build the policy now, so that a wrong name of the output is an error at once."""
         better = [f"{self._prefix}/{name}" for name in ("mean", "max", "median")]
         self.trainer.monitors.directions |= dict.fromkeys(better, "max")
         self._act, _ = self.trainer.predict_function([self._output])
@@ -77,8 +72,8 @@ class Evaluator(Callback):
             self.trainer.monitors.put_scalar(name, float(value), self.trainer.global_step)
 
     def _play(self) -> np.ndarray:
-        found: list[float] = []
-        # Episodes that each environment still has to end.
+        returns: list[float] = []
+        # Number of episodes that each environment must still finish.
         left = np.full(self._num_envs, self._episodes // self._num_envs)
         left[: self._episodes % self._num_envs] += 1
         seed = derive_seed(self.trainer.seed, "Evaluator", self._prefix)
@@ -90,9 +85,9 @@ class Evaluator(Callback):
                 done = envs.step(np.asarray(actions))
                 observations = done.observations
                 over = (done.terminated | done.truncated) & (left > 0)
-                found.extend(done.returns[over].tolist())
+                returns.extend(done.returns[over].tolist())
                 left -= over
-        return np.array(found)
+        return np.array(returns)
 
     def __repr__(self) -> str:
         return f"Evaluator({self._prefix!r})"

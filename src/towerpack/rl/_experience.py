@@ -1,4 +1,4 @@
-"""Input source of experience: environments are stepped between two calls of the compiled loop."""
+"""Input source of experience, collected between two calls of the compiled loop."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ MakeEnvs = Callable[[int], VectorEnv]
 
 
 class Experience(InputSource):
-    """Batches of experience that the policy in training collects.
+    """Base class of input sources with batches of experience that the current policy collects.
 
     When the batches of a phase are used up, `reserve` collects the next phase with the current
-    weights. A checkpoint between two phases holds the state of the environments; one inside of a
-    phase also holds its batches. A phase that is interrupted while environments are stepped is
-    collected again.
+    weights. A checkpoint contains the state of the environments, and inside a phase also the
+    batches. A phase that is interrupted while environments are stepped is collected again.
+
+    Override `gather`, and as needed `open`, `keep`, `batch`, `remaining`, `refill`, `after_step`.
 
     Args:
-        make_envs: Makes the environments from a seed.
-        network: Network of the policy; an `MLP` runs on the host.
+        make_envs: Creates the environments from a seed.
+        network: Network of the policy; an `MLP` runs in NumPy.
         scope: Scope of the network in the tower, and of its last layer, `head`.
-        output: Exposed output in that scope: that of `head`, or something computed from it.
+        output: Name in that scope of the policy's exposed output.
         batches: Number of batches in a phase.
         room: First dimensions of `rows`.
 
     Attributes:
-        fetches: Outputs of each step to pass to `after_step`.
+        fetches: Names of the outputs of each step that `after_step` needs.
         rows: Data of a phase on the device: [*room, …] for each input of the model.
-        goal: Environment steps of the training, of a phase, and additional ones of the first phase;
-            None to train for the run's number of epochs.
-        told: Settings by full name; a continued run reports those that have changed.
-        host: The run; set when it is set up.
-        envs: The environments; set by `start`.
+        goal: Numbers of environment steps: of the training, of a phase, and additional ones of the
+            first phase. None to train for the run's number of epochs.
+        reported_settings: Settings by name; a resumed run reports changes.
+        host: The run, available after its setup.
+        envs: The environments, available after `start`.
         seed: The run's seed.
         phase: Number of the phase that is collected next.
     """
 
     fetches: Sequence[str] = ()
     goal: tuple[int, int, int] | None = None
-    told: Mapping[str, Any] = {}
+    reported_settings: Mapping[str, Any] = {}
     host: TrainerHost
     envs: VectorEnv
 
@@ -71,10 +72,9 @@ class Experience(InputSource):
         self._graph_policy: Any = None
 
     def settings(self) -> Mapping[str, Any]:
-        return self.told
+        return getattr(self, "told", self.reported_settings)  # `told` is the old name
 
     def steps_left(self, state: Any) -> int | None:
-        """Number of batches left in this phase and in the phases up to the goal."""
         if self.goal is None:
             return None
         total, phase, before = self.goal
@@ -82,13 +82,8 @@ class Experience(InputSource):
         return state["of"] - state["position"] + max(0, -(-left // phase)) * self.batches
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Allocate the data of a phase.
-
-        Raises:
-            ConfigError: There are several replicas.
-        """
         if replicas != 1:
-            raise ConfigError("An agent trains in one replica.", got=f"{replicas} replicas")
+            raise ConfigError(f"The number of replicas of an agent must be 1, got {replicas}.")
         self.seed = seed
         with tf.device("CPU:0"):
             self._cursor = tf.Variable(tf.constant(0, tf.int64), trainable=False)
@@ -98,7 +93,11 @@ class Experience(InputSource):
         ]
 
     def load(self, columns: Sequence[Any]) -> None:
-        """Assign `rows`, in or outside of a graph."""
+        """Assign `rows`, in a graph or eagerly.
+
+        Args:
+            columns: An array or tensor for each input of the model.
+        """
         for variable, column in zip(self.rows, columns, strict=True):
             variable.assign(tf.reshape(column, variable.shape), read_value=False)
 
@@ -118,9 +117,8 @@ class Experience(InputSource):
                 self.refill(state["batches"])
         elif state is not None and state["position"] < state["of"]:
             raise StateError(
-                "The checkpoint is inside of a phase that had another number of batches.",
-                got=f"{self.batches}",
-                expected=f"{state['of']}, of which {state['position']} were used",
+                f"The checkpoint was saved inside a phase of {state['of']} batches, but the agent "
+                f"now has {self.batches} batches in a phase.",
                 fix="resume with the old settings, or from a checkpoint at an epoch's end",
             )
         self._cursor.assign(self._position)
@@ -156,7 +154,7 @@ class Experience(InputSource):
             self.envs.close()
 
     def policy(self) -> Host:
-        """Function from observations to the head's output, with the current weights."""
+        """Return a function that computes the policy's output for observations, in NumPy arrays."""
         # A subclass of MLP may compute something else.
         if isinstance(self._network, MLP) and type(self._network) is MLP:
             variables = self.host.tower.store.named_variables()
@@ -168,37 +166,55 @@ class Experience(InputSource):
             self._graph_policy = run.get_concrete_function()
         return lambda observations: self._graph_policy(tf.convert_to_tensor(observations)).numpy()
 
-    # ------------------------------------------------------------------ for subclasses
+    def open(self, state: Any) -> None:
+        """Create objects that are used in all phases.
 
-    def open(self, kept: Any) -> None:
-        """Make what lasts over phases; `kept` is a result of `keep`, or None."""
+        Args:
+            state: A result of `keep`, or None.
+        """
 
     def keep(self) -> Any:
-        """State, between two phases, of what `open` made."""
+        """Return the state, between two phases, of the objects created by `open`."""
         return None
 
     @abstractmethod
     def gather(self, poll: Callable[[], None]) -> None:
-        """Collect the batches of a phase. Call `poll` several times a second; it may raise."""
+        """Collect the batches of a phase.
+
+        Args:
+            poll: Must be called several times a second; it raises if the run is to end.
+        """
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """Batch number `position` of the phase, in the graph; by default that of `rows`."""
+        """Return a batch in the graph, by default a row of each of `rows`.
+
+        Args:
+            position: Number of the batch in the phase, int64 scalar.
+        """
         return [tf.gather(variable, position) for variable in self.rows]
 
     def remaining(self, left: int) -> Any:
-        """State from which `refill` can make the batches of this phase; None if none is needed.
+        """Return a state from which `refill` can restore the batches of this phase, or None.
 
         Args:
-            left: Number of batches that have not been used yet.
+            left: Number of batches that have not been used.
         """
         return [variable.numpy() for variable in self.rows] if left else None
 
     def refill(self, state: Any) -> None:
-        """Make the batches of a phase from a result of `remaining`."""
+        """Restore the batches of a phase.
+
+        Args:
+            state: A result of `remaining`.
+        """
         self.load(state)
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Receive the `fetches` of a step."""
+        """Receive the outputs `fetches` of a step.
+
+        Args:
+            outputs: NumPy values by name.
+        """
 
 
 class ShowEpisodes(Callback):
@@ -206,6 +222,9 @@ class ShowEpisodes(Callback):
 
     `episode/return` and `episode/length` are means over the last hundred episodes of training, with
     exploration; `env_steps` and `env_restarts` are counts.
+
+    Args:
+        source: The experience of the agent.
     """
 
     def __init__(self, source: Experience) -> None:
@@ -219,7 +238,6 @@ class ShowEpisodes(Callback):
         self.trainer.monitors.directions["episode/return"] = "max"
 
     def acts_in(self, hook: str) -> bool:
-        """Act after single steps only if something is fetched."""
         return super().acts_in(hook) and (hook != "after_step" or bool(self.fetches))
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Networks from observations to features."""
+"""Networks that compute features from observations."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ class MLP:
         activation: 'tanh' or 'relu'.
 
     Raises:
-        ConfigError: `activation` is neither.
+        ConfigError: `activation` is unknown.
     """
 
     def __init__(self, units: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
         if activation not in _ACTIVATIONS:
-            raise ConfigError(f"activation={activation!r}.", expected=f"one of {[*_ACTIVATIONS]}")
-        self.units = list(units)
-        self.activation = activation
+            raise ConfigError(f"MLP: activation must be 'tanh' or 'relu', got {activation!r}.")
+        self.units, self.activation = list(units), activation
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
         x = tf.cast(observation, tf.float32)
@@ -47,17 +46,8 @@ class MLP:
         return x
 
     def on_host(self, variables: Mapping[str, tf.Variable], scope: str) -> Host:
-        """The network and the layer `head` in NumPy, with the current weights.
-
-        For few rows a call of TensorFlow takes twenty times as long as the arithmetic.
-
-        Args:
-            variables: Variables of the model, by name.
-            scope: Scope of the network and of `head`.
-        """
-        layers = [
-            f"{scope}/{name}" for name in (*(f"fc{i}" for i in range(len(self.units))), "head")
-        ]
+        # For few rows, NumPy is up to twenty times as fast as a TensorFlow call.
+        layers = [f"{scope}/{n}" for n in (*(f"fc{i}" for i in range(len(self.units))), "head")]
         *hidden, (last, offset) = [
             (variables[f"{n}/kernel"].numpy(), variables[f"{n}/bias"].numpy()) for n in layers
         ]
@@ -76,7 +66,11 @@ class MLP:
 
 
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
-    """The network of Mnih et al. 2015, from bytes [B, frames or channels, H, W] or [B, H, W, …]."""
+    """Compute features [B, 512] of images with the convolutional network of Mnih et al. 2015.
+
+    Args:
+        observation: Frames or channels of bytes, [B, C, H, W] or [B, H, W, C].
+    """
     x = tf.cast(observation, tf.float32) / 255.0
     shape: Any = x.shape
     if shape[1] < shape[3]:  # frames or channels come first
@@ -89,16 +83,9 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
 
 
 def network_for(space: gym.Space[Any], mlp: MLP) -> Network:
-    """The default network: `nature_cnn` for stacked frames of bytes, else an MLP.
-
-    Raises:
-        ConfigError: The observation space is not a Box.
-    """
     if not isinstance(space, gym.spaces.Box):
         raise ConfigError(
-            "Agents need observations that are arrays.",
-            got=repr(space),
-            expected="an observation space Box",
+            f"Agents need an observation space of type Box, got {space!r}.",
             fix="wrap the environment: gymnasium.wrappers.FlattenObservation",
         )
     return nature_cnn if len(space.shape) == 3 and space.dtype == np.uint8 else mlp

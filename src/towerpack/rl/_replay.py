@@ -1,4 +1,4 @@
-"""Replay memory in memory-mapped files, to which a checkpoint only adds counters."""
+"""Replay memory in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from towerpack._core.errors import ConfigError, NumericsError, StateError
 from towerpack.rl._sum_tree import SumTree
 
 _ACTED, _TERMINATED, _TRUNCATED = 1, 2, 4
-"""Bits of a slot: an action was taken, and ended its episode by termination or truncation."""
+"""Bits of a slot: an action was taken; its episode was terminated; its episode was truncated."""
 _CHECKED = 16
 _EPSILON = 1e-6
 
 
 class Sample(NamedTuple):
-    """Transitions drawn from a replay memory. Rows are transitions.
+    """Transitions drawn from a replay memory, with one row per transition.
 
     Attributes:
         observations: Observations before the actions.
         actions: Actions taken.
-        rewards: float32 discounted sums over n steps, or fewer at the end of an episode.
-        discounts: float32 factors of the value of `next_observations`: discount^n, or 0 where the
+        rewards: float32 discounted sums of rewards over n steps, or fewer if the episode ended.
+        discounts: float32 factors of the value of `next_observations`: discount^n, or 0 if the
             episode terminated.
         next_observations: Observations n steps later, or the last ones of their episodes.
         weights: float32 importance-sampling weights, at most 1; all 1 without priorities.
-        indices: Slots, for `update_priorities`.
+        indices: Numbers of the slots, for `update_priorities`.
     """
 
     observations: np.ndarray
@@ -45,32 +45,31 @@ class Sample(NamedTuple):
 
 
 class ReplayMemory:
-    """A ring of transitions for each environment, in memory-mapped files.
+    """Replay memory: a ring buffer of transitions for each environment, in memory-mapped files.
 
-    Each observation takes one slot, the last one of an episode too. Of stacked frames only the
-    newest is stored: stacks are assembled when drawn, and the frames of an episode's first stack
-    take a slot each. The newest `n_step` slots are not drawn yet.
+    Each observation takes one slot, also the last one of an episode. Only the newest of stacked
+    frames is stored, and each frame of an episode's first observation; stacks are assembled when
+    they are drawn. The newest `n_step` slots are not drawn.
 
-    A checkpoint holds `state()`: counters, and priorities; the data stay in the files. These have
-    `slack` slots beyond `capacity`: a checkpoint can be restored until more than that has been
-    written after it. The files survive a killed process, but not a power failure.
+    A checkpoint contains counters and priorities, not the data. It can be restored until more than
+    `slack` slots have been written after it. The files survive a killed process, but not a power
+    failure.
 
     Args:
-        path: Directory of the files. Existing ones of the same form are used again, with the slots
-            that they have; they count as empty until `restore`.
-        capacity: Slots to draw from, all environments together.
+        path: Directory of the files. Existing files of the same form are used again; they count as
+            empty until `restore`.
+        capacity: Number of slots to draw from, all environments together.
         num_envs: Number of environments.
-        observation_space: Space of one environment.
-        action_space: Space of one environment.
-        frames: Frames stacked on the first axis of an observation, oldest first. 1: store whole
-            observations.
-        n_step: Steps of a transition.
-        discount: Discount factor for each step.
-        priority: Exponent of priorities, such as 0.6 (Schaul et al. 2016). 0: draw uniformly.
+        observation_space, action_space: Spaces of one environment.
+        frames: Number of frames stacked on the first axis of an observation, oldest first. With 1,
+            whole observations are stored.
+        n_step: Number of steps of a transition.
+        discount: Discount factor of each step.
+        priority: Exponent of priorities, such as 0.6 (Schaul et al. 2016); 0 to draw uniformly.
         slack: Least number of slots beyond `capacity`; by default a tenth of it.
 
     Raises:
-        ConfigError: Sizes out of range, files of another form, or a disk that is too small.
+        ConfigError: A size is out of range, the files have another form, or the disk is too small.
     """
 
     def __init__(
@@ -91,15 +90,14 @@ class ReplayMemory:
         least = num_envs * (frames + n_step + 1)
         if min(frames, n_step, num_envs) < 1 or capacity < least or not 0 <= discount <= 1:
             raise ConfigError(
-                "Invalid arguments of a replay memory.",
+                f"ReplayMemory needs num_envs, frames and n_step of at least 1, a capacity of at "
+                f"least {least} and a discount from 0 to 1.",
                 got=f"{capacity=}, {num_envs=}, {frames=}, {n_step=}, {discount=}",
-                expected=f"counts of at least 1, a discount in [0, 1], a capacity of {least}",
             )
         if frames > 1 and shape[:1] != (frames,):
             raise ConfigError(
-                f"Observations of shape {shape} are not stacks of {frames} frames.",
-                expected="frames on the first axis, as Atari and FrameStackObservation give them",
-                fix="frames=1 stores whole observations",
+                f"Observations must have {frames} frames on the first axis, got the shape {shape}.",
+                fix="pass frames=1 to store whole observations",
             )
         self._window = -(-capacity // num_envs)
         self._path = Path(path)
@@ -113,26 +111,24 @@ class ReplayMemory:
             rewards=((), np.float32),
             bits=((), np.uint8),
         )
-        self._kept, self._actions, self._rewards, self._bits, self._written = arrays
+        self._stored, self._actions, self._rewards, self._bits, self._written = arrays
         self._spare, rows = self._slots - self._window, num_envs * self._slots
         self._base = np.arange(num_envs) * self._slots
-        self._head = np.zeros(num_envs, np.int64)  # slots taken so far
-        self._fresh = np.ones(num_envs, bool)  # an episode begins next
+        self._head = np.zeros(num_envs, np.int64)  # number of slots taken so far
+        self._fresh = np.ones(num_envs, bool)  # whether an episode begins next
         self._began = False
         self._tree = SumTree(rows) if priority else None
         self._largest = 1.0
-        self._spans: Any = None  # of what can be drawn, until something is appended
-        self._runs: dict[int, np.ndarray] = {}  # by length: the slots from each one on
+        self._spans: Any = None  # cached ranges that can be drawn
+        self._runs: dict[int, np.ndarray] = {}  # views of consecutive slots, by their number
         bits = np.arange(_TRUNCATED * 2)
         self._discounts = np.where(bits & _TERMINATED, np.float32(0), self._gains[1])
 
     def __len__(self) -> int:
-        """Number of transitions that can be drawn."""
-        places = [
-            base + np.arange(low, high) % self._slots
-            for base, low, high in zip(self._base, *self._range(), strict=True)
-        ]
-        return int(np.count_nonzero(self._bits[np.concatenate(places)] & _ACTED))
+        """Return the number of transitions that can be drawn."""
+        ranges = zip(self._base, *self._range(), strict=True)
+        slots = [base + np.arange(low, high) % self._slots for base, low, high in ranges]
+        return int(np.count_nonzero(self._bits[np.concatenate(slots)] & _ACTED))
 
     def append(
         self,
@@ -146,17 +142,13 @@ class ReplayMemory:
         """Store one step of all environments.
 
         Args:
-            observations: Observations before the step.
-            actions: Actions taken.
-            rewards: Rewards; these and the following ones as in `Step`.
-            terminated: Whether the episode terminated.
-            truncated: Whether the episode was truncated.
-            final: Observations after the step; used where an episode ended.
+            observations, actions: Observations before the step, and actions taken.
+            rewards, terminated, truncated, final: Results of the step, as in `Step`.
 
         Raises:
-            ConfigError: The frames of an observation do not continue those of the one before.
+            ConfigError: The frames of an observation do not continue those of the previous one.
         """
-        if not self._began:  # what existing files hold is of another run
+        if not self._began:  # existing files contain data of another run
             self._written[:] = 0
             self._began = True
         old = None if self._tree is None else self._range()
@@ -165,11 +157,11 @@ class ReplayMemory:
                 for frame in observations[e][:-1]:
                     self._put(e, frame)
             self._check_stack(observations)
-        at = self._take(slice(None))
-        self._kept[at] = observations[:, -1] if self._frames > 1 else observations
-        self._actions[at] = actions
-        self._rewards[at] = rewards
-        self._bits[at] = _ACTED + _TERMINATED * terminated + _TRUNCATED * truncated
+        slots = self._take(slice(None))
+        self._stored[slots] = observations[:, -1] if self._frames > 1 else observations
+        self._actions[slots] = actions
+        self._rewards[slots] = rewards
+        self._bits[slots] = _ACTED + _TERMINATED * terminated + _TRUNCATED * truncated
         self._fresh = terminated | truncated
         for e in np.flatnonzero(self._fresh):
             self._put(e, final[e][-1] if self._frames > 1 else final[e])
@@ -182,10 +174,10 @@ class ReplayMemory:
         Args:
             rng: Random generator.
             batch: Number of transitions.
-            beta: Exponent of the importance-sampling weights; 1 corrects for priorities fully.
+            beta: Exponent of the importance-sampling weights; 1 fully corrects for priorities.
 
         Raises:
-            StateError: There are no transitions yet.
+            StateError: The memory is empty.
         """
         weights = np.ones(batch, np.float32)
         if self._tree is None:
@@ -193,7 +185,7 @@ class ReplayMemory:
         else:
             if not self._tree.total:
                 raise self._empty()
-            # One of each of `batch` equal parts of the sum: Schaul et al. 2016, appendix B.2.1.
+            # One from each of `batch` equal parts of the sum: Schaul et al. 2016, appendix B.2.1.
             index = self._tree.find((np.arange(batch) + rng.random(batch)) / batch)
             weights = self._tree.leaves[index] ** np.float32(-beta)
             weights /= weights.max()
@@ -205,14 +197,18 @@ class ReplayMemory:
         Args:
             indices: Indices of a sample; those that can no longer be drawn are ignored.
             errors: Temporal differences, of either sign.
+
+        Raises:
+            ConfigError: The memory has no priorities.
+            NumericsError: An error is not finite.
         """
         if self._tree is None:
-            raise ConfigError("This replay memory has no priorities.", fix="priority=0.6")
+            raise ConfigError("This replay memory has no priorities.", fix="pass priority=0.6")
         if not np.isfinite(errors).all():
+            count = np.count_nonzero(~np.isfinite(errors))
             raise NumericsError(
-                "Priorities cannot be set from temporal differences that are not finite.",
-                got=f"{np.count_nonzero(~np.isfinite(errors))} of {np.size(errors)}",
-                fix="a smaller learning rate, or rewards of another scale",
+                f"Temporal differences must be finite, but {count} of {np.size(errors)} are not.",
+                fix="use a smaller learning rate, or scale the rewards",
             )
         values = (np.abs(errors) + _EPSILON).astype(np.float32) ** np.float32(self._priority)
         current = self._tree.leaves[indices] > 0
@@ -220,7 +216,7 @@ class ReplayMemory:
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def state(self) -> dict[str, Any]:
-        """State: counters, and priorities."""
+        """Return the state: counters and priorities."""
         return {
             "head": self._head.copy(),
             "fresh": self._fresh,
@@ -230,33 +226,34 @@ class ReplayMemory:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state; what was written after it is discarded.
+        """Restore a state. Discard data that were written after it.
+
+        Args:
+            state: A result of `state`.
 
         Raises:
-            StateError: The files do not hold the data of this state, or no longer do.
+            StateError: The files do not contain the data of this state.
         """
         head = np.array(state["head"])
         leaves = () if self._tree is None else self._tree.leaves.shape
         if head.shape != self._head.shape or np.shape(state["priorities"]) != leaves:
             raise StateError(
-                "This state is of a replay memory of another form.",
+                "The state is that of a replay memory with other settings.",
                 got=f"{len(head)} environments, priorities of {np.shape(state['priorities'])}",
                 expected=f"{len(self._head)} environments, priorities of {leaves}",
-                fix="resume with the same num_envs= and the same choice of priority= or none, or "
-                "train in another directory",
+                fix="resume with the same num_envs and priority, or use another directory",
             )
-        beyond = int((self._written - head).max())
-        if beyond > self._spare:
+        newer = int((self._written - head).max())
+        if newer > self._spare:
             raise StateError(
-                "The data of this state have been overwritten in the replay memory.",
-                got=f"{beyond} more slots for one environment",
-                expected=f"at most {self._spare}",
-                fix="resume from a later checkpoint; save more often, or give a larger slack=",
+                "The data of this state have been overwritten in the replay memory: an environment "
+                f"has {newer} newer slots, more than {self._spare}.",
+                fix="resume from a later checkpoint; save more often, or pass a larger slack",
             )
         if self._digest(head) != state["check"]:
             raise StateError(
-                f"The files in {self._path} are not those of this state.",
-                fix="put back the files of the run, or train anew with resume='never'",
+                f"The files in {self._path} do not belong to this state.",
+                fix="restore the files of the run, or train anew with resume='never'",
             )
         self._began, self._spans = True, None
         self._head, self._fresh = head, np.array(state["fresh"])
@@ -267,71 +264,70 @@ class ReplayMemory:
     def _open(
         self, num_envs: int, least: int, **forms: tuple[tuple[int, ...], Any]
     ) -> tuple[int, list[np.ndarray]]:
-        """Open existing files or make new ones; returns slots for each environment, and arrays."""
+        """Open or create the files. Return slots per environment, and arrays."""
         files = [self._path / f"{name}.npy" for name in (*forms, "written")]
         expected = [(shape, np.dtype(dtype)) for shape, dtype in forms.values()]
         if all(file.exists() for file in files):
-            opened = [open_memmap(file, "r+") for file in files]
-            found = [(part.shape[1:], part.dtype) for part in opened[:-1]]
-            envs, slots = len(opened[-1]), len(opened[0]) // len(opened[-1])
-            if (envs, found) != (num_envs, expected) or slots < least:
+            arrays = [open_memmap(file, "r+") for file in files]
+            stored = [(part.shape[1:], part.dtype) for part in arrays[:-1]]
+            envs, slots = len(arrays[-1]), len(arrays[0]) // len(arrays[-1])
+            if (envs, stored) != (num_envs, expected) or slots < least:
                 raise ConfigError(
-                    f"{self._path} holds a replay memory of another form, or too small a one.",
-                    got=f"{envs} environments, {slots} slots for each, {found}",
+                    f"The replay memory in {self._path} has other settings, or is too small.",
+                    got=f"{envs} environments, {slots} slots for each, {stored}",
                     expected=f"{num_envs}, at least {least} (of capacity and slack), {expected}",
                     fix="resume with the same environments, and no larger buffer_size= or "
                     "epoch_steps=; or use another directory (run_dir=)",
                 )
-            return slots, [np.asarray(part) for part in opened]
+            return slots, [np.asarray(part) for part in arrays]
         needed = num_envs * least * sum(math.prod(s) * d.itemsize for s, d in expected)
         self._path.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._path).free
-        # A full disk would kill the process at some later step. Files take room as they fill.
+        # Files grow as they are filled; a full disk would kill the process at a later step.
         if needed > free:
             raise ConfigError(
-                f"The disk of {self._path} is too small for this replay memory.",
-                got=f"{free / 1e9:.2f} GB free",
-                expected=f"{needed / 1e9:.2f} GB",
-                fix="a smaller capacity=, or another directory",
+                f"The replay memory needs {needed / 1e9:.2f} GB, but {self._path} has only "
+                f"{free / 1e9:.2f} GB free.",
+                fix="pass a smaller capacity, or use another directory",
             )
         sizes = [*((num_envs * least, *s) for s, _ in expected), (num_envs,)]
         types = [*(d for _, d in expected), np.int64]
-        made = [open_memmap(*a) for a in zip(files, ["w+"] * len(files), types, sizes, strict=True)]
-        return least, [np.asarray(part) for part in made]
+        columns = zip(files, ["w+"] * len(files), types, sizes, strict=True)
+        return least, [np.asarray(open_memmap(*column)) for column in columns]
 
     def _range(self) -> tuple[np.ndarray, np.ndarray]:
-        """First slot of each ring that can be drawn, and the end, counted since the beginning."""
+        """Return the first slot of each ring that can be drawn and the end, without wrapping."""
         low = np.maximum(0, self._head - self._window) + (self._frames - 1)
         return low, np.maximum(low, self._head - self._n_step)
 
     def _take(self, envs: Any) -> np.ndarray:
-        """Advance some rings; returns their next slots."""
-        at = self._base[envs] + self._head[envs] % self._slots
+        """Advance the rings of some environments. Return their next slots."""
+        slots = self._base[envs] + self._head[envs] % self._slots
         self._head[envs] += 1
         self._spans = None
-        # Before data are written: the process may be killed in between.
+        # Before data are written, because the process may be killed in between.
         np.maximum(self._written, self._head, out=self._written)
-        return at
+        return slots
 
     def _put(self, e: np.intp, frame: np.ndarray) -> None:
         """Store a frame after which no action was taken."""
-        at = self._take(e)
-        self._kept[at] = frame
-        self._actions[at] = self._rewards[at] = self._bits[at] = 0
+        slot = self._take(e)
+        self._stored[slot] = frame
+        self._actions[slot] = self._rewards[slot] = self._bits[slot] = 0
 
     def _check_stack(self, observations: np.ndarray) -> None:
-        """Compare one environment's stack with the stored frames; another environment each time."""
+        """Compare the stack of one environment, a different one each time, with stored frames."""
         e = int(self._head[0]) % len(self._head)
         last = (self._head[e] - np.arange(self._frames - 1, 0, -1)) % self._slots
-        if not np.array_equal(self._kept[self._base[e] + last], observations[e][:-1]):
+        if not np.array_equal(self._stored[self._base[e] + last], observations[e][:-1]):
             raise ConfigError(
-                f"The frames of an observation of environment {e} do not continue the one before.",
-                expected="the frames of the one before without the oldest, and a new one",
-                fix="frames=1 stores whole observations",
+                f"The frames of an observation of environment {e} must be those of the previous "
+                "observation without the oldest one, and a new frame.",
+                fix="pass frames=1 to store whole observations",
             )
 
     def _update_tree(self, tree: SumTree, low: np.ndarray, high: np.ndarray) -> None:
-        """Set new slots to the largest priority, and those that are out of range to 0."""
+        """Set the priority of new slots to the largest one, and of slots out of range to 0."""
         rows = zip(self._base, low, high, *self._range(), strict=True)
         for base, old_low, old_high, new_low, new_high in rows:
             gone = base + np.arange(old_low, new_low) % self._slots
@@ -349,10 +345,10 @@ class ReplayMemory:
                 raise self._empty()
             self._spans = ends, high - ends
         ends, offsets = self._spans
-        # Slots of all rings, one after the other; those without an action are drawn again.
-        place = (rng.random(batch) * ends[-1]).astype(np.int64)
-        e = ends.searchsorted(place, "right")
-        index = self._base[e] + (place + offsets[e]) % self._slots
+        # Positions in the concatenated rings. Slots without an action are drawn again.
+        position = (rng.random(batch) * ends[-1]).astype(np.int64)
+        e = ends.searchsorted(position, "right")
+        index = self._base[e] + (position + offsets[e]) % self._slots
         bits = self._bits[index]
         if np.count_nonzero(bits) == batch:
             return index
@@ -365,16 +361,16 @@ class ReplayMemory:
         if n == 1:
             rewards, discounts = self._rewards[index], self._discounts[self._bits[index]]
         else:
-            places = self._run(index, 0, n)
-            bits = self._bits[places]
+            slots = self._run(index, 0, n)
+            bits = self._bits[slots]
             over = bits > _ACTED
             runs = np.cumsum(over, axis=1) - over == 0  # until the episode ends
-            rewards = (self._rewards[places] * self._gains[:n] * runs).sum(axis=1)
+            rewards = (self._rewards[slots] * self._gains[:n] * runs).sum(axis=1)
             steps = runs.sum(axis=1, keepdims=True)
             terminated = ((bits & _TERMINATED > 0) & runs).any(axis=1)
             discounts = np.where(terminated, np.float32(0), self._gains[steps[:, 0]])
             after = self._run(index, steps - 1, 1)[:, 0]
-        if k > 1 and n == 1:  # both stacks at once: they share all frames but one
+        if k > 1 and n == 1:  # the stacks share all frames but one
             window = self._slots_from(index, 1 - k, k + 1)
             observations, following = window[:, :-1], window[:, 1:]
         else:
@@ -384,36 +380,36 @@ class ReplayMemory:
         return Sample(observations, actions, rewards, discounts, following, weights, index)
 
     def _slots_from(self, index: np.ndarray, start: int, count: int) -> np.ndarray:
-        """Frames of `count` consecutive slots, from `start` after each one of `index`."""
-        kept = self._kept
+        """Return the frames of `count` consecutive slots, beginning `start` after each index."""
+        stored = self._stored
         first = index % self._slots + start
-        # As unsigned numbers, those below 0 are large.
+        # As unsigned numbers, negative ones are large.
         if np.count_nonzero(first.view(np.uint64) > self._slots - count):
-            return kept.take(self._run(index, start, count), axis=0)
-        if count not in self._runs:  # each run of slots as one item: copied at once
-            size = kept.strides[0]
-            form = len(kept) - count + 1, f"V{count * size}", kept, 0, (size,)
+            return stored.take(self._run(index, start, count), axis=0)
+        if count not in self._runs:  # with a run of slots as one item, it is copied at once
+            size = stored.strides[0]
+            form = len(stored) - count + 1, f"V{count * size}", stored, 0, (size,)
             self._runs[count] = np.ndarray(*form)
-        found = self._runs[count][index + start].view(kept.dtype)
-        return found.reshape(len(index), count, *kept.shape[1:])
+        frames = self._runs[count][index + start].view(stored.dtype)
+        return frames.reshape(len(index), count, *stored.shape[1:])
 
     def _run(self, index: np.ndarray, start: Any, count: int) -> np.ndarray:
-        """Numbers of `count` consecutive slots, from `start` after each one of `index`."""
-        at = (index % self._slots)[:, None]
-        return (index[:, None] - at) + (at + (start + np.arange(count))) % self._slots
+        """Return the numbers of `count` consecutive slots, beginning `start` after each index."""
+        slots = (index % self._slots)[:, None]
+        return (index[:, None] - slots) + (slots + (start + np.arange(count))) % self._slots
 
     def _empty(self) -> StateError:
+        least = self._frames + self._n_step
         return StateError(
-            "The replay memory has no transitions yet.",
-            got=f"{int(self._head.sum())} slots taken",
-            expected=f"more than {self._frames + self._n_step} of one environment",
+            f"The replay memory is empty: {int(self._head.sum())} slots are taken, and transitions "
+            f"can be drawn from more than {least} slots of one environment."
         )
 
     def _digest(self, head: np.ndarray) -> int:
-        """Checksum of the last slots before `head`."""
+        """Return a checksum of the last slots before `head`."""
         value = 0
         for base, end in zip(self._base, head, strict=True):
             last = base + np.arange(max(0, end - _CHECKED), end) % self._slots
-            for part in (self._kept, self._actions, self._rewards, self._bits):
+            for part in (self._stored, self._actions, self._rewards, self._bits):
                 value = zlib.crc32(part[last].tobytes(), value)
         return value

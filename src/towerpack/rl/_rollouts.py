@@ -1,4 +1,4 @@
-"""Rollouts of the policy in training, split into minibatches."""
+"""Rollouts of the current policy, split into minibatches."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from towerpack.rl._experience import Experience
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig(AgentConfig):
-    """Settings of agents that learn from rollouts, beside those of `AgentConfig`.
+    """Settings of agents that learn from rollouts, in addition to those of `AgentConfig`.
 
     Attributes:
-        num_steps: Steps of each environment in a rollout.
-        gae_lambda: λ of generalised advantage estimation.
+        num_steps: Number of steps of each environment in a rollout.
+        gae_lambda: λ of generalized advantage estimation.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
-        normalize: Standardise the advantages of each minibatch.
-        shared: Share one network between policy and value. None: unless it is an `MLP`.
+        normalize: Whether to standardize the advantages of each minibatch.
+        shared: Whether policy and value share one network. None: only if it is not an `MLP`.
     """
 
     num_steps: int = 256
@@ -41,9 +41,6 @@ class Rollouts(Experience):
 
     A batch has observations, actions, advantages, returns, and the log-probabilities of the actions
     when they were taken.
-
-    Args:
-        agent: Agent whose settings are used.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -59,8 +56,7 @@ class Rollouts(Experience):
         order = tf.zeros([batches, config.batch_size], tf.int64)
         self._order = tf.Variable(order, trainable=False)
 
-    def open(self, kept: Any) -> None:
-        """Allocate a rollout on the host, and compile the function that prepares its rows."""
+    def open(self, state: Any) -> None:
         steps, envs = self._shape
         observations = self.envs.observations
         shape, dtype = observations.shape[1:], observations.dtype
@@ -105,7 +101,7 @@ class Rollouts(Experience):
         flat = tf.reshape(observations, [rows + envs, *observations.shape[2:]])
         parameters, predicted = predict(tf.concat([flat, finals], 0))
         values = tf.reshape(predicted[: rows + envs], [steps + 1, envs])
-        # After a truncated episode, the next row of the rollout belongs to another episode.
+        # After a truncated episode, the next row belongs to another episode.
         reached = tf.tensor_scatter_nd_update(
             tf.reshape(values[1:], [rows]), where[:, None], predicted[rows + envs :]
         )

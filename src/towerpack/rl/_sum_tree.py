@@ -1,21 +1,17 @@
-"""Sampling in proportion to priorities that change."""
+"""Sampling in proportion to priorities."""
 
 from __future__ import annotations
 
 import numpy as np
 
 _FAN = 64
-"""Children of a node. Wide, because NumPy adds 64 numbers as fast as it is called for 2."""
+"""Number of children of a node: a NumPy call takes as long for 64 numbers as for 2."""
 
 
 class SumTree:
     """Priorities in a tree of sums (Schaul et al. 2016, appendix B.2.1).
 
-    A node is always recomputed as the sum of its children, so that a tree built at once from the
-    same leaves is bit-equal.
-
-    Args:
-        size: Number of leaves, all 0 at first.
+    A node is always recomputed as the sum of its children, so it depends on the leaves only.
     """
 
     def __init__(self, size: int) -> None:
@@ -41,14 +37,7 @@ class SumTree:
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """Find leaves by their share of the sum.
-
-        Args:
-            shares: Positions in [0, 1) of the cumulative sum.
-
-        Returns:
-            Indices of leaves that are not 0.
-        """
+        """Return leaves that are not 0, at positions in [0, 1) of the cumulative sum."""
         node = np.zeros(len(shares), np.int64)
         rows = np.arange(len(shares))
         for level in reversed(self._levels):
@@ -59,7 +48,6 @@ class SumTree:
             last = _FAN - 1 - (level[node][:, ::-1] > 0).argmax(axis=1)
             child = np.minimum(child, last)
             before = np.where(child > 0, sums[rows, child - 1], 0.0)
-            own = level[node, child]
-            shares = np.clip((wanted - before) / own, 0.0, 1.0 - 1e-12)
+            shares = np.clip((wanted - before) / level[node, child], 0.0, 1.0 - 1e-12)
             node = node * _FAN + child
         return node

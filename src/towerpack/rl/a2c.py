@@ -15,7 +15,7 @@ from towerpack.rl.ppo import PPO, ActorCritic
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(RolloutConfig):
-    """Settings of `A2C`: those of `RolloutConfig`, with other defaults."""
+    """Settings of `A2C`: those of `RolloutConfig` with different defaults."""
 
     num_steps: int = 5
     learning_rate: float = 7e-4
@@ -27,24 +27,24 @@ class A2CConfig(RolloutConfig):
 
     @property
     def batch_size(self) -> int:
-        """Number of rows of a rollout."""
+        """Number of rows of a batch: all rows of a rollout."""
         return self.num_envs * self.num_steps
 
 
 class A2CModel(ActorCritic):
-    """`ActorCritic` with the policy-gradient loss."""
+    """An `ActorCritic` with the policy-gradient loss `math.a2c_loss`."""
 
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """Loss of the policy; see `math.a2c_loss`."""
+        """Return the loss of the policy, scalar."""
         return math.a2c_loss(log_prob, advantage)
 
 
 class A2C(PPO):
     """Synchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783).
 
-    Each rollout is used once, as one batch. For discrete and continuous actions. See `Agent`
+    Each rollout is used once, as one batch. Supports discrete and continuous actions. See `Agent`
     for the arguments and `A2CConfig` for the settings.
     """
 
@@ -52,5 +52,5 @@ class A2C(PPO):
     model_class = A2CModel
 
     def annealed(self) -> dict[str, float]:
-        """Hyper-parameters annealed to 0: the learning rate."""
+        """Return the learning rate, the only hyper-parameter that decreases to 0."""
         return Agent.annealed(self)

@@ -25,24 +25,24 @@ from towerpack.rl._replay import ReplayMemory
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(AgentConfig):
-    """Settings of `DQN`, beside those of `AgentConfig`.
+    """Settings of `DQN`, in addition to those of `AgentConfig`.
 
     Attributes:
-        train_freq: Steps of each environment between two phases of training.
-        gradient_steps: Gradient steps of a phase.
-        batch_size: Rows of a batch, at most `buffer_size`.
+        train_freq: Number of steps of each environment between two phases of training.
+        gradient_steps: Number of gradient steps in a phase.
+        batch_size: Number of rows of a batch, at most `buffer_size`.
         buffer_size: Capacity of the replay memory, in transitions.
-        frames: Frames stacked on the first axis of an observation, of which the replay memory
-            stores only the newest. 1: store whole observations. 0: as `Atari` stacks, else 1.
-        learning_starts: Environment steps before the first gradient step.
+        frames: Number of frames stacked on the first axis of an observation; the replay memory
+            stores only the newest. 1 to store whole observations; 0 for the number of `Atari`.
+        learning_starts: Number of environment steps before the first gradient step.
         target_update: Least number of environment steps between two updates of the target network.
-        double: Double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
-        dueling: A network of values and advantages (Wang et al. 2016, arXiv:1511.06581).
-        n_step: Steps of the n-step returns (Sutton 1988).
-        priority: Exponent of prioritised replay, such as 0.6 (Schaul et al. 2016,
+        double: Whether to use double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
+        dueling: Whether to use a dueling network (Wang et al. 2016, arXiv:1511.06581).
+        n_step: Number of steps of the n-step returns (Sutton 1988).
+        priority: Exponent of prioritized replay, such as 0.6 (Schaul et al. 2016,
             arXiv:1511.05952); 0 to sample uniformly.
         exploration_fraction: Fraction of the training in which the probability of random actions
-            falls from 1 to `exploration_final`.
+            decreases from 1 to `exploration_final`.
         exploration_final: Final probability of random actions.
     """
 
@@ -67,15 +67,18 @@ class DQNConfig(AgentConfig):
         super().__post_init__()
         if self.batch_size > self.buffer_size:
             raise ConfigError(
-                f"DQNConfig(batch_size={self.batch_size}).",
-                expected=f"at most buffer_size={self.buffer_size}",
+                f"DQNConfig: batch_size must be at most buffer_size, got {self.batch_size} and "
+                f"{self.buffer_size}."
             )
 
 
 class QModel(ModelDesc):
-    """Action values, trained on replayed transitions.
+    """Model of action values, trained on batches of `Replayed`.
 
-    Exposes `'online/q'` and `'action'`, the action of the highest value.
+    Exposes `'online/q'` [B, A] and `'action'`, the action with the highest value.
+
+    Args:
+        agent: The agent, with its settings.
     """
 
     def __init__(self, agent: DQN) -> None:
@@ -83,14 +86,18 @@ class QModel(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Specs of the batches of `Replayed`."""
+        """Return the specs of a batch."""
         spec = self._agent.observation_spec
         names = ("reward", "discount", "weight")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [spec("observation"), self._agent.actions.spec, spec("next_observation"), *numbers]
 
     def values(self, observation: tf.Tensor) -> tf.Tensor:
-        """Values of all actions, [B, A], in a tower."""
+        """Compute the values of all actions, [B, A], in a tower.
+
+        Args:
+            observation: Observations, [B, …].
+        """
         features = self._agent.network(observation)
         q = linear("head", features, self._agent.num_actions, gain=1.0)
         if not self._config.dueling:
@@ -106,7 +113,11 @@ class QModel(ModelDesc):
         discount: tf.Tensor,
         weight: tf.Tensor,
     ) -> tf.Tensor | None:
-        """Cost; see `math.dqn_loss`."""
+        """Return the cost, `math.dqn_loss`; None in inference mode.
+
+        Args:
+            observation, action, next_observation, reward, discount, weight: Fields of `Sample`.
+        """
         with scope("online"):
             q = expose("q", self.values(observation))
         expose("action", self._agent.actions.mode(q))
@@ -124,24 +135,24 @@ class QModel(ModelDesc):
         return cost
 
     def optimizer(self) -> Any:
-        """Adam with the agent's settings."""
+        """Return Adam with the agent's settings."""
         return adam(self._config)
 
 
 class Replayed(Experience):
-    """Experience whose phases are some environment steps, then batches from a replay memory.
+    """Experience of environment steps, followed by batches from a replay memory, in each phase.
 
     Args:
-        agent: Agent whose settings are used.
-        total_steps: Environment steps of the training.
-        epoch_steps: Environment steps between two checkpoints.
+        agent: The agent, with its settings.
+        total_steps: Number of environment steps of the training.
+        epoch_steps: Number of environment steps between two checkpoints.
     """
 
     def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
         self._agent = agent
         self._config = config = agent.config
-        # Slots written between two checkpoints, and while the first one is being saved. The last
-        # observation of an episode takes a slot, too.
+        # Slots written between two checkpoints and while one is saved, with the additional slot of
+        # the last observation of each episode.
         self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
         super().__init__(
@@ -163,8 +174,8 @@ class Replayed(Experience):
             if name.startswith("target/"):
                 variable.assign(variables[name.replace("target/", "online/", 1)], read_value=False)
 
-    def open(self, kept: Any) -> None:
-        """Open the replay memory, in the run's directory."""
+    def open(self, state: Any) -> None:
+        """Open the replay memory in the run's directory."""
         sync = tf.function(self._set_target, input_signature=[], autograph=False)
         self._sync = sync.get_concrete_function()
         config = self._config
@@ -180,20 +191,20 @@ class Replayed(Experience):
             priority=config.priority,
             slack=self._slack,
         )
-        if kept is not None:
-            self._synced = kept["synced"]
-            self.replay.restore(kept["replay"])
+        if state is not None:
+            self._synced = state["synced"]
+            self.replay.restore(state["replay"])
 
     def keep(self) -> dict[str, Any]:
-        """State of the replay memory, and the step at which the target network was set."""
+        """Return the state of the replay memory, and the step of the target network."""
         return {"synced": self._synced, "replay": self.replay.state()}
 
     def settings(self) -> Mapping[str, Any]:
-        """Settings to report, with the step at which exploration becomes constant."""
+        """Return settings to report, with the step at which exploration becomes constant."""
         return {**super().settings(), "agent.explores_until": self._falls_until}
 
     def gather(self, poll: Callable[[], None]) -> None:
-        """Step the environments, and sample the batches."""
+        """Step the environments and sample the batches."""
         config, envs = self._config, self.envs
         if self._errors:
             indices = self._sampled.indices[: len(self._errors) * config.batch_size]
@@ -223,17 +234,16 @@ class Replayed(Experience):
 
     def _sample(self, phase: int) -> None:
         rows = self.batches * self._config.batch_size
-        self._sampled = self.replay.sample(stream(self.seed, "replay", phase), rows)
-        found = self._sampled
-        first = [found.observations, found.actions, found.next_observations]
-        self.load([*first, found.rewards, found.discounts, found.weights])
+        self._sampled = rows = self.replay.sample(stream(self.seed, "replay", phase), rows)
+        first = [rows.observations, rows.actions, rows.next_observations]
+        self.load([*first, rows.rewards, rows.discounts, rows.weights])
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Collect the errors for the next phase."""
+        """Collect the temporal differences, for the priorities."""
         self._errors.append(outputs["td_error"])
 
     def remaining(self, left: int) -> list[np.ndarray] | None:
-        """Errors so far; the batches can be sampled again."""
+        """Return the temporal differences so far; the batches can be sampled again."""
         return list(self._errors) if left or self._errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
@@ -243,9 +253,16 @@ class Replayed(Experience):
 
 
 class DQN(Agent):
-    """Deep Q-learning (Mnih et al. 2015), optionally double, dueling, n-step and prioritised.
+    """Deep Q-learning (Mnih et al. 2015), optionally double, dueling, n-step and prioritized.
 
-    For discrete actions. See `Agent` for the arguments and `DQNConfig` for the settings.
+    Supports discrete actions.
+
+        DQN("CartPole-v1", n_step=3).train(total_steps=50_000, run_dir="runs/dqn")
+
+    Args:
+        env: See `Agent`.
+        config: Settings; None for the defaults.
+        **kwargs: Further arguments of `Agent`, and fields of `DQNConfig` to override.
     """
 
     Config = DQNConfig
@@ -259,16 +276,16 @@ class DQN(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Environment steps between two phases, all environments together."""
+        """Number of environment steps between two phases, all environments together."""
         return self.config.num_envs * self.config.train_freq
 
     @property
     def steps_before_learning(self) -> int:
-        """Environment steps of `learning_starts` in addition to those of a usual phase."""
+        """Number of environment steps of `learning_starts` in addition to those of a phase."""
         first = max(self.config.learning_starts, self.config.num_envs * (self.config.n_step + 1))
         left = max(0, first - self.steps_per_phase)
         return numbers.ceil(left / self.config.num_envs) * self.config.num_envs
 
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
-        """Make a source of replayed transitions."""
+        """Create a source of replayed transitions."""
         return Replayed(self, total_steps, epoch_steps)

@@ -1,8 +1,7 @@
 """Returns, advantages, distributions of actions and losses, as pure functions of tensors.
 
-T time steps, N environments, B rows of a batch, A actions (or components of one). In row t are the
-reward of step t, the value of the state in which it was taken (`values`) and of the one it reached
-before any reset (`next_values`), and the discount of that one: 0 where the episode has terminated.
+Shapes are written with T time steps, N environments, B rows of a batch, and A actions or components
+of an action.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """Discounted sums of rewards, r_t + d_t G_{t+1}, [T, …] (Sutton & Barto 2018, equation 3.9).
+    """Compute discounted returns [T, …], r_t + d_t G_{t+1} (Sutton & Barto 2018, equation 3.9).
 
     Args:
-        rewards: [T, …].
-        discounts: [T, …]; 0 at the end of every episode.
-        bootstrap: Value of the state after the last step, [...].
+        rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.
+        bootstrap: Value of the state after the last step [...].
     """
     return _backwards(*_floats(rewards, discounts, bootstrap))
 
@@ -35,14 +33,16 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
 def n_step_returns(
     rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, n: int
 ) -> tf.Tensor:
-    """Returns of n rewards, then the value of the state reached.
+    """Compute n-step returns [T, …] (Sutton & Barto 2018, equation 7.1); the last ones are shorter.
 
-    Sutton & Barto 2018, equation 7.1; all [T, …]. At the end of the T steps fewer rewards count.
+    Args:
+        rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.
+        next_values: Values [T, …] of the states after each step.
+        n: Number of rewards.
     """
     rewards, discounts, next_values = _floats(rewards, discounts, next_values)
     returns = result = next_values
     for _ in range(n):
-        # Of k rewards from the next step on; after the last step there is its state's value alone.
         returns = rewards + discounts * returns
         returns, result = tf.concat([returns[1:], next_values[-1:]], 0), returns
     return result
@@ -58,11 +58,16 @@ def gae(
     discount: float,
     lambda_: float,
 ) -> tf.Tensor:
-    """Generalised advantage estimates.
+    """Compute generalized advantages [T, N] (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 
-    Schulman et al. 2016 (arXiv:1506.02438), equation 16; all [T, N]. A truncated episode is
-    bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378), a terminated one is
-    worth nothing after its end. `lambda_=0` gives one-step TD errors, 1 returns less the values.
+    A truncated episode is bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378).
+
+    Args:
+        rewards, terminated, truncated: Results of the steps [T, N].
+        values, next_values: Values [T, N] of the states before and after each step; of the last
+            state of an episode, not the first one of the next.
+        discount: Discount factor.
+        lambda_: 0 gives one-step TD errors, 1 gives returns minus values.
     """
     rewards, values, next_values = _floats(rewards, values, next_values)
     alive = tf.cast(tf.logical_not(terminated), values.dtype)
@@ -72,7 +77,7 @@ def gae(
 
 
 class VTrace(NamedTuple):
-    """Targets for the values, and advantages for the policy's gradient, [T, N]."""
+    """Targets for the values, and advantages for the policy gradient, [T, N]."""
 
     values: tf.Tensor
     advantages: tf.Tensor
@@ -88,18 +93,15 @@ def vtrace(
     clip_rho: float = 1.0,
     clip_c: float = 1.0,
 ) -> VTrace:
-    """Off-policy corrected values, for experience from an older policy.
+    """Compute V-trace targets and advantages, for experience from an older policy.
 
     Espeholt et al. 2018 (arXiv:1802.01561), equations 1 and 4. No gradient flows through.
 
     Args:
-        rewards: [T, N], as all others.
-        discounts: 0 at the end of every episode.
-        values: See above.
-        next_values: See above.
-        log_ratios: Log-probability of the action now, less that when it was taken.
-        clip_rho: Bounds the weight of an error.
-        clip_c: Bounds the weight with which later errors are handed back.
+        rewards, discounts: Rewards and discount factors [T, N]; 0 at the end of every episode.
+        values, next_values: See `gae`.
+        log_ratios: Log-probabilities [T, N] of the actions now, minus those when they were taken.
+        clip_rho, clip_c: Largest weight of an error, and of its propagation to earlier steps.
     """
     rewards, discounts, values, next_values, log_ratios = _floats(
         rewards, discounts, values, next_values, log_ratios
@@ -108,22 +110,21 @@ def vtrace(
     rho, c = tf.minimum(clip_rho, ratios), tf.minimum(clip_c, ratios)
     errors = rho * (rewards + discounts * next_values - values)
     targets = values + _backwards(errors, discounts * c, tf.zeros_like(values[0]))
-    # Where an episode goes on, the target of the next step; after the last one, its state's value.
+    # The target of the next step, or the value of the state after the last step.
     later = tf.concat([targets[1:], next_values[-1:]], 0)
     advantages = rho * (rewards + discounts * later - values)
     return VTrace(tf.stop_gradient(targets), tf.stop_gradient(advantages))
 
 
-def _floats(*given: Any) -> list[Any]:
-    tensors = [tf.convert_to_tensor(value) for value in given]
+def _floats(*values: Any) -> list[Any]:
+    tensors = [tf.convert_to_tensor(value) for value in values]
     return [t if t.dtype.is_floating else tf.cast(t, tf.float32) for t in tensors]
 
 
 def _backwards(terms: tf.Tensor, factors: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
-    """The sequence y_t = terms_t + factors_t y_{t+1}, [T, …], from y_T = last.
+    """Compute the sequence y_t = terms_t + factors_t y_{t+1}, [T, …], from y_T = last.
 
-    In log2(T) steps over whole tensors (Hillis & Steele 1986): a loop over time would start an
-    operation for each step.
+    Takes log2(T) operations on whole tensors (Hillis & Steele 1986), faster than a loop over time.
     """
     terms = tf.concat([terms, last[None]], 0)
     factors = tf.concat([factors, tf.zeros_like(last)[None]], 0)
@@ -139,37 +140,49 @@ def _backwards(terms: tf.Tensor, factors: tf.Tensor, last: tf.Tensor) -> tf.Tens
     return terms[:-1]
 
 
-# ---------------------------------------------------------------------- distributions of actions
-
-
 def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Log-probabilities of actions, [B], under a softmax of logits [B, A]."""
+    """Compute log-probabilities [B] of actions under a softmax of logits.
+
+    Args:
+        logits, actions: Logits [B, A], and integer actions [B].
+    """
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(actions, logits)
 
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Entropies in nats, [B], of a softmax of logits [B, A]."""
+    """Compute entropies [B] of a softmax of logits, in nats.
+
+    Args:
+        logits: Logits [B, A].
+    """
     return -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), -1)
 
 
 def gaussian_log_prob(mean: tf.Tensor, log_std: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Log-densities of actions [B, A] under independent normal distributions; [B]."""
+    """Compute log-densities [B] of actions under independent normal distributions.
+
+    Args:
+        mean, log_std, actions: Means, log standard deviations and actions [B, A].
+    """
     z = (actions - mean) * tf.exp(-log_std)
     return -tf.reduce_sum(0.5 * (tf.square(z) + _LOG_TAU) + log_std, -1)
 
 
 def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
-    """Entropies in nats, [B], of independent normal distributions of log_std [B, A]."""
+    """Compute entropies [B] of independent normal distributions, in nats.
+
+    Args:
+        log_std: Log standard deviations [B, A].
+    """
     return tf.reduce_sum(log_std + 0.5 * (_LOG_TAU + 1.0), -1)
 
 
-# ---------------------------------------------------------------------- losses
-
-
 def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
-    """The policy gradient's loss, scalar (Mnih et al. 2016, arXiv:1602.01783, section 4).
+    """Compute the scalar policy-gradient loss (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
-    Of [B] both. No gradient flows into the advantages.
+    Args:
+        log_prob: Log-probabilities [B] of the actions.
+        advantages: Advantages [B], into which no gradient flows.
     """
     return -tf.reduce_mean(log_prob * tf.stop_gradient(advantages))
 
@@ -177,15 +190,12 @@ def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
 def ppo_loss(
     log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantages: tf.Tensor, clip: Any
 ) -> tf.Tensor:
-    """The clipped surrogate loss, scalar.
-
-    Schulman et al. 2017 (arXiv:1707.06347), equation 7, with the sign of a loss.
+    """Compute the scalar clipped loss (Schulman et al. 2017, arXiv:1707.06347, equation 7).
 
     Args:
-        log_prob: Of the actions taken, now, [B].
-        old_log_prob: The same when they were taken, [B].
-        advantages: [B].
-        clip: How far from 1 a ratio of the two probabilities still counts.
+        log_prob, old_log_prob: Log-probabilities [B] of the actions, now and when they were taken.
+        advantages: Advantages [B].
+        clip: Distance from 1 at which the ratio of the probabilities is clipped.
     """
     ratio = tf.exp(log_prob - old_log_prob)
     clipped = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
@@ -201,20 +211,19 @@ def dqn_loss(
     selector_q: tf.Tensor | None = None,
     weights: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The Huber loss of the TD error of Q-learning (threshold 1), scalar; and the errors, [B].
+    """Compute the scalar Q-learning loss and the TD errors [B] (Mnih et al. 2015).
 
-    Mnih et al. 2015; with `selector_q`, double Q-learning (van Hasselt et al. 2016,
-    arXiv:1509.06461, equation 4); with `weights`, those of prioritised replay (Schaul et al. 2016,
-    arXiv:1511.05952).
+    The loss is the Huber loss of the TD errors with threshold 1.
 
     Args:
-        q: Values of all actions where the action was taken, [B, A].
-        actions: Integers, [B].
-        rewards: Of one step or the discounted sum of several, [B].
-        discounts: Of the state reached; 0 where the episode has ended, [B].
-        target_q: Values of all actions there, by the target network, [B, A].
-        selector_q: The same by the network itself, which then selects the action.
-        weights: Of the rows; None for 1, [B].
+        q: Values [B, A] of all actions in the states before the step.
+        actions: Integer actions [B].
+        rewards: Rewards [B], or discounted sums of several rewards.
+        discounts: Discount factors [B] of the states reached; 0 if the episode has terminated.
+        target_q: Values [B, A] of all actions in the states reached, by the target network.
+        selector_q: The same values by the trained network, which select the action: double
+            Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, equation 4).
+        weights: Weights [B] of the rows, such as those of prioritized replay; None for 1.
     """
     selector = target_q if selector_q is None else selector_q
     best = tf.gather(target_q, tf.argmax(selector, -1), batch_dims=1)

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation."""
+"""Proximal policy optimization."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from towerpack.rl._rollouts import RolloutConfig, Rollouts
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(RolloutConfig):
-    """Settings of `PPO`, beside those of `RolloutConfig`.
+    """Settings of `PPO`, in addition to those of `RolloutConfig`.
 
     Attributes:
-        batch_size: Rows of a minibatch; divides `num_envs * num_steps`.
-        epochs: Passes over a rollout.
+        batch_size: Number of rows of a minibatch, a divisor of `num_envs * num_steps`.
+        epochs: Number of passes over a rollout.
         clip: Distance from 1 at which the ratio of probabilities is clipped.
     """
 
@@ -33,10 +33,13 @@ class PPOConfig(RolloutConfig):
 
 
 class ActorCritic(ModelDesc):
-    """Policy and value function, trained on minibatches of rollouts.
+    """Model of a policy and a value function, trained on minibatches of rollouts.
 
-    Exposes `'policy/parameters'` of the distribution of actions, `'value'` and `'action'`, the most
-    likely one.
+    Exposes `'policy/parameters'`, the parameters of the distribution of actions, `'value'`, and
+    `'action'`, the most likely action.
+
+    Args:
+        agent: The agent, with its settings.
     """
 
     def __init__(self, agent: PPO) -> None:
@@ -44,7 +47,7 @@ class ActorCritic(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Specs of the batches of `Rollouts`."""
+        """Return the specs of a batch."""
         names = ("advantage", "return", "old_log_prob")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
@@ -57,7 +60,12 @@ class ActorCritic(ModelDesc):
         returns: tf.Tensor,
         old_log_prob: tf.Tensor,
     ) -> tf.Tensor | None:
-        """Cost of policy and value, less the entropy bonus."""
+        """Return the cost of policy and value minus the entropy bonus; None in inference mode.
+
+        Args:
+            observation, action: Observations [B, …] and actions [B, …].
+            advantage, returns, old_log_prob: Advantages, returns and log-probabilities [B].
+        """
         config, actions, network = self._config, self._agent.actions, self._agent.network
         shared = not isinstance(network, MLP) if config.shared is None else config.shared
         with scope("policy"):
@@ -87,22 +95,35 @@ class ActorCritic(ModelDesc):
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """Loss of the policy; see `math.ppo_loss`. The variable `clip` is a hyper-parameter."""
+        """Return the scalar loss of the policy, `math.ppo_loss`. `clip` is a hyper-parameter.
+
+        Args:
+            log_prob, old_log_prob, advantage: See `math.ppo_loss`, [B].
+        """
         first = tf.compat.v1.constant_initializer(self._config.clip)
         clip = tf.compat.v1.get_variable("clip", [], initializer=first, trainable=False)
         summary.scalar("kl", tf.reduce_mean(old_log_prob - log_prob))
         return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
 
     def optimizer(self) -> Any:
-        """Adam with the agent's settings."""
+        """Return Adam with the agent's settings."""
         return adam(self._config)
 
 
 class PPO(Agent):
-    """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+    """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347).
 
-    For discrete and continuous actions. See `Agent` for the arguments and `PPOConfig` for the
-    settings.
+    Supports discrete and continuous actions.
+
+        PPO("CartPole-v1", num_envs=8).train(total_steps=100_000, run_dir="runs/ppo")
+
+    Args:
+        env: See `Agent`.
+        config: Settings; None for the defaults.
+        **kwargs: Further arguments of `Agent`, and fields of `PPOConfig` to override.
+
+    Raises:
+        ConfigError: `batch_size` does not divide the number of rows of a rollout, or see `Agent`.
     """
 
     Config = PPOConfig
@@ -112,22 +133,22 @@ class PPO(Agent):
         super().__init__(env, config, **kwargs)
         if self.steps_per_phase % self.config.batch_size:
             raise ConfigError(
-                f"batch_size={self.config.batch_size} does not divide a rollout.",
-                got=f"{self.steps_per_phase} rows",
+                f"batch_size must divide the {self.steps_per_phase} rows of a rollout, got "
+                f"{self.config.batch_size}.",
                 fix="choose a divisor of num_envs * num_steps",
             )
         self.model = self.model_class(self)
 
     @property
     def steps_per_phase(self) -> int:
-        """Environment steps of a rollout, all environments together."""
+        """Number of environment steps of a rollout, all environments together."""
         return self.config.num_envs * self.config.num_steps
 
     def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
-        """Make a source of rollouts."""
+        """Create a source of rollouts."""
         return Rollouts(self)
 
     def annealed(self) -> dict[str, float]:
-        """Hyper-parameters annealed to 0: the learning rate and the clip."""
+        """Return the learning rate and the clip, which decrease to 0."""
         clip = {"clip": self.config.clip} if self.config.anneal else {}
         return {**super().annealed(), **clip}

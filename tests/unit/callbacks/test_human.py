@@ -74,19 +74,19 @@ BILLIONS += "learning_rate: *a9\n"
         ("learning_rate: 1" + "0" * 400, "'learning_rate' must be a finite number, got 1000"),
         ("0.1", "expected lines such as 'learning_rate: 0.001', got 0.1"),
         ("- 0.1", "expected lines such as 'learning_rate: 0.001', got [0.1]"),
-        ("learning_rate: [0.1", "no YAML: "),
-        ("learning_rate: 1" + "0" * 9000, "no YAML: "),
-        ("learning_rate: 2024-99-99", "no YAML: "),
-        ("!!python/object/apply:os.system ['true']", "no YAML: could not determine"),
-        ("{[1]: 2}", "no YAML: "),
-        ("learning_rate: !!bool x", "no YAML: "),
-        ("learning_rate: !!timestamp x", "no YAML: "),
-        ("learning_rate: 1" + ":59" * 400 + ".5", "no YAML: "),
-        ('learning_rate: !!int ""', "no YAML: "),
-        ('learning_rate: !!float ""', "no YAML: "),
-        (b"\xff\xfe\x00\xd8", "no YAML: "),
-        (b"learning_rate: \x00", "no YAML: "),
-        (BILLIONS, "no YAML: more than 100,000 values"),
+        ("learning_rate: [0.1", "the file is not YAML: "),
+        ("learning_rate: 1" + "0" * 9000, "the file is not YAML: "),
+        ("learning_rate: 2024-99-99", "the file is not YAML: "),
+        ("!!python/object/apply:os.system ['true']", "the file is not YAML: could not determine"),
+        ("{[1]: 2}", "the file is not YAML: "),
+        ("learning_rate: !!bool x", "the file is not YAML: "),
+        ("learning_rate: !!timestamp x", "the file is not YAML: "),
+        ("learning_rate: 1" + ":59" * 400 + ".5", "the file is not YAML: "),
+        ('learning_rate: !!int ""', "the file is not YAML: "),
+        ('learning_rate: !!float ""', "the file is not YAML: "),
+        (b"\xff\xfe\x00\xd8", "the file is not YAML: "),
+        (b"learning_rate: \x00", "the file is not YAML: "),
+        (BILLIONS, "the file is not YAML: more than 100,000 values"),
     ],
 )  # fmt: skip
 def test_whatever_is_wrong_is_a_warning(
@@ -107,7 +107,7 @@ def test_a_directory_in_its_place_is_a_warning(
     read(host)
     read(host)
     assert len(warnings(caplog)) == 1
-    assert warnings(caplog)[0].startswith("it cannot be read")
+    assert warnings(caplog)[0].startswith("the file cannot be read")
 
 
 def test_each_version_of_the_file_is_complained_about_once(
@@ -156,7 +156,7 @@ def test_a_value_that_the_parameter_refuses_is_a_warning(
     host = SmallHost(tmp_path, [HumanHyperParamSetter()], params={"n": Whole(1)}).start()
     write(host, "n: 0.5")
     assert read(host) == {"n": 1.0}
-    assert warnings(caplog) == ["'n' cannot be 0.5: It is an integer."]
+    assert warnings(caplog) == ["'n' cannot be set to 0.5: It is an integer."]
 
 
 def test_changes_are_kept_for_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,5 +177,5 @@ def test_changes_are_kept_for_the_record(tmp_path: Path, caplog: pytest.LogCaptu
     assert again.state() == human.state()
     SmallHost(tmp_path, [again], params={"learning_rate": Param(0.125)}).start()
     assert [r.message for r in caplog.records] == [
-        "Changed by hand before, at step 7: learning_rate: 0.5 → 0.125."
+        "Earlier change by hand at step 7: learning_rate: 0.5 → 0.125."
     ]

@@ -38,7 +38,9 @@ def test_names_of_scalars() -> None:
 
 
 def test_scalars_must_be_scalars() -> None:
-    with pytest.raises(CallbackError, match=r"(?s)'cost' is no scalar.*float64 \[2\].*reduce_mean"):
+    with pytest.raises(
+        CallbackError, match=r"(?s)'cost' must be a scalar.*float64 \[2\].*reduce_mean"
+    ):
         over(ScalarStats("cost"), [({"cost": [1.0, 2.0]}, 2)])
 
 
@@ -57,9 +59,9 @@ def test_classification_error_is_exact(dtype: Any) -> None:
         (0.25, r"(?s)float64 \[\].*do not reduce it.*expose\('incorrect'"),
         ([0, 1, 1], r"int64 \[3\]"),
         ([[0], [1]], r"int64 \[2, 1\]"),
-        ([0.0, 0.5], "with the value 0.5"),
-        ([0.0, np.nan], "with the value nan"),
-        ([0, -1], "with the value -1"),
+        ([0.0, 0.5], r"must be 0 or 1 \(or booleans\), got 0.5"),
+        ([0.0, np.nan], r"must be 0 or 1 \(or booleans\), got nan"),
+        ([0, -1], r"must be 0 or 1 \(or booleans\), got -1"),
     ],
 )
 def test_wrong_ones_must_be_flags(value: Any, complaint: str) -> None:
@@ -77,7 +79,7 @@ def test_precision_and_recall() -> None:
     pixels = np.arange(12).reshape(2, 3, 2)
     of_pixels = [({"prediction": pixels > 5, "label": pixels % 2}, 2)]
     assert over(stats, of_pixels) == {"precision": 0.5, "recall": 0.5}
-    with pytest.raises(CallbackError, match="'prediction' does not have one value for each label"):
+    with pytest.raises(CallbackError, match="'prediction' must have one value for each label"):
         over(stats, [({"prediction": [0, 1], "label": pixels % 2}, 2)])
     nothing = [({"prediction": [0, 0], "label": [0, 0]}, 2)]
     assert over(stats, nothing) == {"precision": 0.0, "recall": 0.0}

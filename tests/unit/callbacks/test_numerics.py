@@ -35,7 +35,7 @@ def test_the_batch_is_kept_and_the_run_ends(tmp_path: Path) -> None:
     with pytest.raises(NumericsError, match="step 42") as caught:
         host.callbacks.callbacks[0].after_call()
     path = tmp_path / "nonfinite-step-00000042.npz"
-    assert caught.value.got == "input 'image' has 2 such values itself"
+    assert caught.value.got == "input 'image' has 2 such values"
     assert str(path) in (caught.value.fix or "")
     with np.load(path, allow_pickle=False) as saved:
         assert sorted(saved) == ["file", "half", "image", "scope/label"]

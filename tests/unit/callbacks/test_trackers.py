@@ -53,7 +53,7 @@ def test_without_gpu_one_line_is_said(tmp_path: Path, caplog: pytest.LogCaptureF
     trackers = [GPUMemoryTracker(), GPUUtilizationTracker(library="libno-such.so.1")]
     with caplog.at_level(logging.INFO):
         host = SmallHost(tmp_path, trackers).run()
-    assert caplog.text.count("there is nothing to measure here") == 2
+    assert caplog.text.count("has nothing to measure on this machine") == 2
     assert host.monitors.names() == []
 
 

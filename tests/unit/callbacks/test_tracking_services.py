@@ -39,7 +39,7 @@ def put(monitor: Monitor, steps: range, settings: dict[str, Any]) -> None:
     monitors = Monitors([monitor])
     monitors.put_settings(settings)
     for step in steps:
-        monitors.at(step, 1)
+        monitors.set_step(step, 1)
         monitors.put_scalar("val/error", 1 / step)
         monitors.put_scalar("odd [name]", math.nan)
         monitors.put_histogram("weights", [1.0, 2.0, math.inf])
@@ -145,7 +145,7 @@ def test_without_a_server_training_goes_on(
     )
     monitors.put_settings({"rate": 0.1})
     for step in (1, 2):
-        monitors.at(step, 1)
+        monitors.set_step(step, 1)
         monitors.put_scalar("cost", 1.0)
         monitors.end_epoch()
     monitors.close()
@@ -160,5 +160,5 @@ def test_without_a_server_training_goes_on(
 
 @pytest.mark.usefixtures("quiet")
 def test_a_store_that_mlflow_refuses(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="MLflow refuses the store"):
+    with pytest.raises(ConfigError, match="MLflow cannot open the store"):
         MLflowMonitor(tmp_path, tracking_uri="nonsense://x")

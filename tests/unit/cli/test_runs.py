@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
         ledger = Ledger(directory.ledger, Clock(), step=lambda at=step: at, resumed_at=resumed_at)
         ledger.beat()
     monitor = JSONLMonitor(directory.stats)
-    monitor.at(200, 2)
+    monitor.set_step(200, 2)
     monitor.put_scalar("cost", 0.25, 200)
     monitor.put_scalar("odd", float("nan"), 200)
     monitor.close()
@@ -92,7 +92,7 @@ def two(tmp_path: Path) -> Path:
             directory.record_settings({"model": "M", "optimizer.momentum": seed / 2})
             monitors = Monitors([JSONLMonitor(directory.stats)])
             for step in range(10, steps + 1, 10):
-                monitors.at(step, step // 10)
+                monitors.set_step(step, step // 10)
                 monitors.put_scalar("cost", seed / step)
                 monitors.put_scalar("val/error", float("nan") if step == 10 else 0.5)
                 monitors.put_scalar("time/save", 3)

@@ -1,7 +1,6 @@
-"""Where numbers and pictures go: files, the console, TensorBoard, MLflow, W&B, a command, your own.
+"""Monitors: write scalars and images to files, the console, TensorBoard, MLflow, W&B or a command.
 
-Callbacks put values into `Monitors`, which hands them to every `Monitor` and keeps the history.
-Nothing here loads TensorFlow.
+Callbacks put values into `Monitors`, which passes them to each `Monitor` and stores their history.
 """
 
 from towerpack.callbacks.monitors._base import Monitor as Monitor

@@ -1,15 +1,15 @@
-"""The base class of monitors."""
+"""Base class of monitors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from towerpack._core import old_hooks
 
-_START = "__init__(self), or at(self, step, epoch)"
+_START = "__init__(self), or set_step(self, step, epoch)"
 _NO_HOOKS = {
     "process": "put_scalar(self, name, value, step)",
     "process_image": "put_image(self, name, image, step), for one picture at a time",
@@ -18,12 +18,13 @@ _NO_HOOKS = {
     **dict.fromkeys(("_trigger_epoch", "_trigger"), "end_epoch(self)"),
     "_after_train": "close(self)",
 }
+_OLD_HOOKS = {"process_scalar": ("put_scalar", 2), "at": ("set_step", 2)}
 
 Mode = Literal["min", "max"]
 
 
 class Scalar(NamedTuple):
-    """One number of one step."""
+    """A monitored number with its name and global step."""
 
     name: str
     step: int
@@ -31,60 +32,100 @@ class Scalar(NamedTuple):
 
 
 class Monitor:
-    """Receive values. Override what you need; what is not overridden does nothing.
+    """Base class of monitors, which receive values during training. Methods do nothing by default.
 
-    Values of one step come between two calls of `at`. An exception goes up and ends training; but
-    an `OSError` (a server that is down, a full disk) does not: one warning is logged, and calls are
-    kept and made again later, in order, from the one that failed on.
+    If a method raises `OSError` (a server that is down, a full disk), training continues: a warning
+    is logged, and this call and later ones are repeated in order. Other exceptions end training.
 
     Attributes:
-        essential: Training ends without it, even at an `OSError`.
+        essential: Whether an `OSError` also ends training.
     """
 
     essential = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        old_hooks.adopt(cls, {"process_scalar": ("put_scalar", 2)}, _NO_HOOKS)
+        old_hooks.adopt(cls, _OLD_HOOKS, _NO_HOOKS)
 
-    def at(self, step: int, epoch: int) -> None:
-        """What comes next belongs to this step and epoch."""
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "at":  # the old name
+                return self.set_step
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def set_step(self, step: int, epoch: int) -> None:
+        """Set the position of the values that follow.
+
+        Args:
+            step, epoch: Global step, and number of the epoch.
+        """
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        """A number; may be nan or infinite."""
+        """Receive a number.
+
+        Args:
+            name, step: Name of the number, and global step.
+            value: The number, which may be NaN or infinite.
+        """
 
     def put_image(self, name: str, image: np.ndarray, step: int) -> None:
-        """A picture: uint8, height × width × 1, 3 or 4 channels."""
+        """Receive an image.
+
+        Args:
+            name, step: Name of the image, and global step.
+            image: uint8 [height, width, channels] with 1, 3 or 4 channels.
+        """
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
-        """The values (float64, flat) whose distribution is of interest."""
+        """Receive values whose distribution is to be shown.
+
+        Args:
+            name, step: Name of the distribution, and global step.
+            values: float64 [n].
+        """
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """Hyper-parameters and other settings of the run, once at each start."""
+        """Receive the run's settings, once at each start.
+
+        Args:
+            settings: Hyper-parameters and other settings by name.
+        """
 
     def put_graph(self, graph: Callable[[], bytes]) -> None:
-        """The model's training graph, once at each start: a function that serialises it."""
+        """Receive the model's training graph, once at each start.
+
+        Args:
+            graph: Returns TensorFlow's serialized `GraphDef`.
+        """
 
     def remark(self, text: str) -> bool:
-        """A few words on this epoch; True if they will be shown with its values."""
+        """Receive a remark on the current epoch. Return True if it will be shown with the values.
+
+        Args:
+            text: A few words.
+        """
         return False
 
     def end_epoch(self) -> None:
-        """An epoch's values are complete."""
+        """Process the values of an epoch, which are complete."""
 
     def resume(self, step: int) -> Iterable[Scalar]:
-        """Training goes on from the end of `step`: what was received for later steps is void.
+        """Discard values of later steps, because a run is resumed.
+
+        Args:
+            step: Number of steps done.
 
         Returns:
-            What is remembered of earlier starts, up to `step`, oldest first.
+            Scalars of earlier starts up to `step`, oldest first, if the monitor stores them.
         """
         return ()
 
     def flush(self) -> None:
-        """Bring everything received to where it survives a crash."""
+        """Write everything received, so that it survives a crash."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Release resources at the end of the run."""
 
     def __repr__(self) -> str:
         return type(self).__name__

@@ -1,4 +1,4 @@
-"""Numbers for people: a compact table at the end of each epoch."""
+"""A compact table of the monitored numbers at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _logger = get_logger(__name__)
 
 
 class ConsoleMonitor(Monitor):
-    """Show the newest numbers at the end of each epoch, with their change since the last.
+    """Show the newest numbers at the end of each epoch, with their change since the last epoch.
 
-    A table on a terminal, and a line in the run's log; elsewhere one line of log per epoch.
+    A terminal shows a table, and the run's log has a line. Without a terminal, only the line.
 
     Args:
-        include: Regular expressions; names that none of them is found in are not shown.
-        exclude: Regular expressions; names that one of them is found in are not shown.
-        console: Where to; by default stderr.
-        clock: Any seconds that go forward.
+        include: Regular expressions. If there are any, only names in which one matches are shown.
+        exclude: Regular expressions. Names in which one matches are not shown.
+        console: A console of Rich; by default stderr.
+        clock: Returns the current time in seconds.
     """
 
     def __init__(
@@ -49,11 +49,12 @@ class ConsoleMonitor(Monitor):
         self._before: dict[str, float] = {}
         self._remarks: list[str] = []
 
-    def at(self, step: int, epoch: int) -> None:
+    def set_step(self, step: int, epoch: int) -> None:
         self._step, self._epoch = step, epoch
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        if self._wanted(name):
+        included = not self._include or any(p.search(name) for p in self._include)
+        if included and not any(p.search(name) for p in self._exclude):
             self._now[name] = value
 
     def remark(self, text: str) -> bool:
@@ -65,7 +66,12 @@ class ConsoleMonitor(Monitor):
         self._started += seconds
         terminal = self._console.is_terminal
         if terminal:
-            self._console.print(self._heading(seconds))
+            heading = (
+                (f"Epoch {self._epoch}", "bold"),
+                (f"  step {self._step:,}  {_duration(seconds)}", "dim"),
+                *(f"  {text}" for text in self._remarks),
+            )
+            self._console.print(Text.assemble(*heading))
             if self._now:
                 self._console.print(self._table())
         head = [f"Epoch {self._epoch}", f"step {self._step}", _duration(seconds), *self._remarks]
@@ -74,22 +80,10 @@ class ConsoleMonitor(Monitor):
             "%s: %s", ", ".join(head), values or "no numbers", extra=ONLY_FILE if terminal else None
         )
         self._before.update(self._now)
-        self._now = {}
-        self._remarks = []
-
-    def _wanted(self, name: str) -> bool:
-        included = not self._include or any(p.search(name) for p in self._include)
-        return included and not any(p.search(name) for p in self._exclude)
-
-    def _heading(self, seconds: float) -> Text:
-        return Text.assemble(
-            (f"Epoch {self._epoch}", "bold"),
-            (f"  step {self._step:,}  {_duration(seconds)}", "dim"),
-            *(f"  {text}" for text in self._remarks),
-        )
+        self._now, self._remarks = {}, []
 
     def _table(self) -> Table:
-        """Side by side in as many columns as fit, read downwards."""
+        """Arrange the numbers in as many columns as fit, to be read downwards."""
         cells = [self._cell(name, value) for name, value in self._now.items()]
         widths = [max(len(cell[i].plain) for cell in cells) for i in range(3)]
         width = sum(widths) + 2 * 3 + _GAP

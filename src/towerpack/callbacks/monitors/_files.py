@@ -1,11 +1,11 @@
-"""Numbers in files: JSON lines, which survive kills, and CSV for spreadsheets.
+"""Monitors that write JSON lines, which survive a killed process, or CSV for spreadsheets.
 
     {"step": 500, "epoch": 1, "time": 1700000000.0, "scalars": {"cost": 0.5, "lr": 0.1}}
     {"resumed_at": 300, "time": 1700000100.0}
 
-JSON lines are only ever appended to. After a resume at step 300 the records of later steps before
-that line are void; `read_stats` leaves them out, so that a reader sees the run as if it had never
-been disturbed. nan and the infinities, which JSON lacks, are the strings "nan", "inf" and "-inf".
+A file of JSON lines is only appended to. The second line marks a resume at step 300, which makes
+earlier records of later steps void; `read_stats` skips them. NaN and infinities, which JSON lacks,
+are the strings "nan", "inf" and "-inf".
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one step, or a part of them.
-
-    Attributes:
-        step: The global step.
-        epoch: The epoch's number.
-        time: Seconds since 1970.
-        scalars: Name to value.
-    """
+    """Numbers of one step by name, with the global step, the epoch and the seconds since 1970."""
 
     step: int
     epoch: int
@@ -46,17 +39,17 @@ class Record:
 
 
 class JSONLMonitor(Monitor):
-    """Append numbers to a file. Pictures and histograms are not for it.
+    """Append numbers to a file of JSON lines. Images and histograms are ignored.
 
-    A record is written when its step is over, and at each `flush`, which also syncs the file. A
-    last line that a kill has torn is cut off before the file is appended to.
+    A record is written when its step is over, and at each `flush`, which also syncs the file. An
+    incomplete last line of a killed process is removed first.
 
     Args:
-        path: The file, such as the run's `stats.jsonl`; made if absent.
-        clock: Seconds since 1970.
+        path: The file, such as the run's `stats.jsonl`; created if absent.
+        clock: Returns seconds since 1970.
     """
 
-    essential = True  # The history of a run that goes on.
+    essential = True  # A resumed run reads its history from this file.
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
@@ -68,7 +61,7 @@ class JSONLMonitor(Monitor):
         self._scalars: dict[str, float] = {}
         self._fd: int | None = None
 
-    def at(self, step: int, epoch: int) -> None:
+    def set_step(self, step: int, epoch: int) -> None:
         if step != self._step:
             self._write()
         self._epoch = epoch
@@ -80,7 +73,6 @@ class JSONLMonitor(Monitor):
         self._scalars[name] = value
 
     def resume(self, step: int) -> Iterable[Scalar]:
-        """Void what the file says of later steps; returns the rest."""
         self._write()
         if not self.path.exists() or self.path.stat().st_size == 0:
             return ()
@@ -92,13 +84,11 @@ class JSONLMonitor(Monitor):
         )
 
     def flush(self) -> None:
-        """Write, and wait until it is on disk."""
         self._write()
         if self._fd is not None:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Flush and close the file; what comes later opens it again."""
         self.flush()
         if self._fd is not None:
             os.close(self._fd)
@@ -111,9 +101,9 @@ class JSONLMonitor(Monitor):
         if not self._scalars:
             return
         scalars, self._scalars = self._scalars, {}
-        found = {n: v if math.isfinite(v) else repr(v) for n, v in scalars.items()}
-        place = {"step": self._step, "epoch": self._epoch, "time": self._clock()}
-        self._append({**place, "scalars": found})
+        numbers = {n: v if math.isfinite(v) else repr(v) for n, v in scalars.items()}
+        position = {"step": self._step, "epoch": self._epoch, "time": self._clock()}
+        self._append({**position, "scalars": numbers})
 
     def _append(self, tree: dict[str, Any]) -> None:
         if self._fd is None:
@@ -123,10 +113,13 @@ class JSONLMonitor(Monitor):
 
 
 def read_stats(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a `stats.jsonl` that count, one for each step, oldest first.
+    """Read the valid records of a `stats.jsonl`, one for each step, oldest first.
 
-    What was written of a step in parts, or again after a resume, is put together; the value written
-    last holds. A torn last line is left out. A damaged line elsewhere is left out with a warning.
+    Several records of a step are merged; the last value of a name is used. An incomplete last line
+    is skipped. A damaged line elsewhere is skipped with a warning.
+
+    Args:
+        path: The file.
     """
     records: list[Record] = []
     with open(path, "rb") as file:
@@ -136,7 +129,7 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
             try:
                 entry = _parse(line)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-                _logger.warning("%s, line %d is left out: %s.", path, number, error)
+                _logger.warning("Skipped line %d of %s: %s.", number, path, error)
                 continue
             if isinstance(entry, Record):
                 if records and records[-1].step == entry.step:
@@ -159,13 +152,12 @@ def _parse(line: bytes) -> Record | int:
 
 
 class CSVMonitor(Monitor):
-    """Write each epoch's newest numbers as a line of a CSV file, after its step and epoch.
+    """Write the newest numbers of each epoch to a line of a CSV file, with step and epoch.
 
-    A number that comes for the first time gets a new column, and the file is written anew. After a
-    resume, lines of later steps are gone.
+    A new name adds a column, and the file is rewritten. A resume removes lines of later steps.
 
     Args:
-        path: The file; made if absent.
+        path: The file; created if absent.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -173,7 +165,7 @@ class CSVMonitor(Monitor):
         self._now: dict[str, str] = {}
         self._columns: list[str] = []
 
-    def at(self, step: int, epoch: int) -> None:
+    def set_step(self, step: int, epoch: int) -> None:
         self._now |= {"step": str(step), "epoch": str(epoch)}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
@@ -182,13 +174,10 @@ class CSVMonitor(Monitor):
     def end_epoch(self) -> None:
         new = [name for name in self._now if name not in self._columns]
         if new or not self.path.exists():
-            columns = self._columns + new
-            rows = [*self._rows(), self._now]
+            self._columns += new
+            rows = [[row.get(c, "") for c in self._columns] for row in [*self._rows(), self._now]]
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(
-                self.path, csv_of([columns, *([r.get(c, "") for c in columns] for r in rows)])
-            )
-            self._columns = columns
+            replace_file(self.path, csv_of([self._columns, *rows]))
         else:
             with open(self.path, "ab", opener=open_plain) as file:
                 line = csv_of([[self._now.get(c, "") for c in self._columns]])
@@ -209,8 +198,8 @@ class CSVMonitor(Monitor):
         return f"CSVMonitor({str(self.path)!r})"
 
     def _rows(self) -> list[dict[str, str]]:
-        """The lines that are whole."""
         if not self.path.exists():
             return []
-        whole = self.path.read_text().rpartition("\n")[0]
-        return [row for row in csv.DictReader(io.StringIO(whole)) if row.get("step", "").isdigit()]
+        complete = self.path.read_text().rpartition("\n")[0]
+        rows = csv.DictReader(io.StringIO(complete))
+        return [row for row in rows if row.get("step", "").isdigit()]

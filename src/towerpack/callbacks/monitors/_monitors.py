@@ -1,4 +1,4 @@
-"""A run's monitors: hands every value to each of them, and keeps the history of numbers."""
+"""The monitors of a run, and the history of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -17,23 +17,29 @@ from towerpack.callbacks.monitors._base import Mode, Monitor, Scalar
 from towerpack.callbacks.monitors._retry import RetryingMonitor
 
 
-class Monitors:
-    """Hand every value to each monitor, in order, and keep the history of numbers.
+class Monitors(Monitor):
+    """A list of monitors that receive the same values, with a history of numbers.
 
-    The history holds the newest `history_length` values of each name, about 100 bytes each; older
-    ones are still in `stats.jsonl`. A second value for the same name and step replaces the first.
+    The history takes about 100 bytes for each value. A second value for the same name and step
+    replaces the first. After a resume, the history is that of the first monitor that stores one.
+
+    Numbers may be of Python, NumPy or TensorFlow. Images are [height, width] or [height, width,
+    channels], uint8, or floats from 0 to 1. Larger floats are divided by the maximum. If some are
+    negative, 0 becomes gray and the largest absolute value black or white. Histograms take arrays
+    of any shape. The default of `step` is that of `set_step`. `ConfigError` is raised for other
+    values.
 
     Args:
-        monitors: Who receives. The history after a resume comes from the first that remembers.
-        history_length: How many values of each name are kept in memory.
-        clock: Seconds that go forward.
+        monitors: Receivers of the values.
+        history_length: Number of newest values of each name in the history.
+        clock: Returns the current time in seconds.
 
     Attributes:
-        directions: `'min'` or `'max'` for each number whose producer declared, before training,
-            whether a smaller or a larger one is better.
+        directions: `'min'` or `'max'` by name, for numbers of which a callback has declared before
+            training whether smaller or larger is better.
 
     Raises:
-        ConfigError: Something in the list is not a monitor.
+        ConfigError: An item is not a monitor, or `history_length` is not positive.
     """
 
     def __init__(
@@ -43,59 +49,43 @@ class Monitors:
         history_length: int = 100_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        monitors = list(monitors)
-        for given in cast("list[object]", monitors):
-            if not isinstance(given, Monitor):
+        items: list[Any] = list(monitors)
+        for item in items:
+            if not isinstance(item, Monitor):
                 raise ConfigError(
-                    f"{given!r} is not a monitor.",
-                    expected="instances of Monitor",
-                    fix="call the class: ConsoleMonitor()" if isinstance(given, type) else None,
+                    f"{item!r} is not an instance of Monitor.",
+                    fix="call the class: ConsoleMonitor()" if isinstance(item, type) else None,
                 )
         if history_length < 1:
-            raise ConfigError(f"history_length={history_length}.", expected="at least 1")
-        self._monitors = [RetryingMonitor(monitor, clock) for monitor in monitors]
+            raise ConfigError(f"history_length must be at least 1, got {history_length}.")
+        self._monitors = [RetryingMonitor(monitor, clock) for monitor in items]
         self._length = history_length
         self._history: dict[str, deque[tuple[int, float]]] = {}
         self._step = 0
         self.directions: dict[str, Mode] = {"cost": "min"}
 
-    def at(self, step: int, epoch: int) -> None:
-        """Set the step and the epoch of what is put next."""
+    def set_step(self, step: int, epoch: int) -> None:
         self._step = step
-        self._each("at", step, epoch)
+        self._each("set_step", step, epoch)
 
     def put_scalar(self, name: str, value: Any, step: int | None = None) -> None:
-        """Put a number: a Python, NumPy or TensorFlow one. `step` is that of `at` if not given.
-
-        Raises:
-            ConfigError: It is not one number.
-        """
         step = self._step if step is None else step
         number = _number(name, value)
-        self._remember(Scalar(name, step, number))
+        self._remember(name, step, number)
         self._each("put_scalar", name, number, step, name=name)
 
     def put_image(self, name: str, image: Any, step: int | None = None) -> None:
-        """Put a picture: height × width (× 1, 3 or 4), uint8, or floats from 0 to 1.
-
-        Floats beyond 1 are divided by the largest. Where some are negative, 0 becomes a mid-grey
-        (127), and the largest or smallest value white or black.
-
-        Raises:
-            ConfigError: It is not a picture.
-        """
         step = self._step if step is None else step
         picture = as_picture(f"put_image({name!r}, …)", image)
         self._each("put_image", name, picture, step, name=name)
 
     def put_histogram(self, name: str, values: Any, step: int | None = None) -> None:
-        """Put values, of any shape, whose distribution is of interest."""
         step = self._step if step is None else step
         flat = np.asarray(values, np.float64).ravel()
         self._each("put_histogram", name, flat, step, name=name)
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
-        """Put the run's settings; what is no number or short text is left out."""
+        """Pass the run's settings on. Values that are not numbers or short strings are left out."""
         plain = {
             name: value
             for name, value in settings.items()
@@ -105,61 +95,61 @@ class Monitors:
         self._each("put_settings", plain)
 
     def put_graph(self, graph: Callable[[], bytes]) -> None:
-        """Put the training graph: a function that gives TensorFlow's serialised `GraphDef`."""
         self._each("put_graph", graph)
 
     def names(self) -> list[str]:
-        """Names of all numbers, in the order in which they first came."""
+        """Return the names of all numbers, in the order in which they were first put."""
         return list(self._history)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Steps and values of a number, oldest first.
+        """Return steps and values of a number, oldest first.
+
+        Args:
+            name: Name of the number.
 
         Raises:
-            ConfigError: There is no number of this name; names what comes close.
+            ConfigError: No number of this name has been put.
         """
-        return list(self._values(name))
+        if name not in self._history:
+            raise ConfigError(
+                f"No monitored number is called {name!r}. {did_you_mean(name, self._history)}",
+                fix="check the name, or that the callback which produces it has been triggered",
+            )
+        return list(self._history[name])
 
     def latest(self, name: str) -> float:
-        """The last value of a number.
+        """Return the last value of a number. Raise `ConfigError` if there is none.
 
-        Raises:
-            ConfigError: There is no number of this name; names what comes close.
+        Args:
+            name: Name of the number.
         """
-        return self._values(name)[-1][1]
+        return self.history(name)[-1][1]
+
+    get_history, get_latest = history, latest  # Tensorpack's names
 
     def remark(self, text: str) -> bool:
-        """Have a few words shown with the epoch's values; False if no monitor does that."""
         return any([monitor.call("remark", text) for monitor in self._monitors])
 
-    get_history, get_latest = history, latest  # the predecessor's names
-
     def end_epoch(self) -> None:
-        """An epoch's values are complete: show them, and flush."""
         self._each("end_epoch")
         self.flush()
 
-    def resume(self, step: int) -> None:
-        """Go on from the end of `step`: later values are void, earlier ones are remembered."""
+    def resume(self, step: int) -> Iterable[Scalar]:
         self._step = step
         self._history.clear()
         for monitor in self._monitors:
-            remembered = monitor.call("resume", step) or ()
+            stored = monitor.call("resume", step) or ()
             if not self._history:
-                for scalar in remembered:
-                    self._remember(scalar)
+                for scalar in stored:
+                    self._remember(scalar.name, scalar.step, scalar.value)
+        return ()
 
     def flush(self) -> None:
-        """Flush every monitor; do it before a checkpoint, which relies on what came before it."""
         for monitor in self._monitors:
             monitor.flush()
 
     def close(self) -> None:
-        """Close every monitor, the last first, even if one fails.
-
-        Raises:
-            CallbackError: One failed.
-        """
+        """Close every monitor, in reverse order, even if one of them raises an error."""
         with contextlib.ExitStack() as stack:
             for monitor in self._monitors:
                 stack.callback(monitor.close)
@@ -169,21 +159,13 @@ class Monitors:
         for monitor in self._monitors:
             monitor.call(method, *args, name=name)
 
-    def _remember(self, scalar: Scalar) -> None:
-        values = self._history.get(scalar.name)
+    def _remember(self, name: str, step: int, value: float) -> None:
+        values = self._history.get(name)
         if values is None:
-            values = self._history[scalar.name] = deque(maxlen=self._length)
-        if values and values[-1][0] == scalar.step:
+            values = self._history[name] = deque(maxlen=self._length)
+        if values and values[-1][0] == step:
             values.pop()
-        values.append((scalar.step, scalar.value))
-
-    def _values(self, name: str) -> deque[tuple[int, float]]:
-        if name not in self._history:
-            raise ConfigError(
-                f"No monitored number is called {name!r}. {did_you_mean(name, self._history)}",
-                fix="check the name, or that the callback which produces it has been triggered",
-            )
-        return self._history[name]
+        values.append((step, value))
 
 
 def _number(name: str, value: Any) -> float:
@@ -197,8 +179,6 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         got = f"{type(value).__name__} {value!r:.60}"
     raise ConfigError(
-        f"put_scalar({name!r}, …) takes one number.",
-        got=got,
-        expected="a number, or an array with one element",
-        fix="reduce it, for example by its mean, or use put_histogram",
+        f"put_scalar({name!r}, …) takes one number, got {got}.",
+        fix="reduce the array, for example to its mean, or use put_histogram",
     )

@@ -1,4 +1,4 @@
-"""Numbers for a command: a message, a request."""
+"""A monitor that runs a command, for example to send a message or a request."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _log = get_logger(__name__)
 
 
 class SendMonitorData(Monitor):
-    """Runs a command after each epoch, with numbers put into its arguments.
+    """Run a command after each epoch, with monitored numbers in its arguments.
 
         SendMonitorData("curl -sS -d error={val/error:.4f} https://example.org/run", ["val/error"])
 
-    No shell reads it: a text is split into arguments first. Epochs before all the numbers are there
-    are left out; the first one is told. If the command fails, it is run again later for the epochs
-    that it missed.
+    The command runs without a shell, once all numbers are available, and training waits for it. A
+    warning is logged at the first epoch that lacks a number. A failed command is repeated later.
 
     Args:
-        command: A text, or arguments. In braces: names of numbers, `epoch`, `step`.
-        names: The numbers that it is given.
-        timeout_s: It is killed after so many seconds, which training waits.
+        command: A string, which is split into arguments, or a list of arguments. Braces contain
+            the name of a number, `epoch` or `step`.
+        names: Names of the numbers.
+        timeout_s: Seconds after which the command is killed.
 
     Raises:
-        ConfigError: There is no such program, or braces with another name.
+        ConfigError: The program does not exist, or braces contain another name.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SendMonitorData(Monitor):
         self._timeout_s = timeout_s
         self._values: dict[str, float] = {}
         self._seen: set[str] = set()
-        self._told = False
+        self._warned = False
         known = [*self._names, "epoch", "step"]
         if not self._command or shutil.which(self._command[0]) is None:
             raise ConfigError(f"SendMonitorData: there is no program {self._command[:1]}.")
@@ -50,12 +50,12 @@ class SendMonitorData(Monitor):
             for _, field, _, _ in Formatter().parse(part):
                 if field is not None and field not in known:
                     raise ConfigError(
-                        f"SendMonitorData: {{{field}}} is none of its names.",
-                        expected=f"{known}; other braces doubled: {{{{ }}}}",
-                        fix=did_you_mean(field, known),
+                        f"SendMonitorData: {{{field}}} is not in names. "
+                        f"{did_you_mean(field, known)}",
+                        fix="add the number to names, or double other braces: {{ }}",
                     )
 
-    def at(self, step: int, epoch: int) -> None:
+    def set_step(self, step: int, epoch: int) -> None:
         self._values |= {"step": step, "epoch": epoch}
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
@@ -64,12 +64,11 @@ class SendMonitorData(Monitor):
             self._values[name] = value
 
     def end_epoch(self) -> None:
-        """Run the command. Raise an `OSError` if the command fails or takes too long."""
         missing = [name for name in self._names if name not in self._values]
-        if missing and not self._told:
+        if missing and not self._warned:
             near = did_you_mean(missing[0], self._seen)
-            _log.warning("%r waits for '%s', which has not come yet. %s", self, missing[0], near)
-            self._told = True
+            _log.warning("%r waits for '%s', which no callback has put. %s", self, missing[0], near)
+            self._warned = True
         if missing:
             return
         command = [part.format_map(self._values) for part in self._command]
@@ -86,8 +85,8 @@ class SendMonitorData(Monitor):
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"{command[0]} took more than {self._timeout_s:g} s") from error
         if done.returncode:
-            said = " ".join(done.stderr.split())[-200:]
-            raise ConnectionError(f"{command[0]} ended with {done.returncode}: {said}")
+            output = " ".join(done.stderr.split())[-200:]
+            raise ConnectionError(f"{command[0]} ended with {done.returncode}: {output}")
 
     def __repr__(self) -> str:
         return f"SendMonitorData({shlex.join(self._command)!r})"

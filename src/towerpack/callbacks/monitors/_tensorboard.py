@@ -1,8 +1,4 @@
-"""Event files for TensorBoard, written without TensorFlow.
-
-Only the `tensorboard` package is needed, for its record format and message types. `tf.summary`
-needs it too (TensorFlow 2.21 does not install it), and would have to run outside the step.
-"""
+"""Event files for TensorBoard, written with the `tensorboard` package and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,14 +28,14 @@ _logger = get_logger(__name__)
 
 
 class TensorBoardMonitor(Monitor):
-    """Write numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
+    """Write scalars, images, histograms, settings and the graph for `tensorboard --logdir`.
 
-    Without the package it says so once, as a warning, and does nothing. After a resume readers of
-    events forget the later steps of earlier starts, TensorBoard itself once a step comes anew.
+    If the `tensorboard` package is missing, a warning is logged and nothing is written. After a
+    resume, TensorBoard hides the later steps of earlier starts once a step is written again.
 
     Args:
-        logdir: The directory of event files, such as the run's `events`; made if absent.
-        clock: Seconds since 1970.
+        logdir: Directory of event files, such as the run's `events`; created if absent.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -47,14 +43,14 @@ class TensorBoardMonitor(Monitor):
     ) -> None:
         self.logdir = Path(logdir)
         self._clock = clock
-        self._writer: _Writer | None = None
+        self._file: _EventFile | None = None
         self._written_at = clock()
         self.active = True
         try:
             require("tensorboard", extra="tensorboard", needed_for="TensorBoardMonitor")
         except MissingExtraError as error:
             self.active = False
-            _logger.warning("TensorBoard gets nothing: %s", error)
+            _logger.warning("No TensorBoard events are written: %s", error)
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
         if self.active:
@@ -66,58 +62,58 @@ class TensorBoardMonitor(Monitor):
             self._put(name, step, "image", np.array([*size, png(image)], dtype=object))
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
-        """A distribution in 30 bins; what is not finite is left out."""
         if self.active:
             self._put(name, step, "histogram", _bins(values))
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         if self.active:
-            self._open().put_settings(settings)
+            summary = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings))
+            file = self._open()
+            file.write(summary=file.summary.FromString(summary.SerializeToString()))
 
     def put_graph(self, graph: Callable[[], bytes]) -> None:
         if self.active:
-            self._open().put_graph(graph())
+            self._open().write(graph_def=graph())
 
     def resume(self, step: int) -> Iterable[Scalar]:
         if self.active:
-            self._open().start_after(step)
+            self._open().write(step=step + 1, session_log={"status": "START"})
         return ()
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        if self._file is not None:
+            self._file.flush()
             self._written_at = self._clock()
 
     def close(self) -> None:
-        """Close the file; what comes later opens another."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def __repr__(self) -> str:
         return f"TensorBoardMonitor({str(self.logdir)!r})"
 
-    def _open(self) -> _Writer:
-        if self._writer is None:
-            self._writer = _Writer(self.logdir, self._clock)
-        return self._writer
+    def _open(self) -> _EventFile:
+        if self._file is None:
+            self._file = _EventFile(self.logdir, self._clock)
+        return self._file
 
     def _put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        writer = self._open()
+        file = self._open()
         if self._clock() - self._written_at > _FLUSH_S:
-            self.flush()  # First: where it fails, this value is put again.
-        writer.put(name, step, plugin, value)
+            self.flush()  # Before the new value: if it fails, the value is put again.
+        summary = file.summary()
+        entry = summary.value.add(tag=name, metadata=file.metadata[plugin])
+        entry.tensor.CopyFrom(file.tensor(value))
+        file.write(step=step, summary=summary)
 
 
-class _Writer:
-    """One event file."""
-
+class _EventFile:
     def __init__(self, logdir: Path, clock: Callable[[], float]) -> None:
-        event, summary = _part("compat.proto.event_pb2"), _part("compat.proto.summary_pb2")
-        self._event: Any = event.Event
-        self._summary: Any = summary.Summary
-        self._tensor: Any = _part("util.tensor_util").make_tensor_proto
-        self._metadata: dict[str, Any] = {
+        self._event: Any = _part("compat.proto.event_pb2").Event
+        self.summary: Any = _part("compat.proto.summary_pb2").Summary
+        self.tensor: Any = _part("util.tensor_util").make_tensor_proto
+        self.metadata: dict[str, Any] = {
             plugin: _part(f"plugins.{plugin}.metadata").create_summary_metadata("", "")
             for plugin in ("scalar", "image", "histogram")
         }
@@ -129,23 +125,11 @@ class _Writer:
         self._fd = open_plain(logdir / f"{name}.{next(_NUMBERS):06d}", flags)
         self._buffer = io.BytesIO()
         self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._buffer)
-        self._write(self._event(file_version="brain.Event:2"))
+        self.write(file_version="brain.Event:2")
 
-    def put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        summary = self._summary()
-        entry = summary.value.add(tag=name, metadata=self._metadata[plugin])
-        entry.tensor.CopyFrom(self._tensor(value))
-        self._write(self._event(step=step, summary=summary))
-
-    def put_settings(self, settings: Mapping[str, Any]) -> None:
-        made = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings)).SerializeToString()
-        self._write(self._event(summary=self._summary.FromString(made)))
-
-    def put_graph(self, graph: bytes) -> None:
-        self._write(self._event(graph_def=graph))
-
-    def start_after(self, step: int) -> None:
-        self._write(self._event(step=step + 1, session_log={"status": "START"}))
+    def write(self, **fields: Any) -> None:
+        event = self._event(wall_time=self._clock(), **fields)
+        self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
         append_whole(self._fd, self._buffer.getvalue())
@@ -158,17 +142,13 @@ class _Writer:
         finally:
             os.close(self._fd)
 
-    def _write(self, event: Any) -> None:
-        event.wall_time = self._clock()
-        self._records.write(event.SerializeToString())
-
 
 def _part(name: str) -> ModuleType:
     return require(f"tensorboard.{name}", extra="tensorboard", needed_for="TensorBoardMonitor")
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """Rows of (left edge, right edge, count), as the histogram plugin wants them."""
+    """Return rows of (left edge, right edge, count), the form of the histogram plugin."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return np.zeros((0, 3))

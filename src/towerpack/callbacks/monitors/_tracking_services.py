@@ -1,4 +1,4 @@
-"""Numbers and pictures for MLflow and Weights & Biases."""
+"""Monitors for MLflow and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ from towerpack.callbacks.monitors._base import Monitor, Scalar
 
 _logger = get_logger(__name__)
 
-# What an MLflow server takes at once.
+# Limits of an MLflow server for one request.
 _MOST_METRICS: Final = 1000
 _MOST_PARAMS: Final = 100
 _LONGEST_PARAM: Final = 6000
 
 
 class MLflowMonitor(Monitor):
-    """Log numbers, pictures and settings to an MLflow run.
+    """Log scalars, images and settings to an MLflow run. Histograms and graphs are ignored.
 
         monitors=[JSONLMonitor('runs/x/stats.jsonl'), MLflowMonitor('runs/x', name='x')]
 
-    Numbers are sent when the monitor is flushed: after each epoch and before each checkpoint. A
-    continued training continues the same run; MLflow forgets nothing, so of steps that are done
-    again it keeps the first numbers. Histograms and graphs are not for it. A server that does not
-    answer is asked once again within a call, for at most ten seconds each, and else later: where
-    they are not set, `MLFLOW_HTTP_REQUEST_MAX_RETRIES` and `MLFLOW_HTTP_REQUEST_TIMEOUT` say so.
+    Scalars are sent when the monitor is flushed: after each epoch and before each checkpoint. A
+    resumed training continues the same MLflow run. MLflow cannot delete values, so the first values
+    of repeated steps remain. Each request has one retry and a timeout of ten seconds, unless
+    `MLFLOW_HTTP_REQUEST_MAX_RETRIES` and `MLFLOW_HTTP_REQUEST_TIMEOUT` are set.
 
     Args:
-        run_dir: Where the id of the run is kept, as `mlflow.json`: the training's run directory.
-        experiment: Name of the experiment, made if absent.
-        name: Of the run; None for the directory's name.
-        tracking_uri: Of the server or store; None for MLflow's own settings.
+        run_dir: The training's run directory, in which `mlflow.json` stores the id of the run.
+        experiment: Name of the experiment, created if absent.
+        name: Name of the run; None for the directory's name.
+        tracking_uri: Address of the server or store; None for MLflow's own settings.
 
     Raises:
-        ConfigError: MLflow refuses the store.
+        ConfigError: MLflow cannot open the store.
         MissingExtraError: MLflow or Pillow is not installed.
     """
 
@@ -68,19 +67,19 @@ class MLflowMonitor(Monitor):
         self._experiment, self._name = experiment, name or Path(run_dir).resolve().name
         self._id: str | None = None
         self._known: dict[str, int] = {}
-        self._sent: dict[str, int] = {}  # last steps, by name
+        self._sent: dict[str, int] = {}  # last step by name
         self._metrics: list[Any] = []
         try:
             self._client: Any = mlflow.MlflowClient(tracking_uri=tracking_uri)
         except self._error as error:
-            raise ConfigError(f"MLflow refuses the store: {error}") from error
+            raise ConfigError(f"MLflow cannot open the store: {error}") from error
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
         name = _allowed(name)
         if step <= self._known.get(name, -1):
             return
         if len(self._metrics) >= _MOST_METRICS:
-            self.flush()  # First: where it fails, this value is put again.
+            self.flush()  # Before the new value: if it fails, the value is put again.
         milliseconds = int(time.time() * 1000)
         self._metrics.append(self._entities.Metric(name, value, milliseconds, step))
 
@@ -95,14 +94,13 @@ class MLflowMonitor(Monitor):
             self._client.log_image(run_id, _squeezed(image), key=_allowed(name), step=step)
 
     def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """Parameters. MLflow keeps the first value of each; others are told."""
-        given = {_allowed(name): str(value)[:_LONGEST_PARAM] for name, value in settings.items()}
+        params = {_allowed(name): str(value)[:_LONGEST_PARAM] for name, value in settings.items()}
         with self._reached() as run_id:
             known = self._client.get_run(run_id).data.params
-            new = [self._entities.Param(n, v) for n, v in given.items() if n not in known]
+            new = [self._entities.Param(n, v) for n, v in params.items() if n not in known]
             for i in range(0, len(new), _MOST_PARAMS):
                 self._client.log_batch(run_id, params=new[i : i + _MOST_PARAMS])
-        changed = [n for n, value in given.items() if known.get(n, value) != value]
+        changed = [n for n, value in params.items() if known.get(n, value) != value]
         if changed:
             _logger.warning("MLflow keeps the earlier values of: %s.", ", ".join(changed))
 
@@ -126,7 +124,6 @@ class MLflowMonitor(Monitor):
 
     @contextlib.contextmanager
     def _reached(self) -> Generator[str]:
-        """The run's id; MLflow's errors within become those of a connection."""
         try:
             yield self._run_id()
         except self._error as error:
@@ -136,15 +133,15 @@ class MLflowMonitor(Monitor):
         if self._id is None:
             client = self._client
             if self._file.exists():
-                found = str(json.loads(self._file.read_text())["run_id"])
-                client.update_run(found, status="RUNNING")
+                run_id = str(json.loads(self._file.read_text())["run_id"])
+                client.update_run(run_id, status="RUNNING")
             else:
                 experiment = client.get_experiment_by_name(self._experiment)
-                where = experiment and experiment.experiment_id
-                where = where or client.create_experiment(self._experiment)
-                found = str(client.create_run(where, run_name=self._name).info.run_id)
-                self._keep(found)
-            self._id = found
+                experiment_id = experiment and experiment.experiment_id
+                experiment_id = experiment_id or client.create_experiment(self._experiment)
+                run_id = str(client.create_run(experiment_id, run_name=self._name).info.run_id)
+                self._keep(run_id)
+            self._id = run_id
         return self._id
 
     def _keep(self, run_id: str) -> None:
@@ -161,19 +158,19 @@ def _squeezed(image: np.ndarray) -> np.ndarray:
 
 
 class WandbMonitor(Monitor):
-    """Log numbers, pictures, histograms and settings to a run of Weights & Biases.
+    """Log scalars, images, histograms and settings to a run of Weights & Biases.
 
         monitors=[JSONLMonitor('runs/x/stats.jsonl'), WandbMonitor('runs/x', project='digits')]
 
-    A continued training continues the same run; what it does again is in it twice, since curves are
-    drawn over `global_step`. Where the server cannot be reached at the start, the run is offline,
-    as with `mode='offline'`: `wandb sync` sends it later. Graphs are not for it.
+    A resumed training continues the same run, in which repeated steps have two values. Plots use
+    `global_step` as their x-axis. If the server cannot be reached at the start, the run is offline,
+    as with `mode='offline'`, and `wandb sync` sends it later.
 
     Args:
-        run_dir: Where the run's id and files are kept: the training's run directory.
+        run_dir: The training's run directory, for the id and files of the run.
         project: Name of the project.
-        name: Of the run; None for the directory's name.
-        **init: What else `wandb.init` takes, such as `entity`, `tags` and `mode`.
+        name: Name of the run; None for the directory's name.
+        **init: Further arguments of `wandb.init`, such as `entity`, `tags` and `mode`.
 
     Raises:
         MissingExtraError: wandb or Pillow is not installed.
@@ -190,7 +187,7 @@ class WandbMonitor(Monitor):
         require("PIL", extra="wandb", needed_for="WandbMonitor")
         self._wandb: Any = require("wandb", extra="wandb", needed_for="WandbMonitor")
         self._dir = Path(run_dir)
-        # The terminal is not to be read along: it is drawn on.
+        # Capturing the terminal would disturb the progress display.
         init.setdefault("settings", self._wandb.Settings(console="off"))
         self._init = {"project": project, "name": name or self._dir.resolve().name, **init}
         self._run: Any = None
@@ -204,7 +201,6 @@ class WandbMonitor(Monitor):
         self._add(name, self._wandb.Image(_squeezed(image)), step)
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
-        """A distribution; what is not finite is left out."""
         counts = np.histogram(values[np.isfinite(values)], bins=64)
         self._add(name, self._wandb.Histogram(np_histogram=counts), step)
 
@@ -235,7 +231,6 @@ class WandbMonitor(Monitor):
 
     @contextlib.contextmanager
     def _reached(self) -> Generator[Any]:
-        """The run; an error of communication within becomes a `ConnectionError`."""
         if self._run is None:
             self._run = self._started()
         try:
@@ -248,9 +243,9 @@ class WandbMonitor(Monitor):
         known = file.read_text() if file.exists() else None
         run_id = known or secrets.token_hex(4)
         self._dir.mkdir(parents=True, exist_ok=True)
-        given = {"dir": str(self._dir), "id": run_id, "resume": "allow", **self._init}
+        options = {"dir": str(self._dir), "id": run_id, "resume": "allow", **self._init}
         try:
-            run = self._wandb.init(**given)
+            run = self._wandb.init(**options)
         except self._wandb.errors.AuthenticationError:
             raise
         except self._wandb.errors.CommError as error:
@@ -259,8 +254,8 @@ class WandbMonitor(Monitor):
                 error,
                 self._dir / "wandb" / f"offline-run-*-{run_id}",
             )
-            self._wandb.teardown()  # The id is in use until then.
-            run = self._wandb.init(**{**given, "mode": "offline"})
+            self._wandb.teardown()  # Releases the id.
+            run = self._wandb.init(**{**options, "mode": "offline"})
         run.define_metric("*", step_metric="global_step")
         replace_file(file, run_id.encode())
         return run

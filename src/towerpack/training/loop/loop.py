@@ -235,7 +235,7 @@ class Loop:
         self._saver.contents.hold()
         self._state.phase = phase
         self._state.settled = True
-        self._monitors.at(self._state.step, self._state.epoch)
+        self._monitors.set_step(self._state.step, self._state.epoch)
 
     def _end_triggers(self) -> None:
         self._state.settled = False
