@@ -25,9 +25,9 @@ class ConsoleMonitor(Monitor):
     """Show a row of numbers at the end of each epoch, on stderr and in the run's log.
 
     A header names the columns, and is repeated when they change. A star marks the best value so far
-    of a number that a `BestSaver` watches. If not all columns fit into the width of the terminal (80
-    characters in files and pipes), columns are left out in this order: measurements of the machine
-    (`throughput/`, `queue/`, …), the learning rate, other numbers of training, numbers of
+    of a number that a `BestSaver` watches. If not all columns fit into the width of the terminal
+    (80 characters in files and pipes), columns are left out in this order: measurements of the
+    machine (`throughput/`, `queue/`, …), the learning rate, other numbers of training, numbers of
     evaluations, the cost and the numbers with a star. `stats.jsonl` has all numbers.
 
     Args:
