@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,16 @@ def test_piped(tmp_path: Path) -> None:
     assert table[30] == "  ... and 24 more, in log.txt"
     parts = ["productive", "compile", "data_wait", "save", "callbacks"]
     assert [line.split()[0] for line in table[31:]] == parts
-    told = [line.partition(": ")[2] for line in lines if line not in table]
+    told = [line.partition(" ")[2] for line in lines if line not in table]
     assert told[:2] == [
         f"The run is in {run}: 2 epochs of 6 steps.",
         "The model has 54 variables with 216 numbers, 54 of them not trained:",
     ]
-    first, second, _, end = told[2:]  # an epoch is one line
-    assert first.startswith("Epoch 1, step 6, ")
-    assert second.startswith("Epoch 2, step 12, ")
-    assert " left, best cost so far: cost " in second
+    header, first, second, _, end = told[2:]  # an epoch is one row
+    assert header.split()[:4] == ["epoch", "step", "time", "cost"]
+    assert first.split()[:2] == ["1", "6"]
+    assert second.split()[:2] == ["2", "12"]
+    assert re.search(r" \d\.\d+\* .* 0:00 left$", second)  # the star marks the best cost
     best = run / "checkpoints" / "best-cost-00000012"
     assert end.startswith("Complete: epoch 2 of 2, step 12; best cost ")
     assert end.endswith(f" in {best}.")

@@ -7,19 +7,19 @@ applications and trainers, which own the terminal.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from towerpack._core.files import open_plain
-from towerpack._core.native_log import take_kept
+from towerpack._core.native_log import DEBUG, take_kept
 
 ROOT = "towerpack"
 ONLY_FILE = {"towerpack_only": "file"}
 """`extra=` of what the run's log keeps and the console does not show."""
 ONLY_CONSOLE = {"towerpack_only": "console"}
 """`extra=` of what is shown for the moment, since the file has more."""
-_FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -35,9 +35,21 @@ def console(level: int = logging.INFO) -> None:
     if logger.handlers or logging.getLogger().handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+    handler.setFormatter(_Lines(datefmt="%H:%M:%S"))
     handler.addFilter(lambda record: _goes_to(record, "console"))
     logger.addHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Format of a line: time, level of warnings and errors, and with `--debug` the module."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        module = f"{record.name}: " if os.environ.get(DEBUG) else ""
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return f"{record.asctime} {module}{level}{record.message}"
+
+    def usesTime(self) -> bool:  # noqa: N802
+        return True
 
 
 class _PlainFile(logging.FileHandler):
@@ -62,7 +74,7 @@ class LogFile:
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
         self._handler = _PlainFile(self._path, encoding="utf-8")
-        self._handler.setFormatter(logging.Formatter(_FORMAT))
+        self._handler.setFormatter(_Lines())
         self._handler.addFilter(lambda record: _goes_to(record, "file"))
         logger.addHandler(self._handler)
         for line in take_kept():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import logging
 import math
@@ -611,38 +612,52 @@ def epoch(monitor: ConsoleMonitor, number: int, values: dict[str, float]) -> Non
     monitors.end_epoch()
 
 
-def test_a_table_on_a_terminal() -> None:
-    monitor, out = on_terminal(width=50)
-    epoch(monitor, 1, {"cost": 2.0123456, "val/error": 0.25, "images": 60000})
-    epoch(monitor, 2, {"cost": 1.5, "val/error": 0.25, "images": math.nan, "late": 1e-9})
+def test_a_row_for_each_epoch_and_a_header_when_columns_change() -> None:
+    monitor, out = on_terminal(width=80)
+    epoch(monitor, 1, {"cost": 2.0123456, "val/error": 0.25})
+    monitor.remark("best val/error so far")
+    monitor.remark("0:07 left")
+    epoch(monitor, 2, {"cost": 1.5, "val/error": 0.125})
+    epoch(monitor, 3, {"cost": math.nan, "images": 60000})
     assert [line.rstrip() for line in out.getvalue().splitlines()] == [
-        "Epoch 1  step 1,000  1:30 min",
-        "  cost        2.012",
-        "  val/error  0.2500",
-        "  images     60,000",
-        "Epoch 2  step 2,000  1:30 min",
-        "  cost           1.500  ▼ 0.51",
-        "  val/error     0.2500  =",
-        "  images           nan",
-        "  late       1.000e-09",
+        "epoch     step      time       cost  val/error",
+        "    1    1,000  1:30 min      2.012     0.2500",
+        "    2    2,000  1:30 min      1.500     0.1250*  0:07 left",
+        "epoch     step      time       cost  val/error     images",
+        "    3    3,000  1:30 min        nan                60,000",
     ]
 
 
-def test_columns_where_there_is_room() -> None:
-    monitor, out = on_terminal(width=100)
-    epoch(monitor, 1, {f"metric{i}": i for i in range(7)})
-    assert len(out.getvalue().splitlines()) == 1 + 2
+def test_the_least_important_columns_are_left_out_first() -> None:
+    values = {"cost": 1.0, "train/error": 0.5, "learning_rate": 0.1, "queue/fill": 1.0}
+    values |= {"val/cost": 2.0, "val/error": 0.25}
+    shown = []
+    for width in range(100, 30, -1):
+        monitor, out = on_terminal(width)
+        monitor.remark("best val/error so far")
+        epoch(monitor, 1, values)
+        assert all(len(line.rstrip(" *")) <= width for line in out.getvalue().splitlines())
+        columns = out.getvalue().split("\n")[0].split()[3:]
+        if not shown or columns != shown[-1]:
+            shown.append(columns)
+    gone = [(set(more) - set(less)).pop() for more, less in itertools.pairwise(shown)]
+    order = ["queue/fill", "learning_rate", "train/error", "val/cost", "val/error", "cost"]
+    assert gone == order
+    assert shown[0] == list(values)
 
 
-def test_a_line_of_log_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_files_and_pipes_have_the_same_rows(caplog: pytest.LogCaptureFixture) -> None:
     out = io.StringIO()
     monitor = ConsoleMonitor(console=Console(file=out), clock=lambda: 0.0)
     with caplog.at_level(logging.INFO):
         epoch(monitor, 1, {"cost": 0.5, "error": math.inf})
         epoch(monitor, 2, {})
     assert out.getvalue() == ""
-    assert "Epoch 1, step 1000, 0.0 s: cost 0.5000, error inf" in caplog.text
-    assert "Epoch 2, step 2000, 0.0 s: no numbers" in caplog.text
+    assert [record.getMessage() for record in caplog.records] == [
+        "epoch     step      time       cost      error",
+        "    1    1,000     0.0 s     0.5000        inf",
+        "    2    2,000     0.0 s",
+    ]
 
 
 def test_names_can_be_chosen() -> None:

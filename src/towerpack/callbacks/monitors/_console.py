@@ -1,4 +1,4 @@
-"""A compact table of the monitored numbers at the end of each epoch."""
+"""One row of monitored numbers at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks.monitors._base import Monitor
 
-_GAP: Final = 4
+_FIXED: Final = {"epoch": 5, "step": 7, "time": 8}  # columns of every table, and their widths
+_WIDTH: Final = 9  # of a number
+_TIMESTAMP: Final = 9  # characters in front of a line of the log
+_OF_THE_MACHINE: Final = ("throughput/", "queue/", "time/", "memory/", "gpu/")
 _logger = get_logger(__name__)
 
 
 class ConsoleMonitor(Monitor):
-    """Show the newest numbers at the end of each epoch, with their change since the last epoch.
+    """Show a row of numbers at the end of each epoch, on stderr and in the run's log.
 
-    A terminal shows a table, and the run's log has a line. Without a terminal, only the line.
+    A header names the columns, and is repeated when they change. A star marks the best value so far
+    of a number that a `BestSaver` watches. If not all columns fit into the width of the terminal
+    (80 characters in files and pipes), columns are left out in this order: measurements of the
+    machine (`throughput/`, `queue/`, …), the learning rate, other numbers of training, numbers of
+    evaluations, the cost and the numbers with a star. `stats.jsonl` has all numbers.
 
     Args:
         include: Regular expressions. If there are any, only names in which one matches are shown.
@@ -45,9 +51,11 @@ class ConsoleMonitor(Monitor):
         self._clock = clock
         self._started = clock()
         self._step, self._epoch = 0, 0
-        self._now: dict[str, float] = {}
-        self._before: dict[str, float] = {}
+        self._values: dict[str, float] = {}
         self._remarks: list[str] = []
+        self._names: dict[str, None] = {}  # all that were shown, in the order in which they came
+        self._watched: set[str] = set()  # names that ever had a star
+        self._columns: list[str] = []
 
     def set_step(self, step: int, epoch: int) -> None:
         self._step, self._epoch = step, epoch
@@ -55,7 +63,7 @@ class ConsoleMonitor(Monitor):
     def put_scalar(self, name: str, value: float, step: int) -> None:
         included = not self._include or any(p.search(name) for p in self._include)
         if included and not any(p.search(name) for p in self._exclude):
-            self._now[name] = value
+            self._values[name] = value
 
     def remark(self, text: str) -> bool:
         self._remarks.append(text)
@@ -64,63 +72,64 @@ class ConsoleMonitor(Monitor):
     def end_epoch(self) -> None:
         seconds = self._clock() - self._started
         self._started += seconds
+        starred = {n for n in self._values if any(n in text.split() for text in self._remarks)}
+        self._watched |= starred
+        self._names.update(dict.fromkeys(self._values))
+        columns = self._fitting_columns()
+        if columns != self._columns:
+            self._columns = columns
+            widths = [*_FIXED.values(), *map(_width, columns)]
+            header = [f"{n:>{w}}" for n, w in zip([*_FIXED, *columns], widths, strict=True)]
+            self._print(Text("  ".join(header), "dim"))
+        row = Text(f"{self._epoch:>5}  {self._step:>7,}  {_duration(seconds):>8}")
+        for name in columns:
+            value = self._values.get(name)
+            text = "" if value is None else _number(value)
+            style = "" if value is None or math.isfinite(value) else "bold red"
+            gap = " " if row.plain.endswith("*") else "  "
+            row.append(gap).append(f"{text:>{_width(name)}}", style)
+            if name in starred:  # in the first of the two blanks behind the number
+                row.stylize("bold green", len(row) - len(text))
+                row.append("*", "bold green")
+        others = [t for t in self._remarks if not starred & set(t.split())]
+        row.append("".join(f"  {text}" for text in others), "dim")
+        self._print(row)
+        self._values, self._remarks = {}, []
+
+    def _print(self, row: Text) -> None:
         terminal = self._console.is_terminal
         if terminal:
-            heading = (
-                (f"Epoch {self._epoch}", "bold"),
-                (f"  step {self._step:,}  {_duration(seconds)}", "dim"),
-                *(f"  {text}" for text in self._remarks),
-            )
-            self._console.print(Text.assemble(*heading))
-            if self._now:
-                self._console.print(self._table())
-        head = [f"Epoch {self._epoch}", f"step {self._step}", _duration(seconds), *self._remarks]
-        values = ", ".join(f"{name} {_number(value)}" for name, value in self._now.items())
-        _logger.info(
-            "%s: %s", ", ".join(head), values or "no numbers", extra=ONLY_FILE if terminal else None
-        )
-        self._before.update(self._now)
-        self._now, self._remarks = {}, []
+            self._console.print(row, no_wrap=True, overflow="ignore", crop=False)
+        _logger.info("%s", row.plain.rstrip(), extra=ONLY_FILE if terminal else None)
 
-    def _table(self) -> Table:
-        """Arrange the numbers in as many columns as fit, to be read downwards."""
-        cells = [self._cell(name, value) for name, value in self._now.items()]
-        widths = [max(len(cell[i].plain) for cell in cells) for i in range(3)]
-        width = sum(widths) + 2 * 3 + _GAP
-        columns = max(1, min(4, (self._console.width - 2) // width))
-        rows = -(-len(cells) // columns)
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for _ in range(columns):
-            table.add_column(min_width=widths[0], overflow="fold")
-            table.add_column(min_width=widths[1], justify="right", no_wrap=True)
-            table.add_column(min_width=widths[2], no_wrap=True)
-        for row in range(rows):
-            table.add_row(*(text for cell in cells[row::rows] for text in cell))
-        return table
+    def _fitting_columns(self) -> list[str]:
+        """Return the names of the most important numbers that fit, in their usual order."""
+        width = self._console.width - (0 if self._console.is_terminal else _TIMESTAMP)
+        width -= sum(_FIXED.values()) + 2 * len(_FIXED)
+        fitting: set[str] = set()
+        for name in sorted(self._names, key=self._rank):
+            width -= _width(name) + 2
+            if width < 0:
+                break
+            fitting.add(name)
+        return [name for name in self._names if name in fitting]
 
-    def _cell(self, name: str, value: float) -> tuple[Text, Text, Text]:
-        before = self._before.get(name)
-        signs = "+-" if self._console.options.ascii_only else "▲▼"
-        change = "" if before is None else _change(value - before, value, signs)
-        return (
-            Text(f"  {name}", "cyan"),
-            Text(_number(value), "bold" if math.isfinite(value) else "bold red"),
-            Text(change, "dim"),
-        )
+    def _rank(self, name: str) -> int:
+        if name == "cost" or name in self._watched:
+            return 0
+        if name.startswith(_OF_THE_MACHINE):
+            return 4
+        return 1 if name.startswith("val") else 3 if name == "learning_rate" else 2
+
+
+def _width(name: str) -> int:
+    return max(len(name), _WIDTH)
 
 
 def _number(value: float) -> str:
     if value.is_integer():
         return f"{int(value):,}" if abs(value) < 1e9 else f"{value:.4g}"
     return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"
-
-
-def _change(change: float, value: float, signs: str) -> str:
-    if not math.isfinite(change):
-        return ""
-    if abs(change) <= 1e-6 * abs(value):
-        return "="
-    return f"{signs[change < 0]} {abs(change):.2g}"
 
 
 def _duration(seconds: float) -> str:
