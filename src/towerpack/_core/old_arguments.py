@@ -1,4 +1,4 @@
-"""Arguments by their names in Tensorpack: renamed, or refused with the line to write."""
+"""Tensorpack's names of arguments, which are renamed, or refused with advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
 
-# Classes, old names of arguments, and the new name or the fix.
+# Classes | old names of arguments | new name or fix
 _TABLE: Final = """
 Albumentations | augmentor | transform
 AsyncMultiGPUTrainer SyncMultiGPUTrainer DataParallelInferenceRunner | gpus | devices
@@ -74,7 +74,7 @@ _waiting = set(ARGUMENTS)
 
 
 def accept(*values: Any) -> None:
-    """Let those values that are classes of the table take arguments by their old names."""
+    """Make classes of the table accept arguments by their old names. Other values are ignored."""
     for cls in values:
         ours = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
         if ours and cls.__name__ in _waiting:
@@ -83,7 +83,7 @@ def accept(*values: Any) -> None:
 
 
 def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> None:
-    # Of the class, Python 3.11.2 gives the signature of an inherited `__new__`.
+    # For the class, Python 3.11.2 returns the signature of an inherited `__new__`.
     parameters = list(inspect.signature(construct).parameters.values())[1:]
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
@@ -101,7 +101,7 @@ def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> No
                 raise ConfigError(f"{cls.__name__} has no argument '{old}'.", fix=new)
             if new in kwargs:
                 raise ConfigError(
-                    f"{cls.__name__} got both '{old}' and '{new}'.", fix=f"pass {new}= alone"
+                    f"{cls.__name__} got both '{old}' and '{new}'.", fix=f"pass only {new}="
                 )
             kwargs[new] = kwargs.pop(old)
         construct(self, *args, **kwargs)

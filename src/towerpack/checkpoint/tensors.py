@@ -1,7 +1,7 @@
-"""Named arrays in safetensors files: written whole, read one at a time, nothing executed.
+"""Named arrays in safetensors files: written atomically, read one by one, without code execution.
 
-Reading is the library's work. Writing, checksums included, takes little time of the processor and
-the interpreter's lock, so that a save in a background thread does not stall training.
+The safetensors library reads the files. Writing is done here, with little CPU time and little time
+under the interpreter's lock, so that a save in a background thread does not slow down training.
 """
 
 from __future__ import annotations
@@ -49,9 +49,15 @@ _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """The arrays of one group, by name. Each access reads a fresh, writable copy.
+    """Arrays of a safetensors file by name. Each access reads a new, writable copy.
 
-    The file stays open, so that a writer that removes the checkpoint meanwhile does no harm.
+    The file stays open, so arrays can be read after a writer has removed the checkpoint.
+
+    Args:
+        path: File.
+
+    Raises:
+        InvalidCheckpointError: The file is damaged or has an unsupported dtype.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,14 +72,14 @@ class Tensors(Mapping[str, np.ndarray]):
 
     @property
     def specs(self) -> Specs:
-        """Name to (shape, dtype name), without reading any array."""
+        """Shape and dtype name of each array, known without reading it."""
         return dict(self._specs)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._specs:
             raise KeyError(name)
         if self._specs[name][1] == "bfloat16":
-            # NumPy knows the type by name once this is imported.
+            # After this import, NumPy knows the dtype by name.
             require("ml_dtypes", extra="tf", needed_for="Reading bfloat16")
         return self._file.get_tensor(name)
 
@@ -96,28 +102,26 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
-    """Shapes and dtypes of arrays that are to be stored."""
-    found: Specs = {}
+    """Return shapes and dtypes of arrays that will be stored."""
+    specs: Specs = {}
     for name, array in arrays.items():
         dtype = np.asarray(array).dtype.name
         if dtype not in _TYPES:
             raise CheckpointError(
-                f"Tensor {name!r} of the group {group!r} cannot be stored.",
-                got=f"dtype {dtype}",
-                expected="one of " + ", ".join(sorted(_TYPES)),
-                fix="convert it, or put it in the state (text and bytes belong there)",
+                f"Tensor {name!r} of the group {group!r} has the dtype {dtype}, which cannot be "
+                f"stored. Supported dtypes: {', '.join(sorted(_TYPES))}.",
+                fix="convert the tensor, or put text and bytes into the state",
             )
-        found[name] = (np.shape(array), dtype)
-    return found
+        specs[name] = (np.shape(array), dtype)
+    return specs
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
-    """Write a new file, wait until it is on disk, and take its size and checksum.
+    """Write a new file, wait until it is on disk, and return its size and checksum.
 
-    Past the page cache where the system can do that: filling it cost ten times the CPU time, in a
-    thread beside training.
+    Writing bypasses the page cache if possible, because filling it costs ten times the CPU time.
     """
-    # What is to be aligned to more bytes comes first.
+    # Arrays with larger items come first, so that all arrays are aligned.
     whole = {name: _little_endian(array) for name, array in arrays.items()}
     names = sorted(whole, key=lambda name: (-whole[name].itemsize, name))
     header: dict[str, Any] = {}
@@ -142,14 +146,14 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 
 
 class _Writer:
-    """Write a file in pieces that are aligned in memory and on the disk; synced when it ends."""
+    """Writer of a file in aligned blocks, which bypasses the page cache. Syncs the file at exit."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
         try:
             self._fd = os.open(path, flags | _DIRECT, 0o666)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # As memory does that acts as a disk.
+            if error.errno != errno.EINVAL:  # File systems in memory do not support O_DIRECT.
                 raise
             self._fd = os.open(path, flags, 0o666)
         self._piece = memoryview(mmap.mmap(-1, _CHUNK))
@@ -169,11 +173,11 @@ class _Writer:
 
     @property
     def sha256(self) -> str:
-        """Checksum of what has been written."""
+        """Checksum of the written data."""
         return self._digest.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Put bytes behind those before."""
+        """Append bytes to the file."""
         left = memoryview(data)
         while left:
             size = min(len(left), _CHUNK - self._filled)
@@ -197,7 +201,7 @@ class _Writer:
                     raise
 
     def _go_through_page_cache(self) -> bool:
-        """Write the rest as usual, as it is not aligned or not supported; False if it did so."""
+        """Disable direct I/O for data that is not aligned. Return False if it was not enabled."""
         if sys.platform != "linux":
             return False
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
@@ -206,7 +210,7 @@ class _Writer:
 
 
 def sync_and_record(path: Path) -> FileRecord:
-    """Wait until a file is on disk, and take its size and checksum."""
+    """Wait until a file is on disk, and return its size and checksum."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -216,20 +220,20 @@ def sync_and_record(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
-    """Check that a file is what the manifest says, reading it only where its size fits."""
+    """Check a file against the manifest. Read it only if its size matches."""
     fd = open_plain(path)
     try:
         size = os.fstat(fd).st_size
         if size != record.nbytes:
             raise InvalidCheckpointError(f"{path.name} has {size} bytes instead of {record.nbytes}")
         if checksum and _sha256(fd) != record.sha256:
-            raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not fit)")
+            raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not match)")
     finally:
         os.close(fd)
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor of a plain file: not of a link out of the checkpoint, a pipe or a device."""
+    """Open a regular file for reading. Refuse links, pipes and devices."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))

@@ -95,7 +95,7 @@ def test_a_loss_that_does_not_name_its_costs_is_refused(costs: Any) -> None:
             return super().build_losses(*logits, loss=costs)
 
     with pytest.raises(
-        LayerError, match=r"does not name its costs(?s:.*)Costs\(generator=…, discriminator=…"
+        LayerError, match=r"must return Costs, got(?s:.*)Costs\(generator=…, discriminator=…"
     ):
         build_step(Own(), step=GANStep())
 
@@ -192,7 +192,7 @@ def test_another_cost_than_the_sum_is_refused(change: Any, got: str) -> None:
         def build_graph(self, x, z):
             return change(self, super().build_graph(x, z))
 
-    with pytest.raises(LayerError, match="not the sum of both players' costs") as caught:
+    with pytest.raises(LayerError, match="must return the cost of build_losses") as caught:
         build_step(Changed(), step=GANStep())
     assert got in str(caught.value)
 

@@ -31,7 +31,7 @@ from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, create_app
 from towerpack.tower import TowerFunction
 
-ENCODED = "This model cannot read the picture: "
+ENCODED = "This model cannot read the image: "
 BRIGHT, DARK = png(20, 30, 250), png(5, 9, 10)
 PREDICT = "/v1/models/light:predict"
 
