@@ -113,7 +113,12 @@ class TowerFunction:
             LayerError: In training, the function returned no scalar cost.
             SpecError: The tensors do not match the specs.
         """
-        inputs = self._checked_inputs(tensors)
+        if len(tensors) != len(self.specs):
+            raise SpecError(
+                f"The tower function {_name(self._func)} needs {len(self.specs)} tensors "
+                f"{self.input_names}, got {len(tensors)}."
+            )
+        inputs = [_fitting(t, spec) for t, spec in zip(tensors, self.specs, strict=True)]
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
         mend_slim()
         with context.entered(), taken_from_tensorflow(), ExitStack() as stack:
@@ -143,14 +148,6 @@ class TowerFunction:
             is_training: Whether to trace the training graph.
         """
         return TowerTrace(self, is_training=is_training)
-
-    def _checked_inputs(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
-        if len(tensors) != len(self.specs):
-            raise SpecError(
-                f"The tower function {_name(self._func)} needs {len(self.specs)} tensors "
-                f"{self.input_names}, got {len(tensors)}."
-            )
-        return [_fitting(t, spec) for t, spec in zip(tensors, self.specs, strict=True)]
 
     def _checked_cost(self, cost: Any) -> tf.Tensor:
         tensor = tf.convert_to_tensor(cost)
@@ -233,8 +230,8 @@ class TowerTrace:
         # A term is a scalar that depends on weights alone: a part of the cost's graph that the
         # model's inputs do not reach. If no such scalar depends on a variable, the term is unused.
         fed = _descendants(self.inputs)
-        terms = [t for op in reached - fed for t in op.outputs if _is_term(t)]
-        counted = _ancestors(terms)
+        tensors = [t for op in reached - fed for t in op.outputs]
+        counted = _ancestors([t for t in tensors if t.shape.rank == 0 and t.dtype.is_floating])
         return [
             f"The Keras regularizer of '{name}'"
             for name in used
@@ -365,17 +362,11 @@ def _fitting(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    def before(op: tf.Operation) -> list[tf.Operation]:
-        return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-
-    return _reached(tensors, before)
+    return _reached(tensors, lambda op: [*(x.op for x in op.inputs), *op.control_inputs])
 
 
 def _descendants(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    def after(op: tf.Operation) -> list[tf.Operation]:
-        return [user for tensor in op.outputs for user in tensor.consumers()]
-
-    return _reached(tensors, after)
+    return _reached(tensors, lambda op: [user for x in op.outputs for user in x.consumers()])
 
 
 def _reached(
@@ -389,10 +380,6 @@ def _reached(
             reached.add(op)
             waiting.extend(neighbors(op))
     return reached
-
-
-def _is_term(tensor: tf.Tensor) -> bool:
-    return tensor.shape.rank == 0 and tensor.dtype.is_floating
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -43,15 +43,9 @@ class TowerpackError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        rows = [
-            ("got", self.got),
-            ("expected", self.expected),
-            ("to fix", self.fix),
-            ("pipeline", self.pipeline),
-        ]
         lines = [self.what]
-        for label, text in rows:
-            if text is not None:
+        for label in ("got", "expected", "to fix", "pipeline"):
+            if (text := getattr(self, label.removeprefix("to "))) is not None:
                 lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
         if self.details is not None:
             lines.append(self.details)

@@ -41,7 +41,6 @@ def fsync_dir(path: Path) -> None:
 
 
 def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write a new file and wait until it is on disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with open(open_plain(path, flags, 0o666), "wb") as file:
         file.write(data)

@@ -73,7 +73,6 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Release the lock if it is held."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)

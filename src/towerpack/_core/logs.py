@@ -23,7 +23,6 @@ _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module by its `__name__`."""
     return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
 
 
@@ -41,8 +40,6 @@ def console(level: int = logging.INFO) -> None:
 
 
 class _PlainFile(logging.FileHandler):
-    """Handler for a file that must not be a link."""
-
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_plain)
 

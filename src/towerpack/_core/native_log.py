@@ -36,7 +36,6 @@ _startup_lines: list[str] = []
 
 
 def take_startup_lines() -> list[str]:
-    """Return and forget the collected startup lines."""
     lines = list(_startup_lines)
     _startup_lines.clear()
     return lines

@@ -12,7 +12,6 @@ NOTED: Final = ("towerpack", "numpy", "safetensors", "tensorflow", "keras")
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the installed version, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -20,7 +19,6 @@ def version_of(distribution: str) -> str | None:
 
 
 def library_versions(distributions: Sequence[str] = NOTED) -> dict[str, str]:
-    """Return the versions of Python and of the installed distributions."""
     versions = {name: version_of(name) for name in distributions}
     installed = {name: version for name, version in versions.items() if version is not None}
     return {"python": platform.python_version(), **installed}

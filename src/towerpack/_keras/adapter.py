@@ -97,7 +97,6 @@ def name_counts() -> dict[str, int]:
 
 @contextmanager
 def _global(name: str, value: Any) -> Iterator[None]:
-    """Replace a global value of Keras inside the scope."""
     before = global_state.get_global_attribute(name)
     global_state.set_global_attribute(name, value)
     try:

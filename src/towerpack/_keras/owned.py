@@ -150,7 +150,6 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, object]]:
-    """Iterate over the attributes of an object and of its classes."""
     yield from getattr(owner, "__dict__", {}).items()
     for cls in type(owner).__mro__:
         if not _of_library(cls.__module__):

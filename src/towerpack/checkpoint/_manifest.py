@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from towerpack._core.versions import library_versions
@@ -73,21 +73,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON text."""
-        tree: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "step": self.step,
-            "tag": self.tag,
-            "saved_at": self.saved_at,
-            "fingerprint": self.fingerprint,
-            "files": {
-                name: {"nbytes": record.nbytes, "sha256": record.sha256}
-                for name, record in self.files.items()
-            },
-            "versions": dict(self.versions),
-            "info": dict(self.info),
-        }
-        return _canonical(tree)
+        return _canonical({"format": FORMAT, "version": VERSION, **asdict(self)})
 
 
 def group_file(group: str) -> str:
@@ -95,7 +81,6 @@ def group_file(group: str) -> str:
 
 
 def is_group(name: str) -> bool:
-    """Return whether `name` is a valid name of a group of tensors."""
     return _GROUP.fullmatch(name) is not None
 
 

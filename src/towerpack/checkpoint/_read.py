@@ -164,7 +164,13 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
     """
     where = Path(path)
     if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
-        return _load_one(where)
+        try:
+            return _read(where, expected=None)
+        except InvalidCheckpointError as problem:
+            raise CheckpointError(
+                f"{where} is not a valid checkpoint: {problem}.",
+                fix="pass the run directory instead, to load its newest valid checkpoint",
+            ) from problem
     directory = find_directory(where)
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
@@ -212,7 +218,6 @@ def find_directory(where: Path) -> Path:
 
 
 def check(path: Path, *, checksums: bool, expected: Place | None = None) -> Manifest:
-    """Check one checkpoint directory, and return its manifest."""
     manifest, _ = _open(path, checksums=checksums, expected=expected)
     return manifest
 
@@ -226,7 +231,7 @@ def _open(
     # Open the tensors first, so that the checked files are the files that are read later.
     for name, record in manifest.files.items():
         check_file(path / name, record, checksum=False)
-    tensors = {group: _tensors(path / group_file(group)) for group in manifest.groups}
+    tensors = {group: Tensors(path / group_file(group)) for group in manifest.groups}
     if checksums:
         for name, record in manifest.files.items():
             check_file(path / name, record, checksum=True)
@@ -234,15 +239,6 @@ def _open(
     if fingerprint(specs) != manifest.fingerprint:
         raise InvalidCheckpointError("its tensors do not match the manifest")
     return manifest, tensors
-
-
-def _tensors(path: Path) -> Tensors:
-    try:
-        return Tensors(path)
-    except OSError as error:
-        raise InvalidCheckpointError(
-            f"{path.name} cannot be read ({error.strerror or error})"
-        ) from error
 
 
 def _read(path: Path, *, expected: Place | None) -> Checkpoint:
@@ -258,20 +254,9 @@ def _read(path: Path, *, expected: Place | None) -> Checkpoint:
     return Checkpoint(path, manifest, tensors, state)
 
 
-def _load_one(path: Path) -> Checkpoint:
-    try:
-        return _read(path, expected=None)
-    except InvalidCheckpointError as problem:
-        raise CheckpointError(
-            f"{path} is not a valid checkpoint: {problem}.",
-            fix="pass the run directory instead, to load its newest valid checkpoint",
-        ) from problem
-
-
 def _newest_valid(
     directory: Path, tag: str | None
 ) -> tuple[Checkpoint | None, list[tuple[Place, str]]]:
-    """Return the newest valid checkpoint, and newer invalid ones with reasons."""
     entries = places(directory)[::-1]
     if tag is None:
         entries.sort(key=lambda entry: not entry.untagged)

@@ -67,7 +67,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         self.directory = Path(directory)
         self.keep = keep
         self._clock = clock
-        # The thread is not a daemon: a program that ends waits for its saves.
         self._pool = ThreadPoolExecutor(1, "towerpack-checkpoint")
         self._jobs: list[Future[None]] = []  # Jobs whose failures have not been reported
         self._in_flight: int | None = None
@@ -125,10 +124,34 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
 
         Raises:
             CheckpointError: The previous save failed, or (if blocking) this one.
+            ConfigError: The step, a group, the tag or `info` is not valid.
             StateError: The state cannot be stored.
         """
         self.wait()
-        content = self._content(step, tensors, state, tag, info)
+        if step < 0 or step >= 10**18:
+            raise ConfigError(f"step must be at least 0 and below 10**18, got {step}.")
+        for group in tensors:
+            if not is_group(group):
+                raise ConfigError(
+                    "The name of a group of tensors must be short and consist of a-z, 0-9 and _, "
+                    f"such as 'model', got {group!r}."
+                )
+        data = encode_state(state)
+        if len(data) > MAX_STATE_BYTES:
+            raise CheckpointError(
+                f"The state of step {step} must have at most {MAX_STATE_BYTES} bytes as JSON, got "
+                f"{len(data)}.",
+                fix="put arrays among the tensors, or use smaller shuffle buffers",
+            )
+        content = Content(
+            step=step,
+            tag=None if tag is None else self._check_tag(tag),
+            saved_at=self._clock(),
+            tensors={group: dict(arrays) for group, arrays in tensors.items()},
+            specs={group: specs_of(arrays, group) for group, arrays in tensors.items()},
+            state=data,
+            info=_checked_info(info),
+        )
         self._in_flight = step if tag is None else None
         self._start(lambda: self._write(content))
         if blocking:
@@ -241,39 +264,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _content(
-        self,
-        step: int,
-        tensors: Mapping[str, Mapping[str, np.ndarray]],
-        state: Any,
-        tag: str | None,
-        info: Mapping[str, Any] | None,
-    ) -> Content:
-        if step < 0 or step >= 10**18:
-            raise ConfigError(f"step must be at least 0 and below 10**18, got {step}.")
-        for group in tensors:
-            if not is_group(group):
-                raise ConfigError(
-                    "The name of a group of tensors must be short and consist of a-z, 0-9 and _, "
-                    f"such as 'model', got {group!r}."
-                )
-        data = encode_state(state)
-        if len(data) > MAX_STATE_BYTES:
-            raise CheckpointError(
-                f"The state of step {step} must have at most {MAX_STATE_BYTES} bytes as JSON, got "
-                f"{len(data)}.",
-                fix="put arrays among the tensors, or use smaller shuffle buffers",
-            )
-        return Content(
-            step=step,
-            tag=None if tag is None else self._check_tag(tag),
-            saved_at=self._clock(),
-            tensors={group: dict(arrays) for group, arrays in tensors.items()},
-            specs={group: specs_of(arrays, group) for group, arrays in tensors.items()},
-            state=data,
-            info=_checked_info(info),
-        )
-
     def _check_tag(self, tag: str) -> str:
         other = self._tags.setdefault(tag_name(tag), tag)
         if other != tag:
@@ -311,24 +301,21 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
 
     def _prune(self, step: int, tag: str | None) -> None:
         if tag is not None:
-            same_tag = tag_name(tag)
-            surplus = [p for p in places(self.directory) if p.tag == same_tag and p.step != step]
+            same_tag = [p for p in places(self.directory) if p.tag == tag_name(tag)]
+            surplus = [p for p in same_tag if p.step != step]
+        elif self.keep is None:
+            return
         else:
-            surplus = self._surplus(step)
+            # Invalid checkpoints do not count, because a run cannot resume from them.
+            untagged = self._untagged()
+            valid = [p.step for p in untagged if p.step == step or _whole(p.path)]
+            oldest = valid[-self.keep] if len(valid) >= self.keep else 0
+            surplus = [p for p in untagged if p.step < oldest and p.step != step]
         for entry in surplus:
             try:
                 remove_checkpoint(entry.path)
             except OSError as error:
                 raise self._failure(f"Cannot remove {entry.path}", error) from error
-
-    def _surplus(self, step: int) -> list[Place]:
-        if self.keep is None:
-            return []
-        # Invalid checkpoints do not count, because a run cannot resume from them.
-        untagged = self._untagged()
-        valid = [p.step for p in untagged if p.step == step or _whole(p.path)]
-        oldest = valid[-self.keep] if len(valid) >= self.keep else 0
-        return [p for p in untagged if p.step < oldest and p.step != step]
 
     def _untagged(self) -> list[Place]:
         return [entry for entry in places(self.directory) if entry.untagged]
@@ -360,33 +347,25 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         for job in done:
             job.result()
 
-    def _failure(
-        self, what: str, error: BaseException, *, needed: int | None = None
-    ) -> CheckpointError:
+    def _failure(self, what: str, error: BaseException, *, needed: int = 0) -> CheckpointError:
         gone = isinstance(error, FileNotFoundError)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return CheckpointError(
             f"{what}: {reason}.",
             got=f"{type(error).__name__}: {error}",
-            expected=None if needed is None else self._room(needed),
             fix=("check which program removes files there" if gone else "free or repair the disk")
             + ", and run the same command again: it continues from the newest checkpoint",
-            details=self._intact(),
+            details=self._remaining(needed),
         )
 
-    def _room(self, needed: int) -> str | None:
+    def _remaining(self, needed: int) -> str:
         try:
             free = shutil.disk_usage(self.directory).free
-        except OSError:
-            return None
-        return f"{needed / 1e6:.1f} MB to write, {free / 1e6:.1f} MB free"
-
-    def _intact(self) -> str:
-        try:
             names = [entry.name for entry in places(self.directory)]
         except OSError as error:
             return f"The directory cannot be read: {error}."
-        return f"Intact: {', '.join(names[-8:]) or 'there was no earlier checkpoint'}."
+        size = f"{needed / 1e6:.1f} MB to write, {free / 1e6:.1f} MB free. " if needed else ""
+        return f"{size}Intact: {', '.join(names[-8:]) or 'there was no earlier checkpoint'}."
 
 
 def _whole(path: Path) -> bool:
@@ -400,10 +379,10 @@ def _whole(path: Path) -> bool:
 def _checked_info(info: Mapping[str, Any] | None) -> dict[str, Any]:
     plain = dict(info or {})
     try:
-        same = json.loads(json.dumps(plain, allow_nan=False)) == plain
+        text = json.dumps(plain, allow_nan=False)
     except (TypeError, ValueError):
-        same = False
-    if not same or len(json.dumps(plain)) > 1 << 16:
+        text = "null"
+    if len(text) > 1 << 16 or json.loads(text) != plain:
         raise ConfigError(
             "info must be a small dict of JSON values (text, finite numbers, lists, dicts), got "
             f"{plain!r:.200}.",

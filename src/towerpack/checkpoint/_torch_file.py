@@ -26,10 +26,6 @@ _STORAGES: Final = {
     "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
     "BoolStorage": "?",
 }  # fmt: skip
-
-
-_ALWAYS_ALLOWED: Final = 64 << 20
-_MOST_EXPANSION: Final = 100
 _MOST_VALUES: Final = 100_000
 _MOST_CHARACTERS: Final = 16 << 20
 _MOST_OBJECTS: Final = 16 << 20
@@ -37,7 +33,7 @@ _MOST_OBJECTS: Final = 16 << 20
 
 def most_bytes(size: int) -> int:
     """Return the limit for the unpacked size of a file: 100 times its size, at least 64 MiB."""
-    return max(_ALWAYS_ALLOWED, _MOST_EXPANSION * size)
+    return max(64 << 20, 100 * size)
 
 
 def check_size(parts: Iterable[int], most: int) -> None:
@@ -105,16 +101,6 @@ class _Tensor:
 NamedTensors = list[tuple[str, _Tensor]]
 
 
-def _tensor(
-    storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
-) -> _Tensor:
-    return _Tensor(storage, offset, shape, strides)
-
-
-def _parameter(tensor: _Tensor, *_: Any) -> _Tensor:
-    return tensor
-
-
 class _Callable:
     """Function that a pickle may call. Each is a new object, because pickles can change objects."""
 
@@ -131,8 +117,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         known: dict[tuple[str, str], Callable[..., Any]] = {
             ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-            ("torch._utils", "_rebuild_parameter"): _parameter,
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *fields: _Tensor(*fields[:4]),
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
         }
         if module_name == "torch" and global_name in _STORAGES:
             return global_name

@@ -41,8 +41,8 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
     if path.suffix == ".safetensors":
         try:
             return str(path), Tensors(path)
-        except (OSError, InvalidCheckpointError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}.") from error
+        except InvalidCheckpointError as error:
+            raise CheckpointError(f"{path} is not valid: {error}.") from error
     if path.suffix == ".npz":
         return str(path), _named(_read_npz(path))
     if path.is_dir():

@@ -30,8 +30,6 @@ _RENAME_EXCHANGE: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Data of a checkpoint, ready to be written."""
-
     step: int
     tag: str | None
     saved_at: float

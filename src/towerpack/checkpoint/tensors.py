@@ -29,21 +29,10 @@ if sys.platform == "linux":
 
 _CHUNK: Final = 1 << 20
 _DTYPES: Final = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-}
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
+    "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+}  # fmt: skip
 _TYPES: Final = {name: code for code, name in _DTYPES.items()}
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 
@@ -57,7 +46,7 @@ class Tensors(Mapping[str, np.ndarray]):
         path: File.
 
     Raises:
-        InvalidCheckpointError: The file is damaged or has an unsupported dtype.
+        InvalidCheckpointError: The file is missing or damaged, or has an unsupported dtype.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,10 +54,8 @@ class Tensors(Mapping[str, np.ndarray]):
             self._file: Any = safe_open(path, framework="np")
             names: list[str] = self._file.keys()
             self._specs: Specs = {name: _spec(self._file, name) for name in names}
-        except SafetensorError as error:
-            raise InvalidCheckpointError(
-                f"{path.name} is not a safetensors file ({error})"
-            ) from error
+        except (OSError, SafetensorError) as error:
+            raise InvalidCheckpointError(f"{path.name} cannot be read ({error})") from error
 
     @property
     def specs(self) -> Specs:
@@ -95,10 +82,9 @@ class Tensors(Mapping[str, np.ndarray]):
 
 def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
     view = file.get_slice(name)
-    dtype = view.get_dtype()
-    if dtype not in _DTYPES:
-        raise InvalidCheckpointError(f"tensor {name!r:.80} has the dtype {dtype}")
-    return tuple(view.get_shape()), _DTYPES[dtype]
+    if view.get_dtype() not in _DTYPES:
+        raise InvalidCheckpointError(f"tensor {name!r:.80} has the dtype {view.get_dtype()}")
+    return tuple(view.get_shape()), _DTYPES[view.get_dtype()]
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
@@ -173,11 +159,9 @@ class _Writer:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the written data."""
         return self._digest.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the file."""
         left = memoryview(data)
         while left:
             size = min(len(left), _CHUNK - self._filled)
@@ -248,7 +232,7 @@ def open_plain(path: Path) -> int:
 
 
 def read_plain(path: Path, *, limit: int) -> bytes:
-    """Return the content of a plain file of at most `limit` bytes."""
+    """Return the content of a regular file of at most `limit` bytes."""
     with os.fdopen(open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -198,7 +198,6 @@ def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
 
 
 def _free_ports(number: int) -> list[int]:
-    """Return unused ports of the loopback interface."""
     ports: list[int] = []
     with contextlib.ExitStack() as probes:
         while len(ports) < number:

@@ -86,14 +86,12 @@ class Task:
             self._process.send_signal(number)
 
     def kill_if_late(self) -> None:
-        """Kill the process group if its grace period is over."""
         if time.monotonic() > self._kill_at:
             _LOG.warning("%s did not end within its grace period. Killed it.", self.cluster.name)
             self._kill_at = math.inf
             self.kill()
 
     def kill(self) -> None:
-        """Kill the process group."""
         with contextlib.suppress(ProcessLookupError):  # All have ended.
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -61,7 +61,6 @@ class GANStep(TrainStep):
         self._players = {name: (v, setup.optimizer(name, v)) for name, v in by_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Minimize the costs of both players."""
         result = context.tower(*batch)
         outputs, cost = result.outputs, result.cost
         added = [] if cost is None or cost is outputs.get(SUM, cost) else [cost]

@@ -101,7 +101,6 @@ def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
 
 
 def defaults_for(layer: Layer) -> Mapping[str, Any]:
-    """Return the arguments that the enclosing argscopes give to `layer`."""
     return _defaults.get().get(layer, {})
 
 

@@ -44,9 +44,6 @@ class TowerContext:
         step: Global step (int64 scalar) in training, otherwise None.
         outputs: Output tensors by name.
         summaries: Values reported with `towerpack.nn.summary`.
-        regularizers: Descriptions and values of the terms of `regularize_cost`.
-        used_names: Names of the layers called so far.
-        called: Cache of functions whose calls share layers or values.
     """
 
     store: VariableStore
@@ -96,24 +93,11 @@ class TowerContext:
         return tf.stack([tf.constant(base, tf.int64), step])
 
     def reaches(self, tensor: tf.Tensor) -> bool:
-        """Return whether a value is a tensor of the tower's graph.
-
-        Args:
-            tensor: Any value. Tensors of inner graphs, such as branches of `tf.cond`, do not count.
-        """
+        # Tensors of inner graphs, such as branches of `tf.cond`, do not count.
         return tf.is_tensor(tensor) and getattr(tensor, "graph", None) is self._graph
 
     def refuse_inner_functions(self, label: str) -> None:
-        """Raise an error inside a `tf.function` that the tower calls.
-
-        TensorFlow caches the trace of such a function, so evaluation would run the training graph.
-
-        Args:
-            label: Description of the layer for the message.
-
-        Raises:
-            LayerError: The current graph belongs to an inner `tf.function`.
-        """
+        # TensorFlow caches the trace of such a function: evaluation would run the training graph.
         graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         while graph is not self._graph and isinstance(graph, FuncGraph):
             if not isinstance(graph, ControlFlowFuncGraph):
@@ -124,15 +108,6 @@ class TowerContext:
             graph = graph.outer_graph
 
     def as_tower_tensor(self, label: str, value: Any) -> tf.Tensor:
-        """Convert `value` to a tensor of the tower's graph.
-
-        Args:
-            label: Description of the value for the message.
-            value: Tensor, or a value that converts to one.
-
-        Raises:
-            LayerError: The tensor belongs to a branch, a loop or a `tf.function`.
-        """
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
         if not self.reaches(tensor):
             raise LayerError(
@@ -145,18 +120,6 @@ class TowerContext:
     def report(
         self, kind: str, path: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
     ) -> None:
-        """Add a summary in training. Histograms and images come from the first replica.
-
-        Args:
-            kind: 'scalar', 'moving_average', 'histogram' or 'image'.
-            path: Whole name.
-            value: Tensor of the tower.
-            rank: Required rank; None for any.
-            decay: Weight of the old moving average in each step.
-
-        Raises:
-            LayerError: The decay, the rank or the tensor is not valid, or the name is in use.
-        """
         if not 0 <= decay < 1:
             raise LayerError(f"summary.{kind}('{path}'): decay must be in [0, 1), got {decay}.")
         if not (self.is_main_training_tower if kind in HEAVY else self.is_training):
@@ -171,11 +134,7 @@ class TowerContext:
         self.summaries.append(Summary(kind, path, tensor, decay))
 
     def name_of(self, tensor: tf.Tensor) -> str:
-        """Return the name of a tensor in the graph, without the scope around the tower.
-
-        Args:
-            tensor: Tensor of the tower's graph.
-        """
+        # The name of a tensor without the scope around the tower.
         return tensor.op.name.removeprefix(self._scope_around)
 
     @contextmanager

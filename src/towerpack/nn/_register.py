@@ -218,7 +218,6 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
 
 
 def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
-    """Apply an activation: None, a Keras name, a function or a registered layer."""
     if function is None:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:

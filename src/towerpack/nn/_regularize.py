@@ -84,7 +84,6 @@ def find_matching(
 
 
 def similar_names(regex: str, names: Iterable[str]) -> str:
-    """Return a fix for a regular expression that matches none of the names."""
     renamed = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
     if renamed == regex:
         return did_you_mean(regex, names)

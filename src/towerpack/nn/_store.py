@@ -295,7 +295,6 @@ class VariableStore:
             self._calling.claimed = before
 
     def _prepare(self) -> None:
-        """Check and seed the layers of the owners before the first call."""
         if self._prepared:
             return
         self._prepared = True

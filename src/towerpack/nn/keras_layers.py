@@ -26,16 +26,8 @@ from towerpack.nn.scopes import full_name
 
 Size = int | tuple[int, ...]
 
-# Accepted words in lower case, and their Keras words.
-_WORDS = {
-    "padding": {"same": "same", "valid": "valid"},
-    "data_format": {
-        "channels_last": "channels_last",
-        "nhwc": "channels_last",
-        "channels_first": "channels_first",
-        "nchw": "channels_first",
-    },
-}
+_WORDS = {"padding": ("same", "valid"), "data_format": ("channels_last", "channels_first")}
+_SHORT_WORDS = {"nhwc": "channels_last", "nchw": "channels_first"}
 _SHAPES = {
     2: "[batch, channels]",
     3: "[batch, time, channels]",
@@ -46,13 +38,12 @@ _SHAPES = {
 
 def keras_word(kind: str, value: Any) -> str:
     """Return the Keras word for a 'padding' or a 'data_format' in any case."""
-    words = _WORDS[kind]
-    word = str(value).lower()
-    if word not in words:
+    word = _SHORT_WORDS.get(str(value).lower(), str(value).lower())
+    if word not in _WORDS[kind]:
         raise LayerError(
-            f"'{full_name()}': {kind} must be one of {', '.join(words)}, got {value!r}."
+            f"'{full_name()}': {kind} must be one of {', '.join(_WORDS[kind])}, got {value!r}."
         )
-    return words[word]
+    return word
 
 
 def static_shape(
@@ -109,17 +100,10 @@ def keras_layer(
     rank: int | None = None,
     **config: Any,
 ) -> Any:
-    """Return the Keras layer of the current scope, with its initializers seeded.
+    """Return the Keras layer of the current scope for the input `x`, with seeded initializers.
 
-    Args:
-        name: Name of the layer's type for messages.
-        make: Keras class.
-        x: Input.
-        rank: Required rank of the input; None for any.
-        **config: Arguments of `make`; Towerpack's words are converted.
-
-    Raises:
-        LayerError: Wrong rank or groups, an unknown word, or an unknown number of channels.
+    `config` has the arguments of `make`. Its sizes, words and initializers are checked and
+    converted. `name` is the layer's type in messages, and `rank` the required rank of the input.
     """
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
@@ -185,14 +169,9 @@ def register_keras(
     """Register a Keras class as a layer by name.
 
     The layer takes the arguments of the class in their order, except regularizers, constraints and
-    dropout. Words of Towerpack for sizes, paddings, data formats, initializers and activations are
-    converted.
+    dropout, and `data_format` in place of `axis`.
 
     Args:
-        name: Name of the layer.
-        make: Keras class. If it has an `axis`, the layer has a `data_format` instead.
-        doc: Docstring of the layer.
-        rank: Required rank of the input; None for any.
         fixed: Arguments that the layer does not have, with their values.
         extra: Keyword arguments of the class's call, with their defaults.
         prepare: Function applied to the input first.

@@ -73,7 +73,6 @@ def picture_of(file: tf.Tensor) -> tf.Tensor:
 
 
 def _only_if(readable: tf.Tensor, reason: str) -> Any:
-    """Make operations inside fail unless a file is readable."""
     what = f"This model cannot read the image: {reason}. Save it as PNG or JPEG."
     return tf.control_dependencies([tf.debugging.Assert(readable, [what])])
 
@@ -85,7 +84,6 @@ def _bytes_of(text: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _turned(picture: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Rotate and flip an image by its EXIF orientation (1 to 8)."""
     along = tf.reduce_any(orientation == tf.constant([2, 3, 6, 7]))
     down = tf.reduce_any(orientation == tf.constant([3, 4, 7, 8]))
 

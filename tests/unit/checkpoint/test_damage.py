@@ -163,8 +163,8 @@ RECORD = {"nbytes": 1, "sha256": "0" * 64}
         ({"files": {}}, "does not list state.json"),
         ({"step": "two"}, "lacks or misuses"),
         ({"saved_at": None}, "lacks or misuses"),
-        ({"fingerprint": "0"}, "not those that the manifest was made for"),
-        ({"version": 2}, "format version 2; this Towerpack reads version 1"),
+        ({"fingerprint": "0"}, "do not match the manifest"),
+        ({"version": 2}, "2); this Towerpack reads only ('towerpack-checkpoint', 1)"),
         ({"format": "zip"}, "has the format ('zip', 1)"),
     ],
 )
