@@ -118,7 +118,7 @@ class _Unpickler(pickle.Unpickler):
         known: dict[tuple[str, str], Callable[..., Any]] = {
             ("collections", "OrderedDict"): collections.OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2"): lambda *fields: _Tensor(*fields[:4]),
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+            ("torch._utils", "_rebuild_parameter"): lambda *fields: fields[0],
         }
         if module_name == "torch" and global_name in _STORAGES:
             return global_name
