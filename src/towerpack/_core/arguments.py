@@ -1,5 +1,3 @@
-"""Records constructor arguments, so that a resumed run can compare them."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""Dynamic batching of requests for a model."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-"""Tables of plain text."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

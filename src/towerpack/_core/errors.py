@@ -1,5 +1,3 @@
-"""Error classes of Towerpack, all below `TowerpackError`."""
-
 from __future__ import annotations
 
 import re
@@ -89,7 +87,7 @@ class BatchError(DataFlowError, ValueError):
 
 
 class FormatError(DataFlowError, ValueError):
-    """Damaged or hostile file or message, or one of another format."""
+    """File or message that is damaged, hostile or of another format."""
 
 
 class WorkerError(DataFlowError):

@@ -1,5 +1,3 @@
-"""Optional dependencies, and errors for missing ones."""
-
 from __future__ import annotations
 
 import contextlib

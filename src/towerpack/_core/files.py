@@ -79,15 +79,15 @@ def append_whole(fd: int, data: bytes) -> None:
 
 
 def open_lines(path: Path) -> int:
-    """Open or create a file of lines for `append_whole`. Removes an incomplete last line."""
+    """Open or create a file of lines for `append_whole`, without an incomplete last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(fd).st_size
-        whole = _end_of_last_line(fd, size)
-        if whole < size:
-            _log.warning("%s: removed an incomplete last line (%d bytes).", path, size - whole)
-            os.ftruncate(fd, whole)
+        end = _end_of_last_line(fd, size)
+        if end < size:
+            _log.warning("%s: removed an incomplete last line (%d bytes).", path, size - end)
+            os.ftruncate(fd, end)
     except BaseException:
         os.close(fd)
         raise

@@ -1,5 +1,3 @@
-"""Parallel map with threads and ordered results."""
-
 from __future__ import annotations
 
 from collections import deque

@@ -1,5 +1,3 @@
-"""Lock between processes, which the kernel releases when its holder dies."""
-
 from __future__ import annotations
 
 import contextlib

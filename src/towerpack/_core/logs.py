@@ -72,5 +72,5 @@ class LogFile:
             self._handler = None
 
 
-def _goes_to(record: logging.LogRecord, place: str) -> bool:
-    return getattr(record, "towerpack_only", place) == place
+def _goes_to(record: logging.LogRecord, target: str) -> bool:
+    return getattr(record, "towerpack_only", target) == target

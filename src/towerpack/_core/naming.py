@@ -1,5 +1,3 @@
-"""Suggestions for misspelled names, and unique names."""
-
 from __future__ import annotations
 
 import difflib
@@ -21,7 +19,7 @@ def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
         return "There are none."
     shown = ", ".join(repr(n) for n in names[:limit])
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"There are: {shown}{more}."
+    return f"Use one of: {shown}{more}."
 
 
 def in_one_spelling(name: str) -> str:

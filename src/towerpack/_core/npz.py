@@ -1,5 +1,3 @@
-"""Writing of arrays to an `.npz` file for inspection."""
-
 from __future__ import annotations
 
 import io

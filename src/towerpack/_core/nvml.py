@@ -1,5 +1,3 @@
-"""Utilization of NVIDIA GPUs."""
-
 from __future__ import annotations
 
 import ctypes

@@ -76,8 +76,8 @@ _waiting = set(ARGUMENTS)
 def accept(*values: Any) -> None:
     """Make classes of the table accept arguments by their old names. Other values are ignored."""
     for cls in values:
-        ours = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
-        if ours and cls.__name__ in _waiting:
+        own_class = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
+        if own_class and cls.__name__ in _waiting:
             _waiting.remove(cls.__name__)
             _wrap_constructor(cls, cls.__init__, ARGUMENTS[cls.__name__])
 

@@ -1,5 +1,3 @@
-"""Tensorpack's names of hooks, which are called as hooks of Towerpack, or refused."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -23,10 +21,10 @@ def adopt(
         owner = next(c for c in cls.__mro__ if old in vars(c) or new in vars(c))
         if old not in vars(owner):
             continue
-        ours = vars(owner).get(new)
-        if ours is None:
+        new_hook = vars(owner).get(new)
+        if new_hook is None:
             setattr(cls, new, _calls(old, arguments))
-        elif getattr(ours, "__name__", None) != old:
+        elif getattr(new_hook, "__name__", None) != old:
             wrong[old] = f"remove or rename it, because {new} is called instead"
     if wrong:
         cls.__new__ = _refuses(wrong)

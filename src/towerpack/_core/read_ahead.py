@@ -1,5 +1,3 @@
-"""Iterator that a thread reads one item ahead."""
-
 from __future__ import annotations
 
 import contextvars

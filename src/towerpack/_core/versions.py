@@ -1,5 +1,3 @@
-"""Versions of installed distributions, found without importing them."""
-
 from __future__ import annotations
 
 import importlib.metadata

@@ -1,5 +1,3 @@
-"""Safe parsing of YAML from untrusted sources."""
-
 from __future__ import annotations
 
 from typing import Any, Final

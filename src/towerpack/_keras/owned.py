@@ -138,8 +138,8 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     helpers: list[Any] = []
     for name, value in {**reached.globals, **reached.nonlocals}.items():
         # A layer by name wraps a function.
-        ours = type(value).__module__.startswith("towerpack.")
-        inner = inspect.unwrap(cast("Any", value)) if ours else value
+        from_towerpack = type(value).__module__.startswith("towerpack.")
+        inner = inspect.unwrap(cast("Any", value)) if from_towerpack else value
         if inspect.isfunction(inner) or inspect.ismethod(inner):
             helpers.append(inner)
         elif not isinstance(value, ModuleType | type):

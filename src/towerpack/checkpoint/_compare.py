@@ -1,5 +1,3 @@
-"""Comparison of named tensors with the tensors that a model expects."""
-
 from __future__ import annotations
 
 import difflib

@@ -1,5 +1,3 @@
-"""Writer of a run's checkpoints, which works in the background."""
-
 from __future__ import annotations
 
 import json
@@ -20,10 +18,14 @@ from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint._codec import encode_state
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
-from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
+from towerpack.checkpoint._manifest import (
+    InvalidCheckpointError,
+    Manifest,
+    fingerprint,
+    is_group,
+)
 from towerpack.checkpoint._read import MAX_STATE_BYTES, check
 from towerpack.checkpoint._write import (
-    Content,
     link_checkpoint,
     remove_checkpoint,
     sweep,
@@ -143,17 +145,17 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                 f"{len(data)}.",
                 fix="put arrays among the tensors, or use smaller shuffle buffers",
             )
-        content = Content(
+        manifest = Manifest(
             step=step,
             tag=None if tag is None else self._check_tag(tag),
             saved_at=self._clock(),
-            tensors={group: dict(arrays) for group, arrays in tensors.items()},
-            specs={group: specs_of(arrays, group) for group, arrays in tensors.items()},
-            state=data,
+            fingerprint=fingerprint({name: specs_of(a, name) for name, a in tensors.items()}),
+            files={},
             info=_checked_info(info),
         )
+        groups = {group: dict(arrays) for group, arrays in tensors.items()}
         self._in_flight = step if tag is None else None
-        self._start(lambda: self._write(content))
+        self._start(lambda: self._write(manifest, groups, data))
         if blocking:
             self.wait()
         return self.directory / directory_name(step, tag)
@@ -273,8 +275,9 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             )
         return tag
 
-    def _write(self, content: Content) -> None:
-        what = f"The checkpoint of step {content.step} was not saved"
+    def _write(
+        self, manifest: Manifest, groups: Mapping[str, Mapping[str, np.ndarray]], state: bytes
+    ) -> None:
         if not self.directory.is_dir():
             _logger.warning(
                 "%s and all checkpoints in it were deleted during the run. Created it again.",
@@ -283,10 +286,12 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             self._lock.release()
             self._lock = self._open_directory()
         try:
-            write_checkpoint(self.directory, content)
+            write_checkpoint(self.directory, manifest, groups, state)
         except (OSError, MemoryError) as error:
-            raise self._failure(what, error, needed=content.nbytes) from error
-        self._prune(content.step, content.tag)
+            sizes = (array.nbytes for arrays in groups.values() for array in arrays.values())
+            what = f"The checkpoint of step {manifest.step} was not saved"
+            raise self._failure(what, error, needed=sum(sizes) + len(state)) from error
+        self._prune(manifest.step, manifest.tag)
 
     def _link(self, step: int, tag: str, info: Mapping[str, Any]) -> None:
         source = self.directory / directory_name(step)

@@ -1,5 +1,3 @@
-"""Reading of initial weights by name from checkpoints, safetensors and npz files, and dicts."""
-
 from __future__ import annotations
 
 import os

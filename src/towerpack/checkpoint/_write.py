@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,49 +21,30 @@ import numpy as np
 
 from towerpack._core.files import fsync_dir, write_bytes_synced
 from towerpack.checkpoint._layout import MANIFEST, STATE, TMP, TRASH, directory_name
-from towerpack.checkpoint._manifest import Manifest, Specs, fingerprint, group_file
+from towerpack.checkpoint._manifest import Manifest, group_file
 from towerpack.checkpoint.tensors import sync_and_record, write_tensors
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    step: int
-    tag: str | None
-    saved_at: float
-    tensors: Mapping[str, Mapping[str, np.ndarray]]
-    specs: Mapping[str, Specs]
-    state: bytes
-    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def nbytes(self) -> int:
-        """Approximate size on disk in bytes."""
-        arrays = (array for group in self.tensors.values() for array in group.values())
-        return sum(array.nbytes for array in arrays) + len(self.state)
-
-
-def write_checkpoint(directory: Path, content: Content) -> Path:
+def write_checkpoint(
+    directory: Path,
+    manifest: Manifest,
+    tensors: Mapping[str, Mapping[str, np.ndarray]],
+    state: bytes,
+) -> Path:
     """Write one checkpoint into `directory`. It replaces an older checkpoint of the same name."""
 
     def fill(folder: Path) -> Manifest:
         files = {
-            group_file(group): write_tensors(folder / group_file(group), tensors)
-            for group, tensors in content.tensors.items()
+            group_file(group): write_tensors(folder / group_file(group), arrays)
+            for group, arrays in tensors.items()
         }
-        write_bytes_synced(folder / STATE, content.state)
-        return Manifest(
-            step=content.step,
-            tag=content.tag,
-            saved_at=content.saved_at,
-            fingerprint=fingerprint(content.specs),
-            files={**files, STATE: sync_and_record(folder / STATE)},
-            info=content.info,
-        )
+        write_bytes_synced(folder / STATE, state)
+        return replace(manifest, files={**files, STATE: sync_and_record(folder / STATE)})
 
-    return _publish(directory, directory_name(content.step, content.tag), fill)
+    return _publish(directory, directory_name(manifest.step, manifest.tag), fill)
 
 
 def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[str, Any]) -> Path:

@@ -1,5 +1,3 @@
-"""Addresses of the processes of a job, as a scheduler describes them."""
-
 from __future__ import annotations
 
 import json

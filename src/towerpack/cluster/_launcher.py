@@ -1,5 +1,3 @@
-"""Launcher of a job on this machine, which ends and restarts its processes together."""
-
 from __future__ import annotations
 
 import contextlib
@@ -192,7 +190,6 @@ def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
     statuses = [(task, task.status) for task in tasks]
     ended = [(task, status) for task, status in statuses if status is not None]
     # A task that loses a peer ends with its own status, perhaps at the same moment.
-    ended.sort(key=lambda each: (each[1] >= 0, each[1] not in _ASKED_TO_END))
     ended.sort(key=lambda each: (each[1] >= 0, each[1] not in _ASKED_TO_END))
     return [(task, status if status >= 0 else 128 - status) for task, status in ended]
 

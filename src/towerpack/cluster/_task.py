@@ -1,5 +1,3 @@
-"""Process of a job, whose output is forwarded line by line."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Fréchet distance between features of real and generated data."""
-
 from __future__ import annotations
 
 import math

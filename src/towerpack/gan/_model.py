@@ -1,5 +1,3 @@
-"""Model of two players, and the noise for the generator."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Images of a generator for the same noise in every epoch."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Spectral normalization of all layers of a discriminator."""
-
 from __future__ import annotations
 
 import re

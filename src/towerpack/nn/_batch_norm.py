@@ -1,5 +1,3 @@
-"""Batch normalization, and frozen statistics."""
-
 from __future__ import annotations
 
 import re

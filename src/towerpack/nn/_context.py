@@ -1,5 +1,3 @@
-"""Context of the tower that is being built."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Convolution layers."""
-
 from __future__ import annotations
 
 import keras

@@ -1,5 +1,3 @@
-"""Fully connected layers, embeddings and `PReLU`."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Chains of layers."""
-
 from __future__ import annotations
 
 import sys

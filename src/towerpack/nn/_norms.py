@@ -1,5 +1,3 @@
-"""Normalization within each datapoint, and of weights."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Regularization terms of the cost."""
-
 from __future__ import annotations
 
 import re

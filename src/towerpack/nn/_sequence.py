@@ -1,5 +1,3 @@
-"""Layers for sequences [batch, time, channels]: recurrence and attention."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Layers without weights: pooling, dropout, activations."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -150,11 +150,8 @@ class VariableStore:
         return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:
-        holders = [
-            *self._find_owners().values(),
-            *self.layers().values(),
-            *self._inside_layers.values(),
-        ]
+        layers = *self.layers().values(), *self._inside_layers.values()
+        holders = *self._find_owners().values(), *layers
         return {str(i): holder for i, holder in enumerate(holders)}
 
     def adopt(self, variables: list[tf.Variable]) -> None:

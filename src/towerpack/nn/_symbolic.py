@@ -1,5 +1,3 @@
-"""Statistics of tensors."""
-
 import math
 
 import tensorflow as tf

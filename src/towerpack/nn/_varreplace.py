@@ -38,7 +38,6 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
         LayerError: `fn` returns another shape or dtype, or uses `variable.op`.
     """
     around = reading.get() or _IDENTITY
-    around = reading.get() or _IDENTITY
     unchanged: list[str] = []
     changed: list[str] = []
 

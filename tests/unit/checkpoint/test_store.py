@@ -101,12 +101,12 @@ def test_a_save_returns_before_it_is_done_and_the_next_waits(
     go, in_flight, most = threading.Event(), [], []
     write = _store.write_checkpoint
 
-    def slow(directory: Path, content: Any) -> Path:
-        in_flight.append(content.step)
+    def slow(directory: Path, manifest: Any, *content: Any) -> Path:
+        in_flight.append(manifest.step)
         most.append(len(in_flight))
         go.wait(10)
-        path = write(directory, content)
-        in_flight.remove(content.step)
+        path = write(directory, manifest, *content)
+        in_flight.remove(manifest.step)
         return path
 
     monkeypatch.setattr(_store, "write_checkpoint", slow)

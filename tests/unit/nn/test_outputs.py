@@ -148,7 +148,7 @@ def test_summaries_come_from_training_towers_and_pictures_from_the_first() -> No
 @pytest.mark.parametrize(
     ("func", "message"),
     [
-        (lambda x: summary.scalar("a", x), r"summary.scalar\('s/a'\) got a value of the wrong"),
+        (lambda x: summary.scalar("a", x), r"summary.scalar\('s/a'\) needs a value of rank 0"),
         (lambda x: summary.moving_average("a", x), "of rank 0"),
         (lambda x: summary.image("a", x), "of rank 4"),
         (
