@@ -56,8 +56,7 @@ def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -
     """
     if action is not None and action not in _ACTIONS:
         raise ConfigError(
-            f"action must be one of {', '.join(map(repr, _ACTIONS))}, got {action!r}.",
-            fix="use 'n' to leave the directory and create another one" if action == "b" else None,
+            f"action must be one of {', '.join(map(repr, _ACTIONS))}, got {action!r}."
         )
     with RunDir(Path(dirname).absolute(), on_existing=_ACTIONS[action or "k"]) as directory:
         choose_run_dir(directory.path)

@@ -59,6 +59,9 @@ class TowerResult:
 class TowerFunction:
     """Function of input tensors that can be called many times and shares its variables.
 
+        tower = TowerFunction(build_graph, [tf.TensorSpec([None, 3], tf.float32, 'x')])
+        cost = tower(tf.ones([2, 3])).cost
+
     Args:
         func: Takes one tensor for each spec, and returns the scalar cost, or None in inference.
         specs: Input specs with unique names.

@@ -8,7 +8,7 @@ from typing import Any, cast
 MASK = ":mask"
 
 
-def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence that lists the known names most similar to `name`, or all known names."""
     names = sorted(set(known))
     lower = [each.lower() for each in names]
@@ -17,8 +17,8 @@ def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "There are none."
-    shown = ", ".join(repr(n) for n in names[:limit])
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    shown = ", ".join(repr(n) for n in names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"Use one of: {shown}{more}."
 
 

@@ -1,4 +1,4 @@
-"""Seeds initial values of Keras layers that users create outside of the tower.
+"""Seeding of initial values in Keras layers that users create outside of the tower.
 
 Keras seeds initializers from Python's global generator when a layer is created, long before a run
 has a seed, so two starts of a program would differ. This module replaces these seeds. It draws

@@ -90,11 +90,11 @@ def parse_manifest(data: bytes) -> Manifest:
         fields: dict[str, Any] = dict(json.loads(data))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidCheckpointError(f"manifest.json is not a JSON object ({error})") from error
-    version = fields.get("format"), fields.get("version")
-    if version != (FORMAT, VERSION):
+    name, version = fields.get("format"), fields.get("version")
+    if (name, version) != (FORMAT, VERSION):
         raise InvalidCheckpointError(
-            f"manifest.json has the format {version!r:.80}; this Towerpack reads only "
-            f"{(FORMAT, VERSION)}"
+            f"manifest.json has the format {name!r:.40} of version {version!r:.40}; this Towerpack "
+            f"reads {FORMAT!r} of version {VERSION}"
         )
     claimed = fields.pop("checksum", None)
     if _canonical(fields) != data:

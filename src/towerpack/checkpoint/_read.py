@@ -293,6 +293,7 @@ def _nothing_valid(
     return CheckpointError(
         f"No valid checkpoint{'' if tag is None else f' tagged {tag!r}'} in {directory}.",
         got="\n".join(rows) or f"no checkpoint at all{hint}",
+        expected="at least one valid checkpoint",
         fix="pass the directory of a run that has saved checkpoints (with a ModelSaver), or one of "
         "its tags; to train from scratch, set resume='never'",
     )

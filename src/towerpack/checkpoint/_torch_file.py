@@ -31,13 +31,9 @@ _MOST_CHARACTERS: Final = 16 << 20
 _MOST_OBJECTS: Final = 16 << 20
 
 
-def most_bytes(size: int) -> int:
-    """Return the limit for the unpacked size of a file: 100 times its size, at least 64 MiB."""
-    return max(64 << 20, 100 * size)
-
-
-def check_size(parts: Iterable[int], most: int) -> None:
-    """Raise ValueError if the unpacked parts of a file have more than `most` bytes together."""
+def check_size(parts: Iterable[int], stored: int) -> None:
+    """Raise ValueError if the parts of a file exceed 100 times its stored bytes, or 64 MiB."""
+    most = max(64 << 20, 100 * stored)
     if (nbytes := sum(parts)) > most:
         raise ValueError(f"its content would have {nbytes:,} bytes, the limit is {most:,}")
 
@@ -56,9 +52,11 @@ def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """
     try:
         with Path(path).open("rb") as file:
-            most = most_bytes(os.fstat(file.fileno()).st_size)
-            named, data = _from_zip(file, most) if zipfile.is_zipfile(file) else _from_stream(file)
-        check_size((tensor.nbytes for _, tensor in named), most)
+            stored = os.fstat(file.fileno()).st_size
+            named, data = (
+                _from_zip(file, stored) if zipfile.is_zipfile(file) else _from_stream(file)
+            )
+        check_size((tensor.nbytes for _, tensor in named), stored)
         return {name: tensor.array(data) for name, tensor in named}
     except (
         *(OSError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
@@ -155,9 +153,9 @@ def _from_stream(file: BinaryIO) -> tuple[NamedTensors, dict[str, bytes]]:
     return named, data
 
 
-def _from_zip(file: BinaryIO, most: int) -> tuple[NamedTensors, dict[str, bytes]]:
+def _from_zip(file: BinaryIO, stored: int) -> tuple[NamedTensors, dict[str, bytes]]:
     with zipfile.ZipFile(file) as archive:
-        check_size((entry.file_size for entry in archive.infolist()), most)
+        check_size((entry.file_size for entry in archive.infolist()), stored)
         [pickled] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
         tensors: Any = _load(io.BytesIO(archive.read(pickled)))
         folder = pickled.removesuffix(".pkl") + "/"

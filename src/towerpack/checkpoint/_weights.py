@@ -12,7 +12,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
-from towerpack.checkpoint._torch_file import check_size, most_bytes
+from towerpack.checkpoint._torch_file import check_size
 from towerpack.checkpoint.tensors import Tensors
 
 
@@ -58,7 +58,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             if isinstance(arrays, np.ndarray):
                 raise ValueError("it holds one array without a name")
             sizes = (entry.file_size for entry in arrays.zip.infolist())
-            check_size(sizes, most_bytes(path.stat().st_size))
+            check_size(sizes, path.stat().st_size)
             return dict(arrays)
     except (
         *(OSError, ValueError, TypeError, EOFError, RuntimeError),

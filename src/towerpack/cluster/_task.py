@@ -103,7 +103,7 @@ class Task:
 
 
 class Output:
-    """Forwards the output of a process in whole lines, with the name of the process before each.
+    """Forwarder of the output of a process in whole lines, with the name of the process first.
 
     Of a line that carriage returns rewrite, such as a progress bar, only the last state is
     forwarded when the line ends.

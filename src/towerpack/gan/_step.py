@@ -113,7 +113,7 @@ class GANTrainer(Trainer):
     Args:
         config: Configuration; None if `launch_train_with_config` provides it.
         devices: None for one replica, or a list with a device per replica, as in
-            `SyncMultiGPUTrainer`. A step then uses a batch from each replica.
+            `SyncMultiGPUTrainer`. A step then uses one batch per replica.
         step: Training step; None for `GANStep()`.
     """
 

@@ -49,6 +49,9 @@ def argscope(
 ) -> Iterator[None]:
     """Set default arguments for every call of the layers inside the scope.
 
+        with argscope([Conv2D, FullyConnected], activation=tf.nn.relu):
+            x = Conv2D('conv0', x, 32, 3)  # with ReLU
+
     Arguments of the call take priority, then those of the innermost scope. A listed layer ignores
     defaults for arguments that it does not have.
 

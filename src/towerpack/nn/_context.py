@@ -42,6 +42,8 @@ class TowerContext:
         step: Global step (int64 scalar) in training, otherwise None.
         outputs: Output tensors by name.
         summaries: Values reported with `towerpack.nn.summary`.
+
+    Methods without a description serve layers and summaries.
     """
 
     store: VariableStore

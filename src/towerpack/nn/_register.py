@@ -1,4 +1,4 @@
-"""`@register_layer` turns a function of a tensor into a layer with name, scope and defaults."""
+"""Decorator that turns a function of a tensor into a layer with name, scope and defaults."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def register_layer(
     log_shape: bool = False,
 ) -> Any:
     """Turn a function of a tensor into a layer, which is called as `Layer('name', x, …)`.
+
+        @register_layer
+        def Scale(x, factor):
+            return factor * x
+
+        y = Scale('scale0', x, 2.0)
 
     The layer creates its variables in the scope `name/`. Its result is the output `'name/output'`.
     The layer takes defaults from `argscope` and is a method of `LinearWrap`. The result of a layer

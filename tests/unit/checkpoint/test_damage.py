@@ -164,8 +164,8 @@ RECORD = {"nbytes": 1, "sha256": "0" * 64}
         ({"step": "two"}, "lacks or misuses"),
         ({"saved_at": None}, "lacks or misuses"),
         ({"fingerprint": "0"}, "do not match the manifest"),
-        ({"version": 2}, "2); this Towerpack reads only ('towerpack-checkpoint', 1)"),
-        ({"format": "zip"}, "has the format ('zip', 1)"),
+        ({"version": 2}, "of version 2; this Towerpack reads 'towerpack-checkpoint' of version 1"),
+        ({"format": "zip"}, "has the format 'zip'"),
     ],
 )
 def test_a_forged_manifest(run: Path, changes: dict[str, Any], reason: str) -> None:
