@@ -180,7 +180,9 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
         # and new ones may exist, so look again.
         settled = _directory_version(directory) == before or time.monotonic() > give_up_at
         if checkpoint is not None and (settled or not skipped):
-            _warn(skipped)
+            for candidate, problem in skipped:
+                if candidate.path.exists():
+                    _logger.warning("Skipped checkpoint %s: %s.", candidate.path, problem)
             return checkpoint
         if checkpoint is None and settled:
             raise _nothing_valid(directory, tag, skipped)
@@ -274,12 +276,6 @@ def _newest_valid(
 def _directory_version(directory: Path) -> tuple[int, list[str]]:
     """Return modification time and names of a directory: any action of a writer changes one."""
     return directory.stat().st_mtime_ns, sorted(os.listdir(directory))
-
-
-def _warn(skipped: list[tuple[Place, str]]) -> None:
-    for candidate, problem in skipped:
-        if candidate.path.exists():
-            _logger.warning("Skipped checkpoint %s: %s.", candidate.path, problem)
 
 
 def _nothing_valid(

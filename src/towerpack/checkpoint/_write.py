@@ -84,24 +84,20 @@ def _publish(directory: Path, name: str, fill: Callable[[Path], Manifest]) -> Pa
         manifest = fill(folder)
         write_bytes_synced(folder / MANIFEST, manifest.to_bytes())
         fsync_dir(folder)
-        _move_into_place(folder, final)
+        try:
+            os.rename(folder, final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not _exchange(folder, final):
+                # Without an atomic exchange, the step has no checkpoint for an instant.
+                remove_checkpoint(final)
+                os.rename(folder, final)
         fsync_dir(directory)
     finally:
         # After an exchange, the folder holds the older checkpoint.
         shutil.rmtree(folder, ignore_errors=True)
     return final
-
-
-def _move_into_place(folder: Path, final: Path) -> None:
-    try:
-        os.rename(folder, final)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if not _exchange(folder, final):
-            # Without an atomic exchange, the step has no checkpoint for an instant.
-            remove_checkpoint(final)
-            os.rename(folder, final)
 
 
 def _exchange(first: Path, second: Path) -> bool:

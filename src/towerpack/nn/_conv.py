@@ -56,7 +56,7 @@ DepthwiseConv2D = register_keras(
     keras.layers.DepthwiseConv2D,
     """Convolution of each channel separately, to `depth_multiplier` channels each.
 
-    Variables `kernel` [h, w, in, depth_multiplier] and `bias` [in * depth_multiplier].
+    Arguments as in Keras. Variables `kernel` [h, w, in, depth_multiplier] and `bias`.
     """,
     rank=4,
     padding="same",
@@ -67,8 +67,8 @@ SeparableConv2D = register_keras(
     keras.layers.SeparableConv2D,
     """Depthwise convolution, followed by a 1x1 convolution to `filters` channels.
 
-    Variables `depthwise_kernel` [h, w, in, depth_multiplier], `pointwise_kernel` [1, 1, in *
-    depth_multiplier, filters] and `bias` [filters].
+    Arguments as in Keras. Variables `depthwise_kernel` [h, w, in, depth_multiplier],
+    `pointwise_kernel` [1, 1, in * depth_multiplier, filters] and `bias` [filters].
     """,
     rank=4,
     padding="same",

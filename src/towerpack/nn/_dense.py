@@ -50,7 +50,7 @@ Embedding = register_keras(
     keras.layers.Embedding,
     """Lookup of a trained vector of size `output_dim` for each integer below `input_dim`.
 
-    Variable `embeddings` [input_dim, output_dim].
+    Arguments as in Keras. Variable `embeddings` [input_dim, output_dim].
     """,
     prepare=_check_integers,
 )

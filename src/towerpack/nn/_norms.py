@@ -22,7 +22,7 @@ GroupNorm = register_keras(
     keras.layers.GroupNormalization,
     """Group normalization (Wu & He 2018) within each of `groups` groups of channels.
 
-    Variables `gamma` and `beta`.
+    Variables `gamma` and `beta`. Arguments as in Keras.
     """,
     epsilon=1e-5,
 )
@@ -31,7 +31,7 @@ InstanceNorm = register_keras(
     keras.layers.GroupNormalization,
     """Instance normalization (Ulyanov et al. 2016) of images: each channel separately.
 
-    Variables `gamma` and `beta`.
+    Variables `gamma` and `beta`. Arguments as in Keras.
     """,
     rank=4,
     fixed={"groups": -1},

@@ -131,8 +131,8 @@ def test_show_some_tensors(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("ls absent", "CheckpointError: No checkpoints at"),
-        ("show absent", "got       nothing there"),
+        ("ls absent", "CheckpointError: absent does not exist"),
+        ("show absent", "absent does not exist"),
         ("show . --match (", "ConfigError: --match '('"),
         ("show checkpoints/step-00002000", "state.json is damaged"),
     ],
