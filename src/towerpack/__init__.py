@@ -6,8 +6,6 @@ The names in `__init__.pyi` are loaded on first use, so `import towerpack` is fa
 framework. `from towerpack import *` loads all names, and with them TensorFlow.
 """
 
-from __future__ import annotations
-
 from towerpack._core.lazy import lazy
 
 __version__ = "0.1.0"

@@ -9,8 +9,6 @@ Messages go to stderr, and to the run's `log.txt` while a trainer runs. Function
 programs should use `TrainConfig(run_dir=…)` and `logging` instead.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

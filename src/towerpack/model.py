@@ -1,7 +1,5 @@
 """Model descriptions: input specs, tower function and optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 

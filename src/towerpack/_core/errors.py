@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 # Parts of TensorFlow's error messages that describe a place in the graph.

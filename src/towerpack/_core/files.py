@@ -1,7 +1,5 @@
 """Atomic and synced writing of files, and text of tables."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import io

@@ -1,7 +1,5 @@
 """Packages whose public names are listed in `__init__.pyi` and loaded on first use."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

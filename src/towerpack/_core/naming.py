@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast

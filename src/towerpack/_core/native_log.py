@@ -4,8 +4,6 @@ Native code writes to file descriptor 2, not to `sys.stderr` or `logging`. The d
 redirected for the seconds in which TensorFlow is imported and first looks for devices.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Tensorpack's names of arguments, which are renamed, or refused with advice."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any, Final

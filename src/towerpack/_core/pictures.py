@@ -1,7 +1,5 @@
 """Conversion of arrays to images, and images to PNG files, with the standard library."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from typing import Any

@@ -4,8 +4,6 @@ Nothing here keeps state. The same keys give the same stream in any process, on 
 any order, so results do not depend on the number of workers or on resuming.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import struct

@@ -1,7 +1,5 @@
 """Strict decoding of users' text files: texts, lines and rows of tables."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -3,8 +3,6 @@
 If a Keras release changes these names, adapt this file and `tests/unit/_keras/test_adapter.py`.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import random

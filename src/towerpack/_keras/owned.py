@@ -6,8 +6,6 @@ Names start with the attribute's name. Automatic Keras numbers (`dense_7`) depen
 the process, so they are counted again within each attribute.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

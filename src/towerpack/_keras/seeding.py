@@ -8,8 +8,6 @@ weights, values from `set_weights`, and values of initializers that Keras does n
 another variable of the model, such as a target network.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

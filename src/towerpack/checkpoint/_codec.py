@@ -14,8 +14,6 @@ object with one key that begins with `$`:
 Decoding executes nothing and looks up no class by name, so it is safe for untrusted files.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -7,8 +7,6 @@ checkpoints/
     .lock  .tmp-…  .trash-…         files of the writer; the next writer removes old ones
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ from the canonical form of its content is refused. The manifest is written last,
 without one is not a checkpoint.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ Checkpoints may come from untrusted sources. Names are checked before they becom
 before memory is allocated, and checksums before data is used. Nothing is unpickled or executed.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

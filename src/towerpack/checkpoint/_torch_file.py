@@ -1,7 +1,5 @@
 """Reading of PyTorch's state dicts without PyTorch, and without executing pickled code."""
 
-from __future__ import annotations
-
 import collections
 import io
 import math

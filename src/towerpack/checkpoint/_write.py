@@ -4,8 +4,6 @@ A checkpoint is written and synced under a hidden name beside its final place, a
 Removal works in reverse order: the directory gets a hidden name first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -4,8 +4,6 @@ The safetensors library reads the files. Writing is done here, with little CPU t
 under the interpreter's lock, so that a save in a background thread does not slow down training.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tasks of a SLURM step, read from environment variables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Training steps of two players, and trainers that use them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 image, or one per patch. All costs are means over the batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Default arguments for layers, and old spellings of their arguments."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence

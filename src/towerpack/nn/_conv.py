@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import keras
 
 from towerpack.nn._registry import add

@@ -1,7 +1,5 @@
 """Global step of `tf.compat.v1`, which schedules and models of old programs read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

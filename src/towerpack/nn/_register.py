@@ -1,7 +1,5 @@
 """Decorator that turns a function of a tensor into a layer with name, scope and defaults."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Registered layers, and the table by which `LinearWrap` looks them up."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -10,8 +10,6 @@ layers and variables, and later calls reuse them. The store holds three kinds of
   tower function's closure, under the name of the attribute.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Scopes in which layers compute with functions of their variables, or do not train them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Collections of `tf.compat.v1` for old functions, separate for each tower."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Initial values of variables that a tower creates: seeded, and outside of its graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast

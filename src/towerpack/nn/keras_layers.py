@@ -4,8 +4,6 @@ Each layer is a Keras 3 layer in the tower's variable store, under its scoped na
 [batch, height, width, channels], unless `data_format` is 'channels_first'.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import operator

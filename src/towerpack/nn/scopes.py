@@ -1,7 +1,5 @@
 """Name scopes of a tower, based on TensorFlow's variable scopes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ In a tower, `tf.compat.v1.summary.scalar`, `histogram` and `image` work like the
 Trainers refuse other TensorFlow summaries, because they need a writer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 Liu et al. 2016, "SSD: Single Shot MultiBox Detector", section 2.2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 All functions take any number of leading dimensions. Boxes without area overlap nothing.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Matching of boxes to anchors, and loss of a detector (Liu et al. 2016, "SSD", 2.2 and 2.3)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

@@ -5,8 +5,6 @@ ignores the EXIF orientation. It reads indices of a BMP as gray levels and trans
 GIF as black, and crashes on animated WebP files (2.21). The graph refuses such files.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

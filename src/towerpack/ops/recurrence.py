@@ -1,7 +1,5 @@
 """Recurrence over time, with gradients computed for all time steps at once where possible."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Sampling of classes from logits, with random numbers that depend on positions."""
 
-from __future__ import annotations
-
 from typing import Any, Final, cast
 
 import tensorflow as tf

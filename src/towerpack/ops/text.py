@@ -1,7 +1,5 @@
 """Words and word pieces as TensorFlow operations, with the results of `tokenizers`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
