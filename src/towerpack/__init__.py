@@ -2,16 +2,14 @@
 
     import towerpack as tp
 
-The names in `__init__.pyi` are loaded when they are first used, so `import towerpack` stays cheap
-and loads no framework. `from towerpack import *` asks for all of them, and so loads TensorFlow.
+The names in `__init__.pyi` are loaded on first use, so `import towerpack` is fast and loads no
+framework. `from towerpack import *` loads all names, and with them TensorFlow.
 """
-
-from __future__ import annotations
 
 from towerpack._core.lazy import lazy
 
 __version__ = "0.1.0"
 
-# Programs of the predecessor expect `logger` of `import *`, too.
+# Programs for Tensorpack expect `logger` from `import *`, too.
 __getattr__, __dir__, _everyday = lazy(__name__)
 __all__ = ["__version__", "logger", *_everyday]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,4 +1,4 @@
-"""`python -m towerpack` is the `towerpack` command."""
+"""Entry point of `python -m towerpack`, which is the `towerpack` command."""
 
 from towerpack.cli import main
 

@@ -1,15 +1,13 @@
-"""The log and the run directory, by the predecessor's names.
+"""Logging and the run directory, with Tensorpack's names.
 
     from towerpack import logger
 
     logger.auto_set_dir()  # runs/NAME-OF-THE-SCRIPT
     logger.info("%d pictures", len(pictures))
 
-What is logged goes to stderr, and to the run's `log.txt` while a trainer runs. Nothing here asks
-questions. Programs that have no past give `TrainConfig(run_dir=…)` and use `logging`.
+Messages go to stderr, and to the run's `log.txt` while a trainer runs. Functions never prompt. New
+programs should use `TrainConfig(run_dir=…)` and `logging` instead.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Callable
@@ -42,51 +40,60 @@ _ACTIONS: dict[str, OnExisting] = {
 
 
 def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -> None:
-    """Choose the run directory of trainers whose `TrainConfig` gives none, and make it.
+    """Create the run directory of trainers whose `TrainConfig` sets none.
 
     Args:
-        dirname: A run that is there already goes on (see `TrainConfig(resume=…)`), unless the
-            action is another.
-        action: What to do, now, where there is something already: 'k' keeps it (also None,
-            'resume'), 'd' deletes it if it holds a run ('delete'), 'n' takes another directory
-            beside it ('new'), 'q' refuses ('error').
+        dirname: Path of the directory. An existing run continues (see `TrainConfig(resume=…)`).
+        action: What to do if the directory exists. 'k' ('resume') or None keeps it, 'd' ('delete')
+            deletes a run in it, 'n' ('new') creates another directory beside it, and 'q' ('error')
+            raises an error.
 
     Raises:
-        ConfigError: The directory is in use, cannot be written to, or the action refuses it.
+        ConfigError: The action is unknown or refuses the directory, another program uses the
+            directory, or it is not writable.
     """
     if action is not None and action not in _ACTIONS:
         raise ConfigError(
-            f"set_logger_dir(action={action!r}).",
-            expected="one of " + ", ".join(map(repr, _ACTIONS)),
-            fix="'n' leaves what is there and takes another directory" if action == "b" else None,
+            f"action must be one of {', '.join(map(repr, _ACTIONS))}, got {action!r}."
         )
     with RunDir(Path(dirname).absolute(), on_existing=_ACTIONS[action or "k"]) as directory:
         choose_run_dir(directory.path)
 
 
 def auto_set_dir(action: str | None = None, name: str | None = None) -> None:
-    """`set_logger_dir` for `runs/<name of the program>`, with `-<name>` if one is given."""
+    """Call `set_logger_dir` for `runs/PROGRAM`, or `runs/PROGRAM-NAME`.
+
+    Args:
+        action: Same as for `set_logger_dir`.
+        name: Suffix of the directory.
+    """
     set_logger_dir(Path("runs") / "-".join(filter(None, [program_name(), name])), action)
 
 
 def get_logger_dir() -> str | None:
-    """The directory that was set, or None."""
+    """Return the directory that was set, or None."""
     chosen = chosen_run_dir()
     return None if chosen is None else str(chosen)
 
 
-def _shown(log: Callable[..., None]) -> Callable[..., None]:
+def _with_console(log: Callable[..., None]) -> Callable[..., None]:
     def write(message: object, *args: Any, **kwargs: Any) -> None:
+        """Log a message, and show the log on stderr.
+
+        Args:
+            message: Format string, as for `logging`.
+            *args, **kwargs: Arguments of the `logging` method.
+        """
         console()
         log(message, *args, **kwargs)
 
     return write
 
 
-debug = _shown(_LOG.debug)
-info = _shown(_LOG.info)
-warning = _shown(_LOG.warning)
+debug = _with_console(_LOG.debug)
+info = _with_console(_LOG.info)
+warning = _with_console(_LOG.warning)
 warn = warning
-error = _shown(_LOG.error)
-exception = _shown(_LOG.exception)
-critical = _shown(_LOG.critical)
+error = _with_console(_LOG.error)
+exception = _with_console(_LOG.exception)
+critical = _with_console(_LOG.critical)

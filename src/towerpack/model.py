@@ -1,6 +1,4 @@
-"""The model as a thin record: input specs, tower function, optimizer."""
-
-from __future__ import annotations
+"""Model descriptions: input specs, tower function and optimizer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -18,7 +16,7 @@ __all__ = ["ModelDesc", "PlainModel", "as_model"]
 
 
 class ModelDesc:
-    """What a trainer needs to know of a model. Subclass it and define three methods.
+    """Base class of models: input specs, tower function and optimizer. Define three methods.
 
     class Model(ModelDesc):
         def inputs(self):
@@ -34,40 +32,44 @@ class ModelDesc:
     """
 
     def inputs(self) -> Sequence[tf.TensorSpec]:
-        """Shapes, dtypes and unique names of the inputs, one for each component of a datapoint."""
+        """Return specs with unique names, one for each component of a datapoint."""
         raise NotImplementedError(f"{type(self).__name__} must define inputs()")
 
     # `*Any, **Any` lets a type checker accept subclasses that name their inputs.
     def build_graph(self, *tensors: Any, **named: Any) -> tf.Tensor | None:
-        """The tower function: one tensor for each spec; gives the scalar cost.
+        """Return the scalar cost. This is the tower function.
 
-        In inference (`get_current_tower_context().is_training` is False) it may give None.
+        In inference (`self.training` is False) it may return None.
+
+        Args:
+            *tensors: One tensor for each spec, by position.
+            **named: Not used: subclasses name their inputs.
         """
         raise NotImplementedError(f"{type(self).__name__} must define build_graph()")
 
     @property
     def training(self) -> bool:
-        """True while a tower for training is being built: `if self.training:`.
+        """Whether the tower that is being built is for training.
 
         Raises:
-            LayerError: Asked for outside of `build_graph`.
+            LayerError: No tower is being built.
         """
         return get_current_tower_context().is_training
 
     def optimizer(self) -> Any:
-        """A Keras optimizer, or one of `tf.compat.v1.train`; a dict of them for an own step."""
+        """Return a Keras optimizer, or one of `tf.compat.v1.train`; a dict for custom steps."""
         raise NotImplementedError(
-            f"{type(self).__name__} must define optimizer(), or TrainConfig be given optimizer="
+            f"{type(self).__name__} must define optimizer(), or TrainConfig needs optimizer="
         )
 
 
 class PlainModel(ModelDesc):
-    """A model of plain functions, for those who want no class.
+    """Model made of functions, for programs without a model class.
 
     Args:
-        inputs: Input specs, or a function that gives them.
-        build_graph: The tower function.
-        optimizer: An optimizer, or a function that gives one.
+        inputs: Input specs, or a function that returns them.
+        build_graph: Tower function.
+        optimizer: Optimizer, or a function that returns one.
     """
 
     def __init__(
@@ -81,21 +83,24 @@ class PlainModel(ModelDesc):
         self.build_graph = build_graph  # type: ignore[method-assign]
 
     def inputs(self) -> Sequence[tf.TensorSpec]:
-        """The specs."""
+        """Return the input specs."""
         return self._inputs() if callable(self._inputs) else self._inputs
 
     def optimizer(self) -> Any:
-        """The optimizer; made by the function if one was given."""
+        """Return the optimizer, or create it if a function was given."""
         if self._optimizer is None:
             return super().optimizer()
         return self._optimizer() if callable(self._optimizer) else self._optimizer
 
 
 def as_model(model: Any) -> ModelDesc:
-    """A `ModelDesc` as it is, or one made of the tuple `(inputs, build_graph, optimizer)`.
+    """Return a `ModelDesc` as it is, or one made of `(inputs, build_graph, optimizer)`.
+
+    Args:
+        model: A `ModelDesc`, a tuple, or an object with these attributes.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The value is no model.
     """
     if isinstance(model, ModelDesc):
         return model
@@ -107,6 +112,6 @@ def as_model(model: Any) -> ModelDesc:
         return PlainModel(described.inputs, described.build_graph, optimizer)
     raise ConfigError(
         f"model={model!r} is not a model.",
-        expected="a ModelDesc, the plain functions (inputs, build_graph, optimizer), or "
-        "KerasModel(model) of a compiled Keras model",
+        fix="pass a ModelDesc, the functions (inputs, build_graph, optimizer), or "
+        "KerasModel(model) for a compiled Keras model",
     )

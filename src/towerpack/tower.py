@@ -1,8 +1,8 @@
-"""Tower functions: one replicate of a model, added to whatever graph is being built.
+"""Tower functions, which add one replicate of a model to the graph that is being built.
 
-A `TowerFunction` keeps the variables of all its calls in one store. Trainers call it inside their
-loops; `trace` calls it once on placeholders, to learn what it has (names, variables, outputs) and
-to cut out what a prediction needs.
+A `TowerFunction` shares its variables between all its calls. Trainers call it inside their loops.
+`trace` calls it once on placeholders to list its names, variables and outputs, and to extract the
+part of the graph that a prediction needs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ COST = "cost"
 
 @dataclass(frozen=True)
 class TowerResult:
-    """What one call of a tower function gave.
+    """Cost, outputs and summaries of one call of a tower function.
 
     Attributes:
-        cost: Scalar, or None (only in inference).
-        outputs: Every layer's output and everything exposed, by name; the cost as `'cost'`.
-        summaries: For the monitors.
-        regularizers: Terms that `regularize_cost` made, with descriptions.
+        cost: Scalar; None is possible only in inference.
+        outputs: Outputs of layers and exposed tensors by name; the cost as `'cost'`.
+        summaries: Values for the monitors.
+        regularizers: Descriptions and values of the terms of `regularize_cost`.
     """
 
     cost: tf.Tensor | None
@@ -57,18 +57,21 @@ class TowerResult:
 
 
 class TowerFunction:
-    """A function over input tensors that can be called many times and keeps its variables.
+    """Function of input tensors that can be called many times and shares its variables.
+
+        tower = TowerFunction(build_graph, [tf.TensorSpec([None, 3], tf.float32, 'x')])
+        cost = tower(tf.ones([2, 3])).cost
 
     Args:
-        func: Takes one tensor for each spec and gives the scalar cost, or None in inference.
-        specs: Names must be given and unique.
-        seed: For initial values and dropout.
-        dtype_policy: Keras dtype policy for layers by name.
-        frozen: Expressions for whole names of variables that training leaves as they are: those of
-            moving averages stop batch normalisation (see `frozen_statistics`).
+        func: Takes one tensor for each spec, and returns the scalar cost, or None in inference.
+        specs: Input specs with unique names.
+        seed: Seed of initial values and dropout.
+        dtype_policy: Keras dtype policy of named layers.
+        frozen: Regular expressions for whole names of variables that are not trained. Matching
+            moving averages freeze batch normalization (see `frozen_statistics`).
 
     Raises:
-        SpecError: A spec has no name, or two have the same.
+        SpecError: A spec has no name, or two specs have the same name.
     """
 
     def __init__(
@@ -102,11 +105,23 @@ class TowerFunction:
     ) -> TowerResult:
         """Add one replicate of the model to the current graph, or run it eagerly.
 
+        Args:
+            *tensors: One tensor for each spec.
+            is_training: Whether the call is part of training.
+            index: Index of the replica.
+            total: Number of replicas.
+            step: Global step, int64 scalar; None outside of training.
+
         Raises:
-            LayerError: Training, and the function gave no scalar cost.
-            SpecError: The tensors do not fit the specs.
+            LayerError: In training, the function returned no scalar cost.
+            SpecError: The tensors do not match the specs.
         """
-        inputs = self._checked_inputs(tensors)
+        if len(tensors) != len(self.specs):
+            raise SpecError(
+                f"The tower function {_name(self._func)} needs {len(self.specs)} tensors "
+                f"{self.input_names}, got {len(tensors)}."
+            )
+        inputs = [_fitting(t, spec) for t, spec in zip(tensors, self.specs, strict=True)]
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
         mend_slim()
         with context.entered(), taken_from_tensorflow(), ExitStack() as stack:
@@ -117,53 +132,51 @@ class TowerFunction:
             cost = self._checked_cost(cost)
             if context.outputs.setdefault(COST, cost) is not cost:
                 raise LayerError(
-                    f"The tower function {_name(self._func)} exposes something as '{COST}' that is "
-                    "not the cost it returns.",
-                    fix="choose another name; the cost is exposed by itself",
+                    f"The tower function {_name(self._func)} exposes '{COST}', which is not the "
+                    "cost that it returns.",
+                    fix="choose another name: the returned cost is exposed automatically",
                 )
         elif is_training:
             raise LayerError(
-                f"The tower function {_name(self._func)} gave no cost.",
-                got="None",
-                expected="a scalar tensor, since this is training",
+                f"The tower function {_name(self._func)} must return a scalar cost in training, "
+                "got None.",
                 fix="return the cost",
             )
         return TowerResult(cost, context.outputs, context.summaries, context.regularizers)
 
     def trace(self, *, is_training: bool) -> TowerTrace:
-        """Call the function on placeholders. Creates all variables; runs nothing."""
-        return TowerTrace(self, is_training=is_training)
+        """Call the function on placeholders. This creates all variables and computes nothing.
 
-    def _checked_inputs(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
-        if len(tensors) != len(self.specs):
-            raise SpecError(
-                f"The tower function {_name(self._func)} was called with {len(tensors)} tensors.",
-                expected=f"one for each of {self.input_names}",
-            )
-        return [_fitting(t, spec) for t, spec in zip(tensors, self.specs, strict=True)]
+        Args:
+            is_training: Whether to trace the training graph.
+        """
+        return TowerTrace(self, is_training=is_training)
 
     def _checked_cost(self, cost: Any) -> tf.Tensor:
         tensor = tf.convert_to_tensor(cost)
         if tensor.shape.rank != 0 or not tensor.dtype.is_floating:
             raise LayerError(
-                f"The tower function {_name(self._func)} gave a cost that is no scalar.",
-                got=f"{tensor.dtype.name} {tensor.shape}",
-                expected="a floating-point scalar",
-                fix="reduce it, for example with tf.reduce_mean(cost)",
+                f"The tower function {_name(self._func)} must return a floating-point scalar, got "
+                f"{tensor.dtype.name} {tensor.shape}.",
+                fix="reduce the cost, for example with tf.reduce_mean(cost)",
             )
         return tensor
 
 
 class TowerTrace:
-    """A tower function on placeholders.
+    """Graph of a tower function that was called on placeholders.
+
+    Args:
+        tower: Function to call.
+        is_training: Whether to trace the training graph.
 
     Attributes:
-        result: Symbolic tensors of this trace: for names, shapes and dtypes.
-        used: Names of the variables that this trace reads.
-        moved: Names of those that it changes itself, such as moving averages.
-        graph: What was built.
-        inputs: Its placeholders, one for each spec.
-        handles: The tensors by which that graph refers to its variables, by name.
+        result: Symbolic tensors, which have names, shapes and dtypes.
+        used: Names of the variables that the graph reads.
+        moved: Names of the variables that the graph changes, such as moving averages.
+        graph: The graph.
+        inputs: Placeholders, one for each spec.
+        handles: Tensors by which the graph refers to its variables, by name.
     """
 
     result: TowerResult
@@ -176,13 +189,13 @@ class TowerTrace:
             self.result = tower(*tensors, is_training=is_training, step=step)
             return list(self.result.outputs.values())
 
-        # `wrap_function` can be cut to some of its outputs, and orders nothing that they do not
-        # need: no update of moving averages, no check of a label that is not fed.
+        # `wrap_function` can be pruned to some outputs, and adds no automatic control dependencies
+        # such as updates of moving averages or checks of labels that are not fed.
         self._wrapped = tf.compat.v1.wrap_function(call, list(tower.specs))
         self.graph = graph = cast("Any", self._wrapped.graph)
         self.inputs: list[tf.Tensor] = self._wrapped.inputs[: len(tower.specs)]
         handles = {id(outer): inner for outer, inner in graph.captures}
-        # A distributed variable is seen as one of its components, which have handles.
+        # The graph reads a component of a distributed variable, and components have handles.
         read = [v for v in graph._watched_variables if id(v.handle) in handles]
         tower.store.adopt(read)
         self.handles: dict[str, tf.Tensor] = {}
@@ -191,15 +204,15 @@ class TowerTrace:
                 if id(component.handle) in handles:
                     self.handles[name] = handles[id(component.handle)]
         self.used = list(self.handles)
-        self.moved = [
-            name
-            for name, handle in self.handles.items()
-            # Loops and inner functions are known to be readers, too.
-            if any(handle not in get_read_write_resource_inputs(op)[0] for op in handle.consumers())
-        ]
+        # Loops and inner functions that only read a variable count as readers.
+        self._updates = {
+            name: [op for op in h.consumers() if h not in get_read_write_resource_inputs(op)[0]]
+            for name, h in self.handles.items()
+        }
+        self.moved = [name for name, updates in self._updates.items() if updates]
 
     def unused_regularizers(self) -> list[str]:
-        """Regularisation on which the cost does not depend: our terms, and those of Keras."""
+        """Return descriptions of regularization terms that are not part of the cost."""
         if self.result.cost is None:
             return []
         reached = _ancestors([self.result.cost])
@@ -217,11 +230,11 @@ class TowerTrace:
         used = [name for name, v in known if id(v) in regularized and name in self.handles]
         if not used:
             return []
-        # A term is a scalar that is made of weights alone: what is left of the cost's graph without
-        # the model's inputs. Where no such scalar comes from a variable, nobody added its term.
+        # A term is a scalar that depends on weights alone: a part of the cost's graph that the
+        # model's inputs do not reach. If no such scalar depends on a variable, the term is unused.
         fed = _descendants(self.inputs)
-        terms = [t for op in reached - fed for t in op.outputs if _is_term(t)]
-        counted = _ancestors(terms)
+        tensors = [t for op in reached - fed for t in op.outputs]
+        counted = _ancestors([t for t in tensors if t.shape.rank == 0 and t.dtype.is_floating])
         return [
             f"The Keras regularizer of '{name}'"
             for name in used
@@ -236,20 +249,17 @@ class TowerTrace:
         *,
         moves: bool = False,
     ) -> tuple[Callable[..., list[tf.Tensor]], list[str]]:
-        """The part of the tower that computes `outputs`.
+        """Return a function that computes some outputs, and the names of its arguments in order.
 
         Args:
             outputs: Names of outputs.
-            inputs: Names of the inputs that will be fed; None for those that are needed.
-            instead: Variables that it is to read in place of the model's of these names.
-            moves: Also change the variables of `moved`, as far as the inputs suffice.
-
-        Returns:
-            A function over tensors or arrays, and the names of its arguments in order.
+            inputs: Names of the inputs to feed; None for the inputs that the outputs need.
+            instead: Variables to read in place of the model's variables with these names.
+            moves: Whether to also update the variables of `moved` that the inputs suffice for.
 
         Raises:
-            LayerError: There is no output of some name.
-            SpecError: An output needs an input that will not be fed, or no input has some name.
+            LayerError: An output does not exist.
+            SpecError: An input does not exist, or an output needs another input.
         """
         fetches = [self._output(name) for name in outputs]
         names = self._tower.input_names
@@ -261,8 +271,7 @@ class TowerTrace:
         pruned = self._wrapped.prune(
             [placeholders[name] for name in chosen],
             [*fetches, *(self._moving(chosen) if moves else ())],
-            # Without it each call fails to bind its arguments, writes them out for an error that
-            # is dropped, and goes another way.
+            # Without the signature, each call first fails to bind its arguments, which is slow.
             input_signature=(tuple(specs[name] for name in chosen), {}),
         )
         if instead:
@@ -277,14 +286,11 @@ class TowerTrace:
         return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays))[:number], chosen
 
     def _moving(self, inputs: Sequence[str]) -> list[tf.Operation]:
-        """Return the operations that change variables and need no other inputs than these."""
+        """Return the operations that change variables and depend on no other inputs."""
         names = zip(self._tower.input_names, self.inputs, strict=True)
         missing = _descendants([tensor for name, tensor in names if name not in inputs])
-        users = [
-            (h, op) for name in self.moved for h in [self.handles[name]] for op in h.consumers()
-        ]
-        moving = [op for h, op in users if h not in get_read_write_resource_inputs(op)[0]]
-        return [op for op in dict.fromkeys(moving) if op not in missing]
+        updates = [op for name in self.moved for op in self._updates[name] if op not in missing]
+        return list(dict.fromkeys(updates))
 
     def _chosen_inputs(
         self, needed: list[str], inputs: Sequence[str] | None, outputs: Sequence[str]
@@ -300,10 +306,9 @@ class TowerTrace:
         missing = [name for name in needed if name not in inputs]
         if missing:
             raise SpecError(
-                f"The outputs {list(outputs)} cannot be computed from the inputs {list(inputs)}.",
-                got=f"inputs {list(inputs)}",
-                expected=f"also {missing}",
-                fix="feed them too, or ask for outputs that do not depend on them",
+                f"The outputs {list(outputs)} also need the inputs {missing}, got only "
+                f"{list(inputs)}.",
+                fix="add the missing inputs, or choose outputs that do not depend on them",
             )
         return list(inputs)
 
@@ -320,31 +325,30 @@ class TowerTrace:
             return self._wrapped.graph.get_tensor_by_name(f"{name}:0")
         except (KeyError, ValueError):
             raise LayerError(
-                f"The tower has no output '{name}'.",
-                expected="a layer's output ('conv0/output'), or a name given to expose() or to "
-                "TensorFlow: tf.reduce_mean(x, name='accuracy')",
+                f"The tower has no output '{name}'. Outputs are layers' outputs ('conv0/output'), "
+                "and names given to expose() or to TensorFlow operations.",
                 fix=did_you_mean(name, outputs),
             ) from None
 
 
 def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Specs as a list, each with a name of its own.
+    """Return input specs as a list, after checking their names.
+
+    Args:
+        specs: Input specs of a model.
 
     Raises:
-        SpecError: A name is missing or used twice, or something is no `tf.TensorSpec`.
+        SpecError: A name is missing or used twice, or an item is not a `tf.TensorSpec`.
     """
     checked = list(specs)
     seen: set[str] = set()
     for i, spec in enumerate(checked):
         if not isinstance(spec, tf.TensorSpec):
-            raise SpecError(
-                f"Input {i} of the model is {spec!r}.", expected="a tf.TensorSpec with a name"
-            )
+            raise SpecError(f"Input {i} of the model must be a named tf.TensorSpec, got {spec!r}.")
         if not spec.name or spec.name in seen:
             raise SpecError(
-                f"Input {i} of the model needs a name of its own.",
-                got=f"name {spec.name!r}",
-                fix="tf.TensorSpec(shape, dtype, name='image')",
+                f"Input {i} of the model needs a unique name, got {spec.name!r}.",
+                fix="set its name, as in tf.TensorSpec(shape, dtype, name='image')",
             )
         seen.add(spec.name)
     return checked
@@ -354,29 +358,22 @@ def _fitting(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
         raise SpecError(
-            f"The tower was called with a tensor that does not fit its input '{spec.name}'.",
-            got=f"{tensor.dtype.name} {tensor.shape}",
-            expected=f"{spec.dtype.name} {spec.shape}",
+            f"The input '{spec.name}' of the tower must be {spec.dtype.name} {spec.shape}, got "
+            f"{tensor.dtype.name} {tensor.shape}."
         )
     return tensor
 
 
 def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    def before(op: tf.Operation) -> list[tf.Operation]:
-        return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-
-    return _reached(tensors, before)
+    return _reached(tensors, lambda op: [*(x.op for x in op.inputs), *op.control_inputs])
 
 
 def _descendants(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    def after(op: tf.Operation) -> list[tf.Operation]:
-        return [user for tensor in op.outputs for user in tensor.consumers()]
-
-    return _reached(tensors, after)
+    return _reached(tensors, lambda op: [user for x in op.outputs for user in x.consumers()])
 
 
 def _reached(
-    tensors: Sequence[tf.Tensor], neighbours: Callable[[tf.Operation], list[tf.Operation]]
+    tensors: Sequence[tf.Tensor], neighbors: Callable[[tf.Operation], list[tf.Operation]]
 ) -> set[tf.Operation]:
     reached: set[tf.Operation] = set()
     waiting = [tensor.op for tensor in tensors]
@@ -384,12 +381,8 @@ def _reached(
         op = waiting.pop()
         if op not in reached:
             reached.add(op)
-            waiting.extend(neighbours(op))
+            waiting.extend(neighbors(op))
     return reached
-
-
-def _is_term(tensor: tf.Tensor) -> bool:
-    return tensor.shape.rank == 0 and tensor.dtype.is_floating
 
 
 def _name(func: Callable[..., Any]) -> str:

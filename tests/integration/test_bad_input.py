@@ -327,7 +327,7 @@ def test_corrupt_checkpoints(
     mended = run(tmp_path, FeedInput(DataFromList(batches())))
     assert_same(mended.get_weights(), undisturbed.get_weights())
     for name in ("step-00000006", "step-00000004"):
-        assert f"Passed over checkpoint {steps / name}" in caplog.text
+        assert f"Skipped checkpoint {steps / name}" in caplog.text
     assert "Resumed at step 2" in caplog.text
     # None is valid: no silent start from nothing.
     for found in steps.glob("step-*/manifest.json"):
@@ -427,7 +427,7 @@ def test_a_full_disk_ends_the_program_with_an_error(
     done = program(tmp_path, "full")
     assert done.returncode == 1, done.stderr
     assert "The checkpoint of step 12 was not saved" in done.stderr
-    for part in ("  got  ", "  expected  ", "  to fix  ", "Not touched: step-00000006"):
+    for part in ("  got  ", " MB to write, ", "  to fix  ", "Intact: step-00000006"):
         assert part in done.stderr
     assert [row.step for row in list_checkpoints(tmp_path) if row.valid] == [6]
     assert not list((tmp_path / "checkpoints").glob("*tmp*"))

@@ -43,7 +43,7 @@ def test_infer_graph_and_server_say_the_same(tmp_path: Path) -> None:
     for name, row, answer in zip(NAMES, predicted, answers, strict=True):
         data = {"image_bytes": [ENCODINGS[name].data]}
         if not ENCODINGS[name].in_graphs:
-            assert "This model cannot read the picture" in answer["error"], name
+            assert "This model cannot read the image" in answer["error"], name
             with pytest.raises(tf.errors.InvalidArgumentError, match="Save it as PNG"):
                 graph.run(data)
             continue

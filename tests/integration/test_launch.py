@@ -132,10 +132,8 @@ def test_when_one_fails_all_end(tmp_path: Path, how: str, status: int) -> None:
     """
     code, _, err = finished(tmp_path, script, "--workers", "3", "--grace", "0.3")
     assert code == status
-    assert re.search(
-        rf"worker 1 \(127.0.0.1:\d+\) was the first to end, with exit status {status}", err
-    )
-    assert "worker 2" in err and "is killed" in err
+    assert re.search(rf"worker 1 \(127.0.0.1:\d+\) ended first, with exit status {status}", err)
+    assert "worker 2" in err and "Killed it" in err
     assert (tmp_path / "worker0.signals").read_text() == "15 "
     assert all_ended(there(tmp_path, "worker0", "worker2"))
 
@@ -202,7 +200,7 @@ def test_all_are_started_again(tmp_path: Path) -> None:
     assert code == 0
     lives = dict(re.findall(r"life (\d) (.*)", out))
     assert len(set(lives.values())) == len(lives) == 3
-    told = re.findall(r"again in (\S+) s \(restart (\d) of (\d)\)", err)
+    told = re.findall(r"restart in (\S+) s \(restart (\d) of (\d)\)", err)
     assert told == [("0.05", "1", "2"), ("0.1", "2", "2")]
     assert err.count("worker 0 (127.0.0.1:") == 2
 
@@ -229,7 +227,7 @@ def test_a_preempted_job_is_not_started_again(tmp_path: Path) -> None:
     os.kill(pids[2], signal.SIGTERM)
     _, err = communicate(process, 20)
     assert process.returncode == 143
-    assert re.search(r"worker 1 \(\S+\) was told to end", err) and "again" not in err
+    assert re.search(r"worker 1 \(\S+\) was asked to end", err) and "restart" not in err
     assert all_ended(pids)
 
 

@@ -80,7 +80,7 @@ def test_an_optimizer_without_a_number_for_its_rate(tmp_path: Path) -> None:
     ("name", "text"),
     [
         ("val/cst", "Did you mean 'val/cost'"),
-        ("accuracy", r"There are: .*'val/cost'.*produces\(\)"),
+        ("accuracy", r"Use one of: .*'val/cost'.*produces\(\)"),
     ],
 )
 def test_a_statistic_that_nothing_puts(

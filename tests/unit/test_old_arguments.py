@@ -122,8 +122,8 @@ def test_old_arguments_of_layers() -> None:
         (FullyConnected, {"units": 2}, "regularize_cost('layer/bias', l2_regularizer(1e-4))"),
         (BatchNorm, {"ema_update": "skip"}, "training=False"),
         (InstanceNorm, {"use_affine": False}, "center=False, scale=False"),
-        (BatchNorm, {"axis": 2}, "axis=3 for the last one"),
-        (BatchNorm, {"axis": True}, "axis=1, or"),
+        (BatchNorm, {"axis": 2}, "axis must be 1 or 3"),
+        (BatchNorm, {"axis": True}, "axis must be 1"),
     ],
 )
 def test_arguments_of_layers_that_are_done_otherwise(layer: Any, arguments: Any, says: str) -> None:

@@ -1,1 +1,1 @@
-"""For all layers: errors, names, randomness, paths, timing. Standard library and NumPy only."""
+"""Foundations of all layers, which need only the standard library and NumPy."""

@@ -1,7 +1,3 @@
-"""Constructor arguments, kept so that a continued run can compare them."""
-
-from __future__ import annotations
-
 import inspect
 from typing import Any, Self
 
@@ -18,12 +14,12 @@ class KeepsArguments:
 
 
 def arguments_of(instance: KeepsArguments) -> dict[str, Any]:
-    """Return the constructor arguments by name, defaults included."""
+    """Return the constructor arguments by name, including defaults."""
     args, kwargs = instance.__dict__["_arguments"]
     signature = inspect.signature(type(instance).__init__)
     try:
         bound = signature.bind(instance, *args, **kwargs)
-    except TypeError:  # A class with its own __new__ may pass on other arguments.
+    except TypeError:  # A class with its own __new__ may have other arguments.
         return dict(kwargs)
     bound.apply_defaults()
     arguments: dict[str, Any] = {}

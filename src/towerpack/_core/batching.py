@@ -1,7 +1,3 @@
-"""Dynamic batching: which waiting requests are computed together, and which of them failed."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -10,7 +6,7 @@ Answer = TypeVar("Answer")
 
 
 class Request(NamedTuple, Generic[Call, Answer]):
-    """A call that waits to be computed, and the future of its result."""
+    """Call that waits to be computed, and the future of its result."""
 
     call: Call
     key: object  # Calls with equal keys can be computed together.
@@ -19,7 +15,7 @@ class Request(NamedTuple, Generic[Call, Answer]):
 
 
 def take(waiting: list[Request[Call, Answer]], max_rows: int) -> list[Request[Call, Answer]]:
-    """Remove and return the first request, and later ones that can be computed together with it.
+    """Remove and return the first request, and later requests that can be computed with it.
 
     Only a single request may have more than `max_rows` rows. The other requests keep their order.
     """

@@ -1,10 +1,6 @@
-"""Every error that Towerpack raises, in one tree below `TowerpackError`."""
-
-from __future__ import annotations
-
 import re
 
-# Of the text of TensorFlow's errors: where in a graph they come from.
+# Parts of TensorFlow's error messages that describe a place in the graph.
 _WHERE_IN_GRAPH = re.compile(
     r"Graph execution error:.*(?:traces unavailable>|\n\n(?=\S))|assertion failed:"
     r"|\{\{.*?\}\} ?|\[\[.*?\]\]|\[Op:.*",
@@ -13,15 +9,15 @@ _WHERE_IN_GRAPH = re.compile(
 
 
 class TowerpackError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of Towerpack's errors.
 
     Args:
-        what: One sentence that says what was wrong, with the value.
-        got: What was found.
-        expected: What was expected in its place.
-        fix: What to do about it.
-        pipeline: Where it happened, for example `DataFromArrays > MapData(decode) > BatchData(32)`.
-        details: Longer text that belongs to the error, such as a worker's traceback.
+        what: Sentence that says what is wrong, with the value.
+        got: Actual value or state.
+        expected: Expected value or state.
+        fix: Imperative phrase that says how to fix the error.
+        pipeline: Position in a pipeline: `DataFromArrays > MapData(decode) > BatchData(32)`.
+        details: Longer text, such as a worker's traceback.
     """
 
     def __init__(
@@ -43,27 +39,21 @@ class TowerpackError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        rows = [
-            ("got", self.got),
-            ("expected", self.expected),
-            ("to fix", self.fix),
-            ("pipeline", self.pipeline),
-        ]
         lines = [self.what]
-        for label, text in rows:
-            if text is not None:
+        for label in ("got", "expected", "to fix", "pipeline"):
+            if (text := getattr(self, label.removeprefix("to "))) is not None:
                 lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
         if self.details is not None:
             lines.append(self.details)
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default rebuilds from `args` alone and would lose every field but the first.
+        # The default would rebuild the error from `args`, and lose all other fields.
         return (_rebuild, (type(self), self.__dict__.copy()))
 
 
 def text_of(error: BaseException) -> str:
-    """The text of any exception; those of others may fail to give one."""
+    """Return the text of an exception, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception as fault:  # noqa: BLE001
@@ -71,7 +61,7 @@ def text_of(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a graph of TensorFlow failed, without call stack and names of nodes."""
+    """Return why a TensorFlow graph failed, without call stack and node names."""
     return " ".join(_WHERE_IN_GRAPH.sub("", text_of(error)).split())
 
 
@@ -83,11 +73,11 @@ def _rebuild(cls: type[TowerpackError], fields: dict[str, object]) -> TowerpackE
 
 
 class DataFlowError(TowerpackError, RuntimeError):
-    """A data pipeline failed while it ran."""
+    """Failure of a data pipeline while it runs."""
 
 
 class MapError(DataFlowError):
-    """A function given to a stage raised; the cause is chained."""
+    """Error in a function that was passed to a stage. The cause is chained."""
 
 
 class BatchError(DataFlowError, ValueError):
@@ -95,68 +85,68 @@ class BatchError(DataFlowError, ValueError):
 
 
 class FormatError(DataFlowError, ValueError):
-    """A file or message that is damaged, hostile, or not of the format that it was read as."""
+    """File or message that is damaged, hostile or of another format."""
 
 
 class WorkerError(DataFlowError):
-    """A worker of a parallel stage died, or does not answer."""
+    """Worker of a parallel stage that died or does not answer."""
 
 
 class StateError(TowerpackError, ValueError):
-    """A saved state that does not fit what it is restored into."""
+    """Saved state that does not match the object it is restored into."""
 
 
 class SpecError(TowerpackError, ValueError):
-    """A datapoint that does not fit the model's input specs."""
+    """Datapoint that does not match the model's input specs."""
 
 
 class LayerError(TowerpackError, ValueError):
-    """A layer, scope or exposed name that is misused."""
+    """Misuse of a layer, scope or exposed name."""
 
 
 class ConfigError(TowerpackError, ValueError):
-    """An argument or combination of arguments that makes no sense."""
+    """Invalid argument or combination of arguments."""
 
 
 class CallbackError(TowerpackError, RuntimeError):
-    """Callbacks that cannot work as they were put together."""
+    """Callbacks that do not work together."""
 
 
 class EnvError(TowerpackError, RuntimeError):
-    """An environment that fails again and again, or gives numbers that are not finite."""
+    """Environment that fails repeatedly, or returns numbers that are not finite."""
 
 
 class NumericsError(TowerpackError, ArithmeticError):
-    """A cost or gradient that is not finite."""
+    """Cost or gradient that is not finite."""
 
 
 class StepError(TowerpackError, RuntimeError):
-    """A step that failed inside TensorFlow, for example at a label out of range."""
+    """Training step that failed inside TensorFlow, for example at a label out of range."""
 
 
 class PeerError(TowerpackError, RuntimeError):
-    """Another process of the run died, hangs, or never came."""
+    """Process of the run that died, hangs or never connected."""
 
 
 class CheckpointError(TowerpackError, RuntimeError):
-    """A checkpoint that cannot be written or read."""
+    """Checkpoint that cannot be written or read."""
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """A valid checkpoint that belongs to another model."""
+    """Valid checkpoint of another model."""
 
 
 class ExportError(TowerpackError, RuntimeError):
-    """A model that cannot be exported, or whose exported form computes something else."""
+    """Model that cannot be exported, or whose exported form computes something else."""
 
 
 class RequestError(TowerpackError, RuntimeError):
-    """A request that a model server refused or did not answer.
+    """Request that a model server refused or did not answer.
 
     Args:
-        what: The reason.
-        status: Of HTTP; 0 if no answer came.
-        fix: What to do about it.
+        what: Reason.
+        status: HTTP status; 0 if there was no answer.
+        fix: Imperative phrase that says how to fix the error.
     """
 
     def __init__(self, what: str, *, status: int = 400, fix: str | None = None) -> None:
@@ -165,8 +155,8 @@ class RequestError(TowerpackError, RuntimeError):
 
 
 class MissingExtraError(TowerpackError, ImportError):
-    """An optional dependency is not installed."""
+    """Optional dependency that is not installed."""
 
 
 class InternalError(TowerpackError, RuntimeError):
-    """A state that should be impossible: a bug in Towerpack, please report it."""
+    """Impossible state, which is a bug in Towerpack. Please report it."""

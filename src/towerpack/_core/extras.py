@@ -1,7 +1,3 @@
-"""Optional dependencies, and the error where one is missing."""
-
-from __future__ import annotations
-
 import contextlib
 import importlib
 import re
@@ -12,7 +8,7 @@ from types import ModuleType
 from towerpack._core.errors import MissingExtraError
 from towerpack._core.native_log import quiet_start
 
-# Packages whose distributions have another name.
+# Import names that differ from the names of the distributions.
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
@@ -20,17 +16,17 @@ _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "zmq": "pyzmq",
 }
-# Extras for one service each, which also bring pillow.
+# Extras for a single service, which also install pillow.
 _SERVICES = ("mlflow", "wandb")
 
 
 def requirements() -> dict[str, str]:
-    """Return the distributions that Towerpack's metadata names, with the smallest extra of each.
+    """Return the distributions that Towerpack requires, each with its smallest extra.
 
-    The extra is "" for distributions that are always needed. Nothing is known of sources that run
-    without being installed.
+    The extra is "" for distributions that are always required. The result is empty if Towerpack
+    runs from sources that are not installed.
     """
-    from importlib import metadata  # takes long to load
+    from importlib import metadata  # Slow to import
 
     names_of: dict[str, set[str]] = {}
     listed: list[str] | None = None
@@ -40,21 +36,20 @@ def requirements() -> dict[str, str]:
         what, _, condition = requirement.partition(";")
         extra = condition.partition("extra == ")[2].strip("'\"")
         names_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
-    found: dict[str, str] = {}
+    extra_of: dict[str, str] = {}
     extras = sorted(names_of.keys() - {"all", "dev"})
     for extra in sorted(extras, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))):
         for name in sorted(names_of[extra]):
-            found.setdefault(name, extra)
-    return found
+            extra_of.setdefault(name, extra)
+    return extra_of
 
 
 def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` or say which extra brings it."""
+    """Import a module, or raise an error that names the extra to install."""
     try:
-        if module == "tensorflow" and module not in sys.modules:
-            with quiet_start():
-                return importlib.import_module(module)
-        return importlib.import_module(module)
+        first = module == "tensorflow" and module not in sys.modules
+        with quiet_start() if first else contextlib.nullcontext():
+            return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
             f"{needed_for} needs the package '{module}', which cannot be imported: {error}.",
@@ -64,7 +59,7 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
 
 @contextlib.contextmanager
 def explain_missing(needed_for: str) -> Generator[None]:
-    """Turn the failing import of an optional package into the sentence that says how to get it."""
+    """Turn a failed import of an optional package into an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

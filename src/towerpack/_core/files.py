@@ -1,6 +1,4 @@
-"""Files that are either whole or not there, and the content of tables."""
-
-from __future__ import annotations
+"""Atomic and synced writing of files, and text of tables."""
 
 import csv
 import errno
@@ -14,25 +12,25 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 
-_log = logging.getLogger(__name__)  # not by logs.py, which opens files
+_log = logging.getLogger(__name__)  # `logs.py` imports this module.
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a file that is no link; a directory that came from others may hold links to anything."""
+    """Open a file that is not a link, because links in untrusted directories may lead anywhere."""
     try:
         return os.open(path, flags | _PLAIN, mode)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise ConfigError(
-            f"{path} is a link: what is written there would go to {os.path.realpath(path)}.",
+            f"{path} must not be a link: writing would change {os.path.realpath(path)}.",
             fix="remove the link",
         ) from error
 
 
 def fsync_dir(path: Path) -> None:
-    """Make renames and creations inside a directory survive a power cut."""
+    """Make renames and creations in a directory survive a power failure."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -41,7 +39,6 @@ def fsync_dir(path: Path) -> None:
 
 
 def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write a new file and wait until it is on disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with open(open_plain(path, flags, 0o666), "wb") as file:
         file.write(data)
@@ -50,7 +47,7 @@ def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step: readers see the old content or the new, not a part."""
+    """Replace the content of `path` atomically."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         write_bytes_synced(temporary, data)
@@ -61,38 +58,34 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def csv_of(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Text of a CSV file, in UTF-8; bytes of names that are not UTF-8 are escaped."""
+    """Return rows as a CSV file in UTF-8. Bytes of names that are not UTF-8 are escaped."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def append_whole(fd: int, data: bytes) -> None:
-    """Append to a file opened with `O_APPEND`: all of the data, or, where that fails, none.
-
-    Raises:
-        OSError: The disk is full, or the like.
-    """
+    """Append data to a file opened with `O_APPEND`. If an OSError is raised, none is appended."""
     end = os.fstat(fd).st_size
     try:
         written = os.write(fd, data)
         while written < len(data):
             written += os.write(fd, data[written:])
     except OSError:
-        os.ftruncate(fd, end)  # Half a line would spoil the next.
+        os.ftruncate(fd, end)  # Part of a line would damage the next line.
         raise
 
 
 def open_lines(path: Path) -> int:
-    """Open a file of lines for `append_whole`; made if absent. A torn last line is cut off."""
+    """Open or create a file of lines for `append_whole`, without an incomplete last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(fd).st_size
-        whole = _end_of_last_line(fd, size)
-        if whole < size:
-            _log.warning("%s: cut off a torn last line (%d bytes).", path, size - whole)
-            os.ftruncate(fd, whole)
+        end = _end_of_last_line(fd, size)
+        if end < size:
+            _log.warning("%s: removed an incomplete last line (%d bytes).", path, size - end)
+            os.ftruncate(fd, end)
     except BaseException:
         os.close(fd)
         raise

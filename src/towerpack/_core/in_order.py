@@ -1,7 +1,3 @@
-"""A map over threads whose results come in order."""
-
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,17 +17,15 @@ def in_order(
     *,
     poll: Callable[[], None] = lambda: None,
 ) -> Iterator[R]:
-    """Results of items in their order; each is made by the worker that is free first, in a thread.
+    """Iterate over the results of items in order. Idle workers process items in threads.
 
-    Up to two items for each worker are read ahead, in the thread that iterates.
+    Up to two items per worker are read ahead, in the thread that iterates. An error of a worker is
+    raised at the position of its item.
 
     Args:
-        workers: Each makes a result of an item, of one item at a time.
-        items: What is worked on.
+        workers: Functions from an item to a result. Each processes one item at a time.
+        items: Items to process.
         poll: Called several times a second while waiting; may raise.
-
-    Raises:
-        Exception: Whatever a worker has raised, where its item stands.
     """
     idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
     for worker in workers:

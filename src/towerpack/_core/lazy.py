@@ -1,6 +1,4 @@
-"""Packages whose names are listed once, in `__init__.pyi`, and loaded when they are first used."""
-
-from __future__ import annotations
+"""Packages whose public names are listed in `__init__.pyi` and loaded on first use."""
 
 import importlib
 import re
@@ -18,8 +16,8 @@ _IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside it.
 
-    The stub imports each public name: `from package._module import Name as Name`. A module that is
-    public as a whole (`from package import module as module`) is not in `__all__`.
+    The stub imports each public name: `from package._module import Name as Name`. Modules
+    (`from package import module as module`) are not in `__all__`.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
     imports = [(module, re.findall(r" as (\w+)", names)) for module, names in _IMPORT.findall(stub)]
@@ -28,7 +26,7 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
-        # Some packages load what they export only when it is asked for.
+        # Some packages load optional dependencies only when a name is used.
         with explain_missing(f"{package}.{name}"):
             if homes[name] == package:
                 return importlib.import_module(f"{package}.{name}")

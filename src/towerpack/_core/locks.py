@@ -1,7 +1,3 @@
-"""A lock between processes that the kernel releases when its holder dies."""
-
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -22,10 +18,10 @@ _UNSUPPORTED: Final = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 
 
 class LockHeldError(Exception):
-    """Another holder has the lock. Internal: owners turn it into their own error.
+    """Error if another holder has the lock. Internal: callers raise their own error.
 
     Attributes:
-        holder: What the holder wrote about itself, for example `pid 4711`, or "unknown".
+        holder: Description of the holder, such as `pid 4711`, or "unknown".
     """
 
     def __init__(self, holder: str) -> None:
@@ -34,11 +30,11 @@ class LockHeldError(Exception):
 
 
 class FileLock:
-    """An exclusive `flock` on a file, which stays behind when unlocked (removing it would race).
+    """Exclusive `flock` on a file. The file stays after unlocking, because removing it would race.
 
-    The lock belongs to this object, not to the process: a second `FileLock` on the same file is
-    refused in the same process too. A child made by `fork` without `exec` shares it.
-    Where the file system has no locks (and on Windows) it warns and protects nothing.
+    The lock belongs to this object: a second `FileLock` in the same process is refused as well. A
+    child process made by `fork` without `exec` shares it. On Windows and on file systems without
+    locks, a warning is logged and nothing is protected.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,12 +42,12 @@ class FileLock:
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting; False if this place cannot lock at all.
+        """Take the lock without waiting. Return False if locks are not supported.
 
         Raises:
-            LockHeldError: Somebody else holds it.
+            LockHeldError: Another holder has the lock.
             ConfigError: The lock file is a link.
-            OSError: It cannot be made.
+            OSError: The lock file cannot be created.
         """
         if self._fd is not None:
             return True
@@ -73,7 +69,6 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; harmless when it is not held."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -87,9 +82,9 @@ class FileLock:
 def locked(
     path: Path, *, look_again_s: float, waiting: Callable[[str, float], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock on a file; look for it every `look_again_s` seconds until it is free.
+    """Hold the lock on a file inside. Try to take it every `look_again_s` seconds.
 
-    `waiting` is called after each attempt in vain, with the holder and the seconds waited so far.
+    `waiting` is called after each failed attempt with the holder and the seconds waited so far.
     """
     lock = FileLock(path)
     waited = 0.0
@@ -109,7 +104,7 @@ def locked(
 
 
 def is_held(path: Path) -> bool:
-    """True if somebody holds the lock on a file, which stays as it is; False without a file."""
+    """Return whether the lock on a file is held, without changing the file."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
@@ -126,7 +121,7 @@ def is_held(path: Path) -> bool:
 
 def _flock(fd: int, path: Path) -> bool:
     if sys.platform == "win32":
-        _logger.warning("No lock on %s: not supported on Windows.", path)
+        _logger.warning("Cannot lock %s: locks are not supported on Windows.", path)
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,6 +130,6 @@ def _flock(fd: int, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        _logger.warning("No lock on %s: the file system has none (%s).", path, error.strerror)
+        _logger.warning("Cannot lock %s: the file system has no locks (%s).", path, error.strerror)
         return False
     return True

@@ -1,7 +1,7 @@
-"""One logger for the library, quiet until an application configures it.
+"""Logger of the library, which stays silent until an application configures it.
 
-Library modules call `get_logger(__name__)`. Nothing is configured at import; `console()` is for
-applications and trainers, which own the terminal.
+Library modules call `get_logger(__name__)`. Importing configures nothing. Applications and
+trainers, which own the terminal, call `console()`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.files import open_plain
-from towerpack._core.native_log import DEBUG, take_kept
+from towerpack._core.native_log import DEBUG, take_startup_lines
 
 ROOT = "towerpack"
 ONLY_FILE = {"towerpack_only": "file"}
-"""`extra=` of what the run's log keeps and the console does not show."""
+"""`extra=` for messages that only the run's log file shows."""
 ONLY_CONSOLE = {"towerpack_only": "console"}
-"""`extra=` of what is shown for the moment, since the file has more."""
+"""`extra=` for messages that only the console shows."""
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of a module; `name` is its `__name__`."""
     return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
 
 
 def console(level: int = logging.INFO) -> None:
-    """Show the library's log on stderr, unless the program has configured logging itself."""
+    """Show the library's log on stderr, unless the program has configured logging."""
     logger = logging.getLogger(ROOT)
     if logger.level == logging.NOTSET:
         logger.setLevel(level)
@@ -53,17 +52,12 @@ class _Lines(logging.Formatter):
 
 
 class _PlainFile(logging.FileHandler):
-    """Write to a file that is no link."""
-
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_plain)
 
 
 class LogFile:
-    """Append the library's log to a file while open. Use as a context manager.
-
-    What TensorFlow has said while it started is written first.
-    """
+    """Context manager that appends TensorFlow's startup lines and the library's log to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +71,7 @@ class LogFile:
         self._handler.setFormatter(_Lines())
         self._handler.addFilter(lambda record: _goes_to(record, "file"))
         logger.addHandler(self._handler)
-        for line in take_kept():
+        for line in take_startup_lines():
             self._handler.handle(
                 logging.LogRecord("tensorflow", logging.INFO, "", 0, line, None, None)
             )
@@ -90,5 +84,5 @@ class LogFile:
             self._handler = None
 
 
-def _goes_to(record: logging.LogRecord, place: str) -> bool:
-    return getattr(record, "towerpack_only", place) == place
+def _goes_to(record: logging.LogRecord, target: str) -> bool:
+    return getattr(record, "towerpack_only", target) == target

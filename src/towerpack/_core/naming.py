@@ -1,17 +1,13 @@
-"""Names: near misses for error messages, and unique names."""
-
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-# After the name of an output: the mask that Keras's layers have put on it, or a scalar without one.
+# Suffix of the name of an output's Keras mask. Outputs without a mask have a scalar instead.
 MASK = ":mask"
 
 
-def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
-    """A sentence that lists near misses of `name`, or else what there is."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that lists the known names most similar to `name`, or all known names."""
     names = sorted(set(known))
     lower = [each.lower() for each in names]
     near = difflib.get_close_matches(name.lower(), set(lower), n=3, cutoff=0.6)
@@ -19,18 +15,18 @@ def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "There are none."
-    shown = ", ".join(repr(n) for n in names[:limit])
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"There are: {shown}{more}."
+    shown = ", ".join(repr(n) for n in names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f"Use one of: {shown}{more}."
 
 
 def in_one_spelling(name: str) -> str:
-    """Return a name in lower case and with underscores: registries know no other difference."""
+    """Return a name in lower case with underscores, the form in which registries compare names."""
     return name.lower().replace("-", "_")
 
 
 def alike(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that equals `name`, or else differs only in case, `-` and `_`."""
+    """Return the known name that equals `name`, or differs only in case, `-` and `_`."""
     names = list(known)
     plain = [in_one_spelling(each) for each in names]
     wanted = in_one_spelling(name)
@@ -40,7 +36,7 @@ def alike(name: str, known: Iterable[str]) -> str | None:
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by their dotted names. Empty mappings are left out."""
+    """Return the leaves of nested mappings by dotted name. Empty mappings are left out."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}.{key}" if prefix else str(key)
@@ -52,7 +48,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unique(name: str, taken: Iterable[str]) -> str:
-    """`name`, or the first of `name_1`, `name_2`, … that is not taken."""
+    """Return `name`, or the first of `name_1`, `name_2`, … that is not taken."""
     used = set(taken)
     if name not in used:
         return name

@@ -1,10 +1,8 @@
-"""Lines of TensorFlow's native code on stderr while it starts, kept for the run's log.
+"""Redirection of TensorFlow's native startup messages from stderr to the run's log.
 
-It writes to file descriptor 2, past `sys.stderr` and `logging`, so that is what has to be turned
-aside, for the few seconds of its import and of its first look for devices.
+Native code writes to file descriptor 2, not to `sys.stderr` or `logging`. The descriptor is
+redirected for the seconds in which TensorFlow is imported and first looks for devices.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -16,8 +14,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-# Information; what follows it on a line of its own; and errors that tell nothing: there is no
-# driver (303), and libraries that TensorFlow loads twice.
+# Startup messages that are only logged: information, lines that follow it, a missing driver (303),
+# and libraries that TensorFlow loads twice.
 _USUAL = re.compile(
     r"I\d{4} |\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: I |To enable the following instructions: "
     r"|WARNING: All log messages before absl::InitializeLog\(\)"
@@ -26,42 +24,41 @@ _USUAL = re.compile(
     r"|W\d{4} .* Skipping runtime version metadata|INFO: Created TensorFlow Lite XNNPACK delegate"
     r"|.* Unable to register cu\w+ factory|.* computation placer already registered"
 )
-# Prints the file if whoever holds the other end of the pipe dies before it says that it lives.
+# Prints the file if the process that holds the other end of the pipe dies.
 _SURVIVOR = 'read _ || { cat "$0" >&2; rm -r "${0%/*}"; }'
 
 DEBUG = "TOWERPACK_DEBUG"
-"""Environment variable: if it is set, nothing is turned aside."""
+"""Environment variable that disables the redirection if it is set."""
 
-_kept: list[str] = []
+_startup_lines: list[str] = []
 
 
-def take_kept() -> list[str]:
-    """The lines kept so far, which are then forgotten here."""
-    lines = list(_kept)
-    _kept.clear()
+def take_startup_lines() -> list[str]:
+    lines = list(_startup_lines)
+    _startup_lines.clear()
     return lines
 
 
 @contextmanager
 def quiet_start() -> Generator[None]:
-    """Keep the usual lines of a starting TensorFlow; show all others when the block ends.
+    """Collect TensorFlow's usual startup lines inside, and print other lines at the end.
 
-    If the block raises, or the process dies in it, all of them are shown. Where other threads run,
-    which might write or start processes meanwhile, nothing is turned aside; nor on Windows.
+    If the block raises or the process dies, all lines are printed. With other threads, which may
+    write or start processes meanwhile, and on Windows nothing is redirected.
     """
     with ExitStack() as stack:
         file = _stderr_redirected(stack)
         yield
         if file is not None:
             lines = file.read_text(errors="replace").splitlines(keepends=True)
-            _kept.extend(line.rstrip() for line in lines if _USUAL.match(line))
+            _startup_lines.extend(line.rstrip() for line in lines if _USUAL.match(line))
             file.write_text("".join(line for line in lines if not _USUAL.match(line)))
 
 
 def _stderr_redirected(stack: ExitStack) -> Path | None:
-    """Redirect descriptor 2 to a file until the stack unwinds, which prints what the file holds.
+    """Redirect descriptor 2 to a file until the stack unwinds and prints the file's content.
 
-    None where that cannot be done.
+    Return None if redirection is not possible.
     """
     if os.name != "posix" or threading.active_count() > 1 or os.environ.get(DEBUG):
         return None
@@ -74,7 +71,7 @@ def _stderr_redirected(stack: ExitStack) -> Path | None:
         survivor = subprocess.Popen(
             ["/bin/sh", "-c", _SURVIVOR, str(file)], stdin=subprocess.PIPE, stderr=stderr
         )
-    except OSError:  # no stderr, no place for files or no shell
+    except OSError:  # There is no stderr, no temporary directory or no shell.
         return None
     stack.callback(survivor.communicate, b"\n")
     _flush()

@@ -1,7 +1,3 @@
-"""Arrays in an `.npz` for a person to look at."""
-
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping
@@ -14,11 +10,11 @@ from towerpack._core.files import replace_file
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays under their names, whole or not at all and without pickle.
+    """Write arrays by name atomically, without pickle.
 
-    Objects become bytes, and types that NumPy lacks (bfloat16) float32.
+    Objects are written as bytes, and dtypes that NumPy lacks (bfloat16) as float32.
     """
-    # Not np.savez: it takes names as keywords, where 'file' is its own.
+    # `np.savez` takes names as keywords, and reserves the name 'file'.
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -32,6 +28,6 @@ def _plain(value: Any) -> np.ndarray:
     array: np.ndarray = np.asarray(value)
     if array.dtype == object:
         return array.astype(np.bytes_)
-    if array.dtype.kind == "V":  # bfloat16 and float8 are no NumPy types; float32 holds them
+    if array.dtype.kind == "V":  # bfloat16 and float8 are not NumPy dtypes; float32 holds them.
         return array.astype(np.float32)
     return array

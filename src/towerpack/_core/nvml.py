@@ -1,18 +1,14 @@
-"""Utilization of NVIDIA's GPUs."""
-
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 
 class Nvml:
-    """Bindings to NVIDIA's management library (NVML API reference). A failure is an OSError.
+    """Bindings to NVIDIA's management library (NVML). Failures are OSErrors.
 
     Args:
-        library: Name of its shared library.
-        devices: Numbers or UUIDs; None for all.
+        library: Name of the shared library.
+        devices: Indices or UUIDs; None for all devices.
     """
 
     def __init__(self, library: str, devices: Sequence[int | str] | None) -> None:
@@ -26,22 +22,21 @@ class Nvml:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
-            raise OSError(f"{name} gives the status {status}")
+            raise OSError(f"{name} returned the status {status}")
 
     def _handle(self, device: str) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
-        if device.strip().isdigit():
-            which = "Index_v2", ctypes.c_uint(int(device))
-        else:
-            which = "UUID", device.encode()
-        self._call(f"nvmlDeviceGetHandleBy{which[0]}", which[1], ctypes.byref(handle))
+        by_index = device.strip().isdigit()
+        key = ctypes.c_uint(int(device)) if by_index else device.encode()
+        name = f"nvmlDeviceGetHandleBy{'Index_v2' if by_index else 'UUID'}"
+        self._call(name, key, ctypes.byref(handle))
         return handle
 
     def utilization(self) -> list[float]:
-        """Percent of the last sample period, of each device."""
-        found: list[float] = []
+        """Return the utilization of each GPU in percent, over the last sample period."""
+        percents: list[float] = []
         for handle in self.handles:
-            rates = (ctypes.c_uint * 2)()  # of the GPU, of its memory
+            rates = (ctypes.c_uint * 2)()  # Of the GPU and of its memory
             self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
-            found.append(float(rates[0]))
-        return found
+            percents.append(float(rates[0]))
+        return percents

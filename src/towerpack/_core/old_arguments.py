@@ -1,6 +1,4 @@
-"""Arguments by their names in Tensorpack: renamed, or refused with the line to write."""
-
-from __future__ import annotations
+"""Tensorpack's names of arguments, which are renamed, or refused with advice."""
 
 import functools
 import inspect
@@ -8,7 +6,7 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
 
-# Classes, old names of arguments, and the new name or the fix.
+# Classes | old names of arguments | new name or fix
 _TABLE: Final = """
 Albumentations | augmentor | transform
 AsyncMultiGPUTrainer SyncMultiGPUTrainer DataParallelInferenceRunner | gpus | devices
@@ -74,16 +72,16 @@ _waiting = set(ARGUMENTS)
 
 
 def accept(*values: Any) -> None:
-    """Let those values that are classes of the table take arguments by their old names."""
+    """Make classes of the table accept arguments by their old names. Other values are ignored."""
     for cls in values:
-        ours = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
-        if ours and cls.__name__ in _waiting:
+        own_class = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
+        if own_class and cls.__name__ in _waiting:
             _waiting.remove(cls.__name__)
             _wrap_constructor(cls, cls.__init__, ARGUMENTS[cls.__name__])
 
 
 def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> None:
-    # Of the class, Python 3.11.2 gives the signature of an inherited `__new__`.
+    # For the class, Python 3.11.2 returns the signature of an inherited `__new__`.
     parameters = list(inspect.signature(construct).parameters.values())[1:]
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
@@ -101,7 +99,7 @@ def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> No
                 raise ConfigError(f"{cls.__name__} has no argument '{old}'.", fix=new)
             if new in kwargs:
                 raise ConfigError(
-                    f"{cls.__name__} got both '{old}' and '{new}'.", fix=f"pass {new}= alone"
+                    f"{cls.__name__} got both '{old}' and '{new}'.", fix=f"pass only {new}="
                 )
             kwargs[new] = kwargs.pop(old)
         construct(self, *args, **kwargs)

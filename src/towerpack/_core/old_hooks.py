@@ -1,7 +1,3 @@
-"""Hooks by the names that they had in Tensorpack, called as ours or refused."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,28 +7,30 @@ from towerpack._core.errors import CallbackError
 def adopt(
     cls: type, renamed: Mapping[str, tuple[str, int]], refused: Mapping[str, str] | None = None
 ) -> None:
-    """Call hooks by their old names; refuse instances of a class with one that has no successor.
+    """Make a class call hooks by their old names. Refuse instances with hooks without a successor.
 
-    `renamed` has, by the old name, ours and how many of its arguments the old one takes. `refused`
-    has what to write instead.
+    Args:
+        cls: Class that may define old hooks.
+        renamed: New name, and number of arguments of the old hook, by old name.
+        refused: Advice by old name.
     """
     wrong = {old: text for old, text in (refused or {}).items() if getattr(cls, old, None)}
     for old, (new, arguments) in renamed.items():
         owner = next(c for c in cls.__mro__ if old in vars(c) or new in vars(c))
         if old not in vars(owner):
             continue
-        ours = vars(owner).get(new)
-        if ours is None:
+        new_hook = vars(owner).get(new)
+        if new_hook is None:
             setattr(cls, new, _calls(old, arguments))
-        elif getattr(ours, "__name__", None) != old:
-            wrong[old] = f"it is {new} that is called: leave out {old}, or rename it"
+        elif getattr(new_hook, "__name__", None) != old:
+            wrong[old] = f"remove or rename it, because {new} is called instead"
     if wrong:
         cls.__new__ = _refuses(wrong)
 
 
 def _calls(old: str, arguments: int) -> Callable[..., Any]:
-    def hook(self: Any, *given: Any) -> Any:
-        return getattr(self, old)(*given[:arguments])
+    def hook(self: Any, *args: Any) -> Any:
+        return getattr(self, old)(*args[:arguments])
 
     hook.__name__ = old
     return hook

@@ -1,6 +1,4 @@
-"""Arrays as pictures, and pictures as PNG, by the standard library."""
-
-from __future__ import annotations
+"""Conversion of arrays to images, and images to PNG files, with the standard library."""
 
 import struct
 import zlib
@@ -11,27 +9,23 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 
 
-def as_picture(what: str, image: Any) -> np.ndarray:
-    """A picture, uint8 [h, w, 1, 3 or 4], of an array [h, w] or [h, w, c] of bytes or floats.
+def as_picture(caller: str, image: Any) -> np.ndarray:
+    """Return an image, uint8 [h, w, 1, 3 or 4], from [h, w] or [h, w, c] of bytes or floats.
 
-    Floats beyond 1 are divided by the largest. Where some are negative, 0 becomes a mid-grey (127).
-    `what` names who wants it, for the message.
+    Floats above 1 are divided by their maximum. If some are negative, 0 becomes mid-gray (127).
+    Errors start with the name `caller`.
     """
     array: np.ndarray = np.asarray(image)
     picture = array[..., None] if array.ndim == 2 else array
     floating = np.issubdtype(picture.dtype, np.floating)
-    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or 0 in picture.shape:
-        problem = "height × width × 1, 3 or 4"
-    elif not floating and picture.dtype != np.uint8:
-        problem = "uint8, or floats from 0 to 1"
-    else:
-        return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
-    raise ConfigError(
-        f"{what} takes a picture.",
-        got=f"{array.dtype} {list(array.shape)}",
-        expected=problem,
-        fix="put one image of a batch, and scale its values",
-    )
+    shaped = picture.ndim == 3 and picture.shape[2] in (1, 3, 4) and 0 not in picture.shape
+    if not shaped or not (floating or picture.dtype == np.uint8):
+        raise ConfigError(
+            f"{caller} needs an image [height, width(, 1, 3 or 4)] of uint8, or float from 0 to 1, "
+            f"got {array.dtype} {list(array.shape)}.",
+            fix="pass one image of a batch, and scale its values",
+        )
+    return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
 
 
 def _as_bytes(picture: np.ndarray) -> np.ndarray:
@@ -43,11 +37,11 @@ def _as_bytes(picture: np.ndarray) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return a PNG file (W3C, 2003) of uint8 [height, width] or [height, width, 1, 3 or 4]."""
+    """Return a PNG file (W3C 2003) from uint8 [height, width] or [height, width, 1, 3 or 4]."""
     height, width, channels = (*image.shape, 1)[:3]
     color = {1: 0, 3: 2, 4: 6}[channels]
     rows = image.reshape(height, width * channels)
-    # Filter 2 stores differences to the row above: photographs take a quarter less space.
+    # Filter 2 stores differences from the row above, which makes photographs 25 % smaller.
     differences = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))
     filtered = np.concatenate([np.full((height, 1), 2, np.uint8), differences], axis=1)
     return b"".join(

@@ -1,10 +1,8 @@
-"""Random streams as pure functions of a seed and a place.
+"""Random streams that depend only on a seed and keys.
 
-Nothing here keeps state: the same keys give the same stream in any process, on any machine and in
-any order, which is what makes results independent of worker counts and of resuming.
+Nothing here keeps state. The same keys give the same stream in any process, on any machine and in
+any order, so results do not depend on the number of workers or on resuming.
 """
-
-from __future__ import annotations
 
 import hashlib
 import secrets
@@ -16,10 +14,10 @@ Key = int | str
 
 
 def derive_seed(seed: int, *keys: Key) -> int:
-    """A 63-bit seed that is a pure function of `seed` and `keys`.
+    """Return a 63-bit seed that depends only on `seed` and `keys`.
 
-    Strings and integers are told apart, so `("1",)` and `(1,)` give different seeds. 63 bits, so
-    that the result fits a signed TensorFlow `int64`.
+    Strings and integers differ: `("1",)` and `(1,)` give different seeds. The result fits into a
+    signed `int64` of TensorFlow.
     """
     digest = hashlib.blake2b(digest_size=8)
     for key in (seed, *keys):
@@ -30,10 +28,10 @@ def derive_seed(seed: int, *keys: Key) -> int:
 
 
 def stream(seed: int, *keys: Key) -> np.random.Generator:
-    """A NumPy generator (Philox, Salmon et al. 2011) for the place that `keys` names."""
+    """Return a NumPy generator (Philox, Salmon et al. 2011) for a seed and keys."""
     return np.random.Generator(np.random.Philox(key=derive_seed(seed, *keys)))
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system, for runs that were given none; 31 bits, easy to type."""
+    """Return a seed of 31 bits from the operating system."""
     return secrets.randbits(31)

@@ -1,5 +1,3 @@
-"""Items of an iterator, one read ahead by a thread."""
-
 from __future__ import annotations
 
 import contextvars
@@ -18,13 +16,14 @@ _JOIN_S = 2.0
 
 
 class ReadAhead(Generic[T]):
-    """Read one item ahead while the caller works on another. Use as a context manager.
+    """Context manager that reads one item ahead while the caller processes another.
 
-    No wait is longer than a fraction of a second without `poll`, so an interrupted run leaves it at
-    once. The thread is a daemon and holds nothing but the iterator, which it closes itself.
+    Waits are short and call `poll`, so an interrupted run stops at once. The daemon thread holds
+    only the iterator, which it closes itself.
 
-    `open_iterator` is called in the thread, and `prepare` makes an item of what the iterator gives
-    and its position.
+    Args:
+        open_iterator: Returns the iterator; called in the thread.
+        prepare: Converts a value of the iterator and its position to an item.
     """
 
     def __init__(
@@ -43,9 +42,9 @@ class ReadAhead(Generic[T]):
         )
 
     def items(self, poll: Callable[[], None]) -> Iterator[T]:
-        """Iterate over the items in order; an error of the thread is raised after those before it.
+        """Iterate over the items in order, then raise the error of the thread, if any.
 
-        `poll` is called several times a second while waiting and before each item, and may raise.
+        `poll` is called several times a second while waiting and before each item. It may raise.
         """
         while True:
             poll()
@@ -71,9 +70,7 @@ class ReadAhead(Generic[T]):
             self._changed.notify_all()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            _log.warning("A dataflow has not given back control for %g s; left it.", _JOIN_S)
-
-    # ------------------------------------------------------------- in the thread
+            _log.warning("A dataflow did not return within %g s. Left it running.", _JOIN_S)
 
     def _read(self) -> None:
         try:
@@ -86,7 +83,7 @@ class ReadAhead(Generic[T]):
                 close = getattr(iterator, "close", None)
                 if close is not None:
                     close()
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
             self._error = error
         finally:
             with self._changed:

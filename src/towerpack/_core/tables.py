@@ -1,6 +1,4 @@
-"""Text files of the user's, decoded strictly: texts, lines, and rows of tables."""
-
-from __future__ import annotations
+"""Strict decoding of users' text files: texts, lines and rows of tables."""
 
 import codecs
 import csv
@@ -30,7 +28,7 @@ _NOT_DECODED: Final = re.compile(r"[\udc80-\udcff]")
 
 
 class Row(NamedTuple):
-    """A row of a table: its fields, and where it begins. `str` gives the place for messages."""
+    """Row of a table and its position in a file. `str` returns the position for messages."""
 
     fields: list[str]
     path: str
@@ -41,18 +39,18 @@ class Row(NamedTuple):
 
 
 def read_text(path: str | Path, encoding: str | None = None) -> str:
-    """Return the text of a file; line feeds end its lines, whatever ends them in the file.
+    """Return the text of a file with line feeds as line ends.
 
     Args:
-        path: The file.
-        encoding: Encoding of a file without a byte order mark; UTF-8 by default. A byte order mark
-            of UTF-8 or UTF-16 decides by itself.
+        path: File.
+        encoding: Encoding of a file without a byte order mark; None for UTF-8. Byte order marks of
+            UTF-8 and UTF-16 take priority.
     """
     return _LINE_END.sub("\n", _decoded(_bytes_of(path), path, encoding))
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text that `read_text` gave. Form feeds and the like end no line."""
+    """Return the lines of a text from `read_text`. Only line feeds end lines, form feeds do not."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -64,21 +62,21 @@ def read_rows(
     quotechar: str | None = None,
     is_file: Callable[[str], bool] | None = None,
 ) -> list[Row]:
-    """Return the rows of a table. Empty lines are left out.
+    """Return the rows of a table without empty lines.
 
     Args:
-        path: The file.
-        encoding: As for `read_text`.
-        delimiter: Separates fields. By default the first of comma, semicolon and tab (of tab, comma
-            and semicolon, if the name does not end in `.csv`) that all of the first lines have, or
-            else the first line.
-        quotechar: Encloses fields. By default a double quote, or a single quote if the first field
-            begins with one; nothing if fields are separated by tabs, except in `.csv` files.
-        is_file: Whether a field names a file. Names of files need not be in the encoding.
+        path: File.
+        encoding: Same as for `read_text`.
+        delimiter: Separator of fields. None for the first of comma, semicolon and tab (tab, comma
+            and semicolon, if the name does not end in `.csv`) that all of the first lines contain,
+            or else the first line.
+        quotechar: Quotation mark of fields. None for a double quote, or a single quote if the first
+            field begins with one. Fields separated by tabs have no quotes, except in `.csv` files.
+        is_file: Whether a field names a file. File names may have another encoding.
     """
     name, raw = str(path), _bytes_of(path)
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")
-    if re.match("sep=.[\r\n]", text):  # Excel takes this as the delimiter.
+    if re.match("sep=.[\r\n]", text):  # Excel reads the delimiter from such a line.
         delimiter, text = text[4], text[5:]
     lines = list(itertools.islice(filter(str.strip, io.StringIO(text, None)), _FIRST_LINES))
     is_csv = name.lower().endswith(".csv")
@@ -109,8 +107,8 @@ def read_rows(
         raise FormatError(
             f"{path}, line {number}: the quotation marks are not balanced.",
             got=str(error),
-            fix="if a text begins with a quotation mark, enclose it in quotation marks and double "
-            "those inside",
+            fix="put texts that begin with a quotation mark in quotation marks, and double marks "
+            "inside",
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -122,14 +120,15 @@ def read_rows(
 
 
 def is_header(rows: Sequence[Row], label: int, is_item: Callable[[str], bool]) -> bool:
-    """Return whether the first row of a table holds names of columns.
+    """Return whether the first row of a table is a header.
 
-    Its label is then no integer and occurs in no other row, and no other field is an item.
+    The label of a header is not an integer and occurs in no other row, and its other fields are no
+    items.
 
     Args:
         rows: Rows of the table.
-        label: Number of the column of labels.
-        is_item: Whether a field of another column is data, such as the name of a picture.
+        label: Index of the label column.
+        is_item: Whether a field of another column is data, such as a file name.
     """
     if not rows or len(rows[0].fields) <= label or _INTEGER.fullmatch(rows[0].fields[label]):
         return False
@@ -140,10 +139,10 @@ def is_header(rows: Sequence[Row], label: int, is_item: Callable[[str], bool]) -
 
 
 def warn_of_similar(labels: Iterable[tuple[str, Any]]) -> None:
-    """Warn of labels that differ only in case, spaces or the Unicode form of characters.
+    """Log labels that differ only in case, spaces or Unicode form.
 
     Args:
-        labels: Label of each row, and where the row is.
+        labels: Label and position of each row.
     """
     places: dict[str, list[Any]] = {}
     for label, where in labels:
@@ -170,20 +169,19 @@ def _decoded(raw: bytes, path: str | Path, encoding: str | None, errors: str = "
     try:
         text = raw.decode(encoding, errors)
     except UnicodeDecodeError as error:
-        at = error.start
+        position = error.start
     except LookupError as error:
         raise ConfigError(
-            f"There is no encoding {encoding!r}.", fix="set data.encoding to cp1252, for example"
+            f"The encoding {encoding!r} is unknown.", fix="set data.encoding, for example to cp1252"
         ) from error
     else:
-        if "\0" not in text:  # Texts do not have it, but UTF-16 without a mark does.
+        if "\0" not in text:  # Null characters mean UTF-16 without a byte order mark.
             return text
-        at = len(text[: text.index("\0")].encode(encoding, errors))
-    line = len(_LINE_END.findall(raw[:at].decode(encoding, "replace"))) + 1
+        position = len(text[: text.index("\0")].encode(encoding, errors))
+    line = len(_LINE_END.findall(raw[:position].decode(encoding, "replace"))) + 1
     raise FormatError(
         f"{path}, line {line} is not {encoding.upper()} text.",
-        got=f"the byte 0x{raw[at]:02X} at position {len(mark) + at} of the file",
-        expected="UTF-8, or UTF-16 with a byte order mark",
-        fix="save the file as UTF-8, or set data.encoding to its encoding, such as cp1252 or "
-        "utf-16-le (in Python: encoding=)",
+        got=f"the byte 0x{raw[position]:02X} at position {len(mark) + position} of the file",
+        fix="save the file as UTF-8 (or UTF-16 with a byte order mark), or set data.encoding to "
+        "its encoding, such as cp1252 or utf-16-le (in Python: encoding=)",
     )

@@ -1,18 +1,13 @@
-"""Which versions are installed, without importing anything."""
-
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 from collections.abc import Sequence
 from typing import Final
 
 NOTED: Final = ("towerpack", "numpy", "safetensors", "tensorflow", "keras")
-"""The distributions whose versions runs and checkpoints note."""
+"""Distributions whose versions runs and checkpoints record."""
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -20,7 +15,6 @@ def version_of(distribution: str) -> str | None:
 
 
 def library_versions(distributions: Sequence[str] = NOTED) -> dict[str, str]:
-    """Versions of Python and of those distributions that are installed."""
-    found = {name: version_of(name) for name in distributions}
-    installed = {name: version for name, version in found.items() if version is not None}
+    versions = {name: version_of(name) for name in distributions}
+    installed = {name: version for name, version in versions.items() if version is not None}
     return {"python": platform.python_version(), **installed}

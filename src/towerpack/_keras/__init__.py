@@ -1,1 +1,1 @@
-"""Keras as a tower needs it: what Keras does not export, and layers that users made themselves."""
+"""Access to Keras internals, and to layers that users create themselves."""

@@ -1,9 +1,7 @@
-"""Access to what Keras does not export, all in one place. Verified on Keras 3.15.
+"""Access to Keras names that Keras does not export. Verified on Keras 3.15.
 
-A Keras release that moves these names breaks this file and `tests/unit/_keras/test_adapter.py`.
+If a Keras release changes these names, adapt this file and `tests/unit/_keras/test_adapter.py`.
 """
-
-from __future__ import annotations
 
 import collections
 import functools
@@ -25,15 +23,15 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers.layer import CallContext
 from keras.src.utils.naming import to_snake_case
 
-_plain: Any = KerasVariable.value
+_original_value: Any = KerasVariable.value
 reading: ContextVar[Any] = ContextVar("reading", default=None)
 
 
 def variable_path(name: str = "") -> str:
     """Return the path of the Keras layers that are being built, or `''`.
 
-    Keras builds layers without an own `build` by a trial call, and makes their variables later;
-    then the path is that of the variable `name`.
+    If a layer has no `build` method, Keras builds it by a trial call and creates its variables
+    later. The path is then that of the variable `name`.
     """
     if not in_stateless_scope():
         waiting: Any = global_state.get_global_attribute("uninitialized_variables", ())
@@ -44,26 +42,26 @@ def variable_path(name: str = "") -> str:
 
 
 def layers_being_built() -> list[keras.layers.Layer]:
-    """Return the Keras layers in which a variable is being made, the outermost first."""
+    """Return the Keras layers in which a variable is being created, the outermost first."""
     stack: Any = global_state.get_global_attribute("name_scope_stack", ())
     return [entry.caller for entry in stack if isinstance(entry.caller, keras.layers.Layer)]
 
 
 def forget_losses(layers: Iterable[keras.layers.Layer]) -> None:
-    """Drop the losses of activity regularizers and `add_loss`: tensors of an earlier graph.
+    """Drop the losses of activity regularizers and `add_loss`, which belong to an earlier graph.
 
-    Keras does so in calls of outermost layers. In a tower there are none: `layers_see_training`.
+    Keras does this when an outermost layer is called, but a tower has no outermost layer.
     """
     for layer in layers:
         layer._clear_losses()
 
 
 def automatic_names(layer: keras.layers.Layer) -> set[str]:
-    """Return the names below a layer that Keras chose (`dense_7`), not the user."""
+    """Return the names below a layer that Keras chose automatically (`dense_7`)."""
     names = set()
     for inner in layer._flatten_layers(include_self=False):
         base = to_snake_case(type(inner).__name__)
-        # `Bidirectional` puts a word before the name that Keras has counted.
+        # `Bidirectional` adds a prefix to the numbered name.
         if re.fullmatch(rf"(forward_|backward_)?{re.escape(base)}(_\d+)?", inner.name):
             names.add(inner.name)
     paths = (variable.path.split("/") for variable in layer.variables)
@@ -72,10 +70,10 @@ def automatic_names(layer: keras.layers.Layer) -> set[str]:
 
 
 def layers_see_training(training: bool) -> AbstractContextManager[None]:
-    """Call every Keras layer inside with `training`, unless the call has an own argument.
+    """Call every Keras layer inside with `training`, unless the call passes its own argument.
 
     Keras takes the flag from an outer layer. A tower function is not a layer, so without this a
-    `keras.layers.Dropout` in a tower would never drop.
+    `keras.layers.Dropout` in a tower would never drop values.
     """
     context = CallContext(entry_layer=object())
     context.set_value("training", training)
@@ -85,19 +83,18 @@ def layers_see_training(training: bool) -> AbstractContextManager[None]:
 def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManager[None]:
     """Number automatic Keras names (`dense`, `dense_1`) from the start, or from `name_counts()`.
 
-    Keras counts for the whole process: a second trace would give the same layers other names.
+    Keras counts per process, so a second trace would give the same layers other names.
     """
     return _global("object_name_uids", collections.defaultdict(int, counts or {}))
 
 
 def name_counts() -> dict[str, int]:
-    """Return the number of automatic names of each kind since `fresh_names`."""
+    """Return how many automatic names of each kind exist since `fresh_names`."""
     return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
 @contextmanager
 def _global(name: str, value: Any) -> Iterator[None]:
-    """Replace a global value of Keras inside."""
     before = global_state.get_global_attribute(name)
     global_state.set_global_attribute(name, value)
     try:
@@ -121,26 +118,26 @@ def seeded_initializers(seed: int) -> Iterator[None]:
 
 
 def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all layers below it, in an order that each process repeats."""
+    """Return a layer and all its sublayers, in an order that each process repeats."""
     return layer._flatten_layers()
 
 
 def variables_of(layer: keras.layers.Layer) -> list[Any]:
-    """Return all variables of a layer, with the states of stateful RNNs, which Keras leaves out."""
+    """Return all variables of a layer, including states of stateful RNNs, which Keras omits."""
     rnns = [inner for inner in inner_layers(layer) if isinstance(inner, keras.layers.RNN)]
     states: list[Any] = [v for rnn in rnns for v in keras.tree.flatten(rnn.states)]
     return [*layer.variables, *(v for v in states if isinstance(v, keras.Variable))]
 
 
 def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Return the metrics of a layer and of those below it, which their calls update."""
+    """Return the metrics that calls of a layer and its sublayers update."""
     return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
 
 
 def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return a new optimizer with the settings of another one.
 
-    Keras's configuration lacks those of `exclude_from_weight_decay`.
+    Keras's configuration lacks the settings of `exclude_from_weight_decay`.
     """
     copy: Any = type(optimizer).from_config(cast("Any", optimizer.get_config()))
     new, old = (getattr(o, "inner_optimizer", o) for o in (copy, optimizer))
@@ -151,7 +148,7 @@ def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
 
 
 def masked(value: Any, mask: Any) -> Any:
-    """Return a tensor with a Keras mask. A scalar as `mask` means none."""
+    """Return a tensor with a Keras mask. A scalar `mask` means no mask."""
     tensor = tf.convert_to_tensor(value)
     if np.ndim(mask):
         set_keras_mask(tensor, tf.convert_to_tensor(mask))
@@ -161,7 +158,7 @@ def masked(value: Any, mask: Any) -> Any:
 def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> Any:
     """Call `function` on placeholder tensors, so that layers, losses and metrics in it are built.
 
-    Nothing is computed, and no variable changes. The results are symbolic tensors.
+    This computes nothing and changes no variables. The results are symbolic tensors.
     """
     normalization_reads_variables()
     return compute_output_spec(
@@ -171,9 +168,9 @@ def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> An
 
 @contextmanager
 def stateless(model: keras.Model) -> Iterator[None]:
-    """Let no variable change inside, and keep `model.losses`, which Keras would drop here.
+    """Prevent variable updates inside, and keep `model.losses`, which Keras would drop here.
 
-    Without losses there is one of 0, so that a model of `add_loss` alone can be built.
+    A model without losses gets one loss of 0, so that models with `add_loss` alone can be built.
     """
     layer: Any = model
     layer._losses_override = list(model.losses) or [tf.zeros([])]
@@ -185,57 +182,58 @@ def stateless(model: keras.Model) -> Iterator[None]:
 
 
 @contextmanager
-def transformed_variables(ways: Any) -> Iterator[None]:
-    """Let this thread read trainable Keras variables through functions; None: unchanged.
+def transformed_variables(transforms: Any) -> Iterator[None]:
+    """Make this thread read trainable Keras variables through functions; None for no functions.
 
-    Each function takes the `tf.Variable` and the result of the one before. Keras has no hook for
-    this, so the property of its class is replaced at the first use.
+    Each function takes the `tf.Variable` and the result of the previous function. Keras has no hook
+    for this, so the first use replaces the property of its class.
     """
-    if ways:
+    if transforms:
         cast("Any", KerasVariable).value = property(_read)
-    token = reading.set(ways)
+    token = reading.set(transforms)
     try:
         yield
     finally:
         reading.reset(token)
 
 
-def transformed_value(variable: tf.Variable, ways: Any) -> Any:
-    """Return the value of a variable after all the functions, in turn."""
+def transformed_value(variable: tf.Variable, transforms: Any) -> Any:
     value: Any = variable
-    for way in ways if ways and variable.trainable else ():
-        value = way(variable, value)
+    for transform in transforms if transforms and variable.trainable else ():
+        value = transform(variable, value)
     return value
 
 
 def _read(variable: Any) -> Any:
-    ways, value = reading.get(), variable._value
-    if not ways or value is None or in_stateless_scope():
-        return _plain.fget(variable)
-    with transformed_variables(None):  # What the functions read themselves.
-        return variable._maybe_autocast(transformed_value(value, ways))
+    transforms, value = reading.get(), variable._value
+    if not transforms or value is None or in_stateless_scope():
+        return _original_value.fget(variable)
+    with transformed_variables(None):  # The functions read plain values.
+        return variable._maybe_autocast(transformed_value(value, transforms))
 
 
 def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
-    """Let each call of a batch normalization in training check first whether it is frozen.
+    """Make each training call of batch normalization check first whether the layer is frozen.
 
-    `trainable=False` would also freeze `gamma` and `beta`, and would stay on the user's layer.
+    `trainable=False` would also freeze `gamma` and `beta`, and would stay set on the user's layer.
     """
 
     def wrapped(call: Any) -> Callable[..., Any]:
-        def ask(self: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        def call_unless_frozen(
+            self: Any, inputs: Any, training: bool | None = None, mask: Any = None
+        ) -> Any:
             return call(self, inputs, training=training and not is_frozen(self), mask=mask)
 
-        return ask
+        return call_unless_frozen
 
     _replace_method(keras.layers.BatchNormalization, "call", wrapped)
 
 
 def normalization_reads_variables() -> None:
-    """Make each call of `keras.layers.Normalization` take its statistics from the variables.
+    """Make each call of `keras.layers.Normalization` read its statistics from the variables.
 
     Keras computes tensors from the variables when the layer is built, adapted or loaded. Graphs
-    would hold them as constants, which no checkpoint changes, or could not use them at all.
+    would store them as constants that no checkpoint changes, or could not use them at all.
     """
     kind: Any = keras.layers.Normalization
 
@@ -245,7 +243,7 @@ def normalization_reads_variables() -> None:
                 return call(self, inputs)
             if self.input_mean is not None:
                 with tf.init_scope():
-                    kind.build(self, self._build_input_shape)  # Makes no variables.
+                    kind.build(self, self._build_input_shape)  # Creates no variables.
                 return call(self, inputs)
             before = self.mean, self.variance
             self.finalize_state()
@@ -261,26 +259,26 @@ def normalization_reads_variables() -> None:
 
 
 def _replace_method(kind: Any, name: str, wrapped: Callable[[Any], Callable[..., Any]]) -> None:
-    """Wrap a method of a Keras class that has no hook, once and for the whole process."""
+    """Wrap a method of a Keras class that has no hook, once per process."""
     method = getattr(kind, name)
     if not hasattr(method, "is_ours"):
-        ours: Any = functools.wraps(method)(wrapped(method))
-        ours.is_ours = True
-        setattr(kind, name, ours)
+        replacement: Any = functools.wraps(method)(wrapped(method))
+        replacement.is_ours = True
+        setattr(kind, name, replacement)
 
 
 def moving_mean_of(layer: Any) -> Any:
-    """Return the `tf.Variable`, even if Keras reads another value for it (`stateless_call`)."""
+    """Return the `tf.Variable`, even inside a `stateless_call`."""
     return layer.moving_mean._value
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Return the weights of a layer itself, without those of layers below it."""
+    """Return the weights of a layer without those of its sublayers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def unseeded_initializers(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Return a layer's initializers whose seeds Keras has drawn, by the attribute."""
+    """Return the initializers of a layer for which Keras drew a seed, by attribute name."""
     kind = keras.initializers.Initializer
     return {
         role.strip("_"): value
@@ -290,18 +288,16 @@ def unseeded_initializers(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
-    """Return the seed generators of a layer itself."""
     return list(layer._seed_generators)
 
 
 def is_fresh(generator: keras.random.SeedGenerator) -> bool:
-    """Return whether Keras has drawn the generator's seed, and it has not been used."""
+    """Return whether Keras drew the generator's seed and nobody has used the generator."""
     state: Any = generator.state
     return generator._initial_seed is None and int(state.numpy()[1]) == 0
 
 
 def set_seed(drawing: Any, seed: int) -> None:
-    """Replace the seed of an initializer or a seed generator."""
     if isinstance(drawing, keras.random.SeedGenerator):
         drawing._initial_seed = seed
         cast("Any", drawing.state).assign([seed, 0])
@@ -310,16 +306,17 @@ def set_seed(drawing: Any, seed: int) -> None:
 
 
 def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
-    """Make Keras's seed generators differ from replica to replica; replica 0 stays the same.
+    """Make Keras seed generators draw different numbers on each replica.
 
-    Replicas have the same state, as of any variable, so they would all drop the same units.
+    All replicas have the same generator state, so their dropout masks would be identical. Replica 0
+    draws the same numbers as before.
     """
 
     def wrapped(original: Any) -> Callable[..., Any]:
         def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> Any:
             seed = original(self, ordered=ordered)
             index = index_of_replica()
-            # [seed, counter]: an odd multiplier keeps the replicas apart.
+            # The seed is [seed, counter]; an odd multiplier keeps the replicas apart.
             offset = [index * 0x9E3779B9 % 2**31, 0]
             return seed + tf.constant(offset, seed.dtype) if index else seed
 
@@ -329,7 +326,12 @@ def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
 
 
 def variable_alias(variable: object, path: str) -> keras.Variable:
-    """Return a Keras variable with our path that shares the memory of a `tf.Variable`."""
+    """Return a Keras variable with another path that shares the memory of a `tf.Variable`.
+
+    Args:
+        variable: `tf.Variable`.
+        path: Path, such as 'conv0/kernel'.
+    """
     *scopes, name = path.split("/")
     with ExitStack() as stack:
         for scope in scopes:

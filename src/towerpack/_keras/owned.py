@@ -1,12 +1,10 @@
-"""Search for Keras layers and variables that a user made outside of the tower function.
+"""Search for Keras layers and variables that users create outside of the tower function.
 
-They are attributes of the model object (`self.backbone = keras.Sequential(…)`) or of its class, in
-lists, dicts and plain objects there, or in what the function and its helpers refer to by name.
-Names start with the attribute's name. Automatic Keras numbers (`dense_7`) depend on what else the
-process has built, so they are counted again within each attribute.
+They are attributes of the model object (`self.backbone = keras.Sequential(…)`) or of its class,
+inside lists, dicts and plain objects, or variables that the function and its helpers refer to.
+Names start with the attribute's name. Automatic Keras numbers (`dense_7`) depend on other layers of
+the process, so they are counted again within each attribute.
 """
-
-from __future__ import annotations
 
 import functools
 import inspect
@@ -24,7 +22,7 @@ from towerpack._keras.adapter import automatic_names, inner_layers, variables_of
 _NUMBERED = re.compile(r"_\d+$")
 _DEPTH = 4
 _LONGEST = 1000
-# Objects of these packages hold no layers of the user's.
+# Objects of these packages hold no layers of users.
 _LIBRARIES = {
     "tensorflow", "keras", "tf_slim", "numpy", "towerpack", "builtins", "collections", "ml_dtypes"
 }  # fmt: skip
@@ -33,39 +31,46 @@ _LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGen
 
 
 def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
-    """Return the objects in which a tower function may keep layers: `self`, closure, globals."""
-    found: dict[str, object] = {}
+    """Return the objects in which a tower function may keep layers: `self`, closure, globals.
+
+    Args:
+        func: Tower function.
+    """
+    owners: dict[str, object] = {}
     for name, value in _places(func, set()):
-        if not any(value is known for known in found.values()):
-            found[unique(name, found)] = value
-    return found
+        if not any(value is known for known in owners.values()):
+            owners[unique(name, owners)] = value
+    return owners
 
 
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
-    """Return variables by `attribute/path`, in the order of the attributes."""
-    found: dict[str, tf.Variable] = {}
+    """Return variables by `attribute/path`, in the order of the attributes.
+
+    Args:
+        owners: Objects by name, as `owners_of` returns them.
+    """
+    variables: dict[str, tf.Variable] = {}
     for name, value in items(owners):
         for path, variable in _variables_of(name, value).items():
             plain = variable.value if isinstance(variable, keras.Variable) else variable
-            found[unique(path, found)] = cast("Any", plain)
-    return found
+            variables[unique(path, variables)] = cast("Any", plain)
+    return variables
 
 
 def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
-    """Return the Keras layers and models of the owners."""
     return [value for _, value in items(owners) if isinstance(value, keras.layers.Layer)]
 
 
 def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
-    """Iterate over the Keras variables of the owners; some may come twice."""
+    """Iterate over the Keras variables of the owners. A variable may occur twice."""
     for name, value in items(owners):
         if not isinstance(value, tf.Variable):
             yield from _variables_of(name, value).values()
 
 
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
-    """Return every Keras layer of the owners and below, by the attribute and its own name."""
-    found: dict[str, keras.layers.Layer] = {}
+    """Return all Keras layers of the owners and their sublayers, by attribute and layer name."""
+    layers: dict[str, keras.layers.Layer] = {}
     seen: set[int] = set()
     for name, value in items(owners):
         if not isinstance(value, keras.layers.Layer):
@@ -76,14 +81,15 @@ def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer
             if id(layer) in seen:
                 continue
             seen.add(id(layer))
-            own = _counted(layer.name, renamed) if layer.name in automatic else layer.name
-            path = name if layer is value else f"{name}/{own}".removeprefix("/")
-            found[unique(path, found)] = layer
-    return found
+            automatic_name = layer.name in automatic
+            own_name = _counted(layer.name, renamed) if automatic_name else layer.name
+            path = name if layer is value else f"{name}/{own_name}".removeprefix("/")
+            layers[unique(path, layers)] = layer
+    return layers
 
 
 def frozen_ids(owners: Mapping[str, object]) -> set[int]:
-    """Return ids of `tf.Variable`s in frozen Keras layers: only Keras's objects know of it."""
+    """Return ids of `tf.Variable`s in frozen Keras layers. Only the layers know this."""
     frozen: set[int] = set()
     for _, item in items(owners):
         if isinstance(item, keras.layers.Layer):
@@ -95,7 +101,7 @@ def frozen_ids(owners: Mapping[str, object]) -> set[int]:
 
 
 def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
-    """Iterate over names and values that a function can reach besides its arguments."""
+    """Iterate over the names and values that a function can reach besides its arguments."""
     key = hash((id(func.__self__), id(func.__func__))) if inspect.ismethod(func) else id(func)
     if key in seen or len(seen) > _LONGEST:
         return
@@ -130,8 +136,8 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     helpers: list[Any] = []
     for name, value in {**reached.globals, **reached.nonlocals}.items():
         # A layer by name wraps a function.
-        ours = type(value).__module__.startswith("towerpack.")
-        inner = inspect.unwrap(cast("Any", value)) if ours else value
+        from_towerpack = type(value).__module__.startswith("towerpack.")
+        inner = inspect.unwrap(cast("Any", value)) if from_towerpack else value
         if inspect.isfunction(inner) or inspect.ismethod(inner):
             helpers.append(inner)
         elif not isinstance(value, ModuleType | type):
@@ -142,7 +148,6 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, object]]:
-    """Iterate over the attributes of an object, then of its classes."""
     yield from getattr(owner, "__dict__", {}).items()
     for cls in type(owner).__mro__:
         if not _of_library(cls.__module__):
@@ -175,14 +180,14 @@ def _walk(name: str, value: object, depth: int, seen: set[int]) -> Iterator[tupl
 
 def _children(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
-        found: list[tuple[Any, Any]] = list(value.items())
+        children: list[tuple[Any, Any]] = list(value.items())
     elif isinstance(value, list | tuple):
-        found = list(enumerate(value))
+        children = list(enumerate(value))
     else:
-        # TensorFlow keeps a second view of tracked attributes under such names.
+        # TensorFlow keeps a second view of tracked attributes under `_self_…`.
         return [(k, v) for k, v in vars(value).items() if not k.startswith("_self_")]
     # A model may also hold a list of a million file names.
-    return found if len(found) <= _LONGEST else []
+    return children if len(children) <= _LONGEST else []
 
 
 def _may_hold(value: object) -> bool:
@@ -204,18 +209,18 @@ def _variables_of(attribute: str, value: Any) -> dict[str, Any]:
 def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, keras.Variable]:
     automatic = automatic_names(layer)
     counters: dict[str, dict[str, str]] = {}
-    found: dict[str, keras.Variable] = {}
+    variables: dict[str, keras.Variable] = {}
     for variable in variables_of(layer):
         *scopes, last = variable.path.split("/")
         if layer.name in scopes:
-            # The attribute stands for the layer's own name and for all around it.
+            # The attribute replaces the layer's own name and all scopes around it.
             scopes = scopes[scopes.index(layer.name) + 1 :]
         name = attribute
         for part in scopes:
             fixed = part in automatic
             name += "/" + (_counted(part, counters.setdefault(name, {})) if fixed else part)
-        found[unique(f"{name}/{last}".removeprefix("/"), found)] = variable
-    return found
+        variables[unique(f"{name}/{last}".removeprefix("/"), variables)] = variable
+    return variables
 
 
 def _counted(part: str, renamed: dict[str, str]) -> str:

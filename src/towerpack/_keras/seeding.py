@@ -1,14 +1,12 @@
-"""Initial values of Keras layers that a user made outside of the tower, from the run's seed.
+"""Seeding of initial values in Keras layers that users create outside of the tower.
 
-Keras seeds initializers from Python's global generator when the layer is made, long before a run
-has a seed: two starts of one program would differ. So these seeds are replaced, and values that are
-still, bit for bit, what the layer's own initializer draws are drawn again. Other values stay:
-loaded weights, those of `set_weights`, and those of an initializer that Keras has not kept (in an
-`EinsumDense`, or by default in a user's own layer). Frozen layers stay, too, and so does a value
-that another variable of the model shares (a target network that is to start equal).
+Keras seeds initializers from Python's global generator when a layer is created, long before a run
+has a seed, so two starts of a program would differ. This module replaces these seeds. It draws
+values again that are bit for bit what the layer's initializer draws. Other values stay: loaded
+weights, values from `set_weights`, and values of initializers that Keras does not store (in
+`EinsumDense`, or by default in custom layers). Frozen layers stay too, and so do values that equal
+another variable of the model, such as a target network.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -32,28 +30,28 @@ from towerpack._keras.adapter import (
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """A variable and the initializer of its layer that may have drawn its value."""
+    """Variable, and an initializer of its layer that may have drawn its value."""
 
     layer: str
     variable: Any
     initializer: Any
 
-    def anew(self) -> Any:
+    def again(self) -> Any:
         return self.initializer(self.variable.shape, dtype=self.variable.dtype)
 
 
 def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], list[str]]:
-    """Make the owners' Keras layers and seed generators a function of a seed, before training.
+    """Make the owners' Keras layers and seed generators depend on a seed alone, before training.
 
-    Seeds are keyed by the names of attribute, layer and role. Initializers that shared a seed still
-    do.
+    Seeds depend on the names of attribute, layer and role. Initializers that shared a seed still
+    share one.
 
     Returns:
-        Names of layers whose values were drawn again, and of those that kept their values.
+        Names of layers whose values were drawn again, and names of layers that kept their values.
     """
     layers = owned.layers_by_name(owners)
     draws = list(_draws(layers))
-    untouched = [d for d in draws if _content(d.variable) == _content(d.anew())]
+    untouched = [d for d in draws if _content(d.variable) == _content(d.again())]
     drawn = {id(d.variable.value) for d in untouched}
     variables = owned.find_variables(owners).values()
     others = {_content(v) for v in variables if id(v) not in drawn} if drawn else set()
@@ -66,13 +64,10 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     for name, generator in _generators(owners, layers).items():
         set_seed(generator, derive_seed(seed, "init", name) >> 32)
     for draw in redrawn:
-        draw.variable.assign(draw.anew())
+        draw.variable.assign(draw.again())
     done = {id(d.variable) for d in redrawn}
     unchanged = [d for d in draws if id(d.variable) not in done]
-    redrawn_names, unchanged_names = (
-        list(dict.fromkeys(draw.layer for draw in some)) for some in (redrawn, unchanged)
-    )
-    return redrawn_names, unchanged_names
+    return list({d.layer: None for d in redrawn}), list({d.layer: None for d in unchanged})
 
 
 def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
@@ -88,13 +83,13 @@ def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
 def _generators(
     owners: Mapping[str, object], layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.random.SeedGenerator]:
-    """Return unused seed generators without a seed of the user's, by name."""
-    found: dict[str, keras.random.SeedGenerator] = {}
+    """Return unused seed generators by name for which the user set no seed."""
+    generators: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
     for name, generator in [*held, *owned.items(owners)]:
         if isinstance(generator, keras.random.SeedGenerator) and is_fresh(generator):
-            found[unique(name, found)] = generator
-    return found
+            generators[unique(name, generators)] = generator
+    return generators
 
 
 def _content(variable: Any) -> bytes:

@@ -68,6 +68,9 @@ class GraphProfiler(Callback):
         return next((stop for stop in (self._before, self._last) if stop > step), None)
 
 
+Shell = Literal["python", "pdb"]
+
+
 class InjectShell(Callback):
     """Open a shell at the end of an epoch if a certain file exists in the run directory.
 

@@ -83,6 +83,3 @@ class NaNWatch(Callback):
                 fix="continue from an earlier checkpoint, TrainConfig(resume=PATH), with a lower "
                 "learning rate; for statistics, look for datapoints that are not finite",
             )
-
-
-Shell = Literal["python", "pdb"]

@@ -1,7 +1,7 @@
-"""Checkpoints on disk: written whole, verified before use, read without a framework.
+"""Checkpoints on disk: written atomically, verified before use, readable without a framework.
 
-A checkpoint is a directory with one safetensors file per group of tensors, `state.json` (anything
-that JSON can be made to hold) and `manifest.json` (sizes, checksums, versions). `_layout` draws the
+A checkpoint is a directory with one safetensors file per group of tensors, `state.json` (values
+that `encode_state` accepts) and `manifest.json` (sizes, checksums, versions). `_layout` shows the
 directories, `_codec` and `_manifest` describe the files.
 
     with CheckpointStore(run / "checkpoints", keep=3) as store:

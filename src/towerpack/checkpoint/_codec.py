@@ -1,7 +1,7 @@
-"""State as JSON, without loss: the Python value that comes back equals the one that went in.
+"""Lossless conversion of state to JSON: the decoded Python value equals the encoded one.
 
-Plain JSON where that suffices, so that a person can read `state.json`. What JSON lacks is an object
-with one key that begins with `$`:
+Values that plain JSON can hold stay plain, so that `state.json` is readable. Other values become an
+object with one key that begins with `$`:
 
     {"$float": "nan"}                    nan, inf, -inf
     {"$int": "0x1f…"}                    an integer of more than 64 bits
@@ -11,10 +11,8 @@ with one key that begins with `$`:
     {"$array": ["<f4", [2, 3], "…"]}     NumPy array: dtype, shape, base64 in C order
     {"$scalar": ["<f4", "…"]}            NumPy scalar
 
-Nothing is executed and no class is looked up by name, so a hostile file can at worst be refused.
+Decoding executes nothing and looks up no class by name, so it is safe for untrusted files.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii
@@ -31,27 +29,33 @@ _ARRAY_KINDS: Final = "biufc"
 
 
 def encode_state(state: Any) -> bytes:
-    """The JSON text of `state` as UTF-8.
+    """Return the JSON text of a state in UTF-8.
+
+    Args:
+        state: Tree of dicts, lists, tuples, plain values and numeric NumPy arrays.
 
     Raises:
-        StateError: A value that cannot be stored without loss; the message says where it is.
+        StateError: A value cannot be stored without loss; the message gives its position.
     """
     try:
         tree = _encode(state, "state")
         text = json.dumps(tree, allow_nan=False, indent=1)
     except RecursionError:
         raise StateError(
-            "The state is nested too deeply, or contains itself.",
+            "The state is nested too deeply or contains itself.",
             fix="store a tree of dicts and lists",
         ) from None
     return text.encode() + b"\n"
 
 
 def decode_state(data: bytes | bytearray | memoryview) -> Any:
-    """What `encode_state` was given.
+    """Return the state that `encode_state` encoded.
+
+    Args:
+        data: JSON text in UTF-8.
 
     Raises:
-        StateError: `data` is not such a text.
+        StateError: The data is not an encoded state.
     """
     try:
         tree = json.loads(bytes(data), parse_constant=_refuse_constant)
@@ -65,7 +69,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _encode(value: Any, where: str) -> Any:
-    # Exact types: a subclass (an enum, a defaultdict) would come back as something else.
+    # A subclass, such as an enum or a defaultdict, would come back as another type.
     kind = cast("type[Any]", type(value))
     if value is None or kind is bool or kind is str:
         return value
@@ -92,10 +96,10 @@ def _encode(value: Any, where: str) -> Any:
                 return {"$array": [name, list(array.shape), _base64(array)]}
             return {"$scalar": [name, _base64(array)]}
     raise StateError(
-        f"{where} cannot be stored in a checkpoint.",
-        got=f"{kind.__module__}.{kind.__qualname__} {value!r:.80}",
-        expected="str, int, float, bool, None, bytes, list, tuple, dict, or a numeric NumPy array",
-        fix="convert it in state(), and back in restore()",
+        f"{where} must be str, int, float, bool, None, bytes, list, tuple, dict or a numeric NumPy "
+        f"array to be stored in a checkpoint, got {kind.__module__}.{kind.__qualname__} "
+        f"{value!r:.80}.",
+        fix="convert the value in state(), and back in restore()",
     )
 
 
@@ -121,25 +125,13 @@ def _decode_bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _decode_array(fields: list[Any]) -> np.ndarray:
-    dtype, shape, data = fields
-    flat = np.frombuffer(_decode_bytes(data), dtype=_numeric(dtype))
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"bad array shape {shape!r:.80}")
-    return flat.reshape(shape).copy()
-
-
-def _decode_scalar(fields: list[Any]) -> Any:
-    dtype, data = fields
-    (value,) = np.frombuffer(_decode_bytes(data), dtype=_numeric(dtype))
-    return value
-
-
-def _numeric(name: Any) -> np.dtype[Any]:
+def _decode_array(name: Any, shape: list[Any], data: str) -> np.ndarray:
     dtype = np.dtype(str(name))
     if dtype.kind not in _ARRAY_KINDS:
         raise ValueError(f"dtype {name!r:.80} is not numeric")
-    return dtype
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"bad array shape {shape!r:.80}")
+    return np.frombuffer(_decode_bytes(data), dtype).reshape(shape).copy()
 
 
 _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -148,6 +140,6 @@ _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$bytes": _decode_bytes,
     "$tuple": lambda items: tuple(_decode(item) for item in items),
     "$dict": lambda pairs: {_decode(key): _decode(item) for key, item in pairs},
-    "$array": _decode_array,
-    "$scalar": _decode_scalar,
+    "$array": lambda fields: _decode_array(*fields),
+    "$scalar": lambda fields: _decode_array(fields[0], [], *fields[1:])[()],
 }

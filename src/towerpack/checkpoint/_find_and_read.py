@@ -1,10 +1,8 @@
-"""Reading: the newest checkpoint that is valid, and what was passed over.
+"""Reading of checkpoints: finds the newest valid one.
 
-A checkpoint is data from a stranger: names are checked before they become paths, sizes before they
-become memory, checksums before anything is believed. Nothing is unpickled or executed.
+Checkpoints may come from untrusted sources. Names are checked before they become paths, sizes
+before memory is allocated, and checksums before data is used. Nothing is unpickled or executed.
 """
-
-from __future__ import annotations
 
 import os
 import time
@@ -41,20 +39,20 @@ from towerpack.checkpoint._manifest import (
 from towerpack.checkpoint.tensors import Tensors, check_file, read_plain
 
 MAX_STATE_BYTES: Final = 1 << 28
-AVERAGED: Final = "ema/"  # Begins the names under which optimizers keep averages of weights
+AVERAGED: Final = "ema/"  # Prefix of the names of averaged weights among optimizer variables
 _PATIENCE_S: Final = 30.0
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One valid checkpoint.
+    """Valid checkpoint, whose arrays are read when they are accessed.
 
     Attributes:
-        path: Its directory.
-        manifest: What it says about itself.
-        tensors: Groups ("model", "optimizer") of named arrays, which are read when asked for.
-        state: The state that was saved with it.
+        path: Directory of the checkpoint.
+        manifest: Manifest of the checkpoint.
+        tensors: Groups ("model", "optimizer") of named arrays.
+        state: Saved state.
     """
 
     path: Path
@@ -64,72 +62,74 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The global step that it was taken after."""
+        """Global step at which the checkpoint was saved."""
         return self.manifest.step
 
     @property
     def tag(self) -> str | None:
-        """The name under which it is kept, if it is."""
+        """Tag of the checkpoint, or None."""
         return self.manifest.tag
 
     def group(self, name: str) -> Mapping[str, np.ndarray]:
-        """The arrays of one group.
+        """Return the arrays of one group.
+
+        Args:
+            name: Name of the group, such as "model".
 
         Raises:
-            CheckpointError: There is no such group.
+            CheckpointError: The group does not exist.
         """
         if name not in self.tensors:
             raise CheckpointError(
                 f"The checkpoint {self.path} has no group {name!r}. "
                 + did_you_mean(name, self.tensors),
-                fix="load a checkpoint that was saved with it",
+                fix="load a checkpoint that was saved with this group",
             )
         return self.tensors[name]
 
     @property
     def model(self) -> Mapping[str, np.ndarray]:
-        """The model's variables by name."""
+        """Variables of the model by name."""
         return self.group("model")
 
     @property
     def optimizer(self) -> Mapping[str, np.ndarray]:
-        """The optimizer's variables by name."""
+        """Variables of the optimizer by name."""
         return self.group("optimizer")
 
     @property
     def averaged(self) -> Mapping[str, np.ndarray]:
-        """The model's variables by name, with the averages of those of which `WeightEMA` has some.
+        """Variables of the model by name, with the averages of `WeightEMA` if they exist.
 
         Raises:
-            CheckpointError: There are none.
+            CheckpointError: The checkpoint has no averages.
         """
-        groups = [arrays for name, arrays in self.tensors.items() if name != "model"]
-        found = {
+        averages = {
             name.removeprefix(AVERAGED): arrays[name]
-            for arrays in groups
+            for group, arrays in self.tensors.items()
             for name in arrays
-            if name.startswith(AVERAGED)
+            if group != "model" and name.startswith(AVERAGED)
         }
-        if not found:
+        if not averages:
             raise CheckpointError(
                 f"The checkpoint {self.path} has no averages of weights.",
                 fix="train with WeightEMA(optimizer, decay)",
             )
-        return {name: found.get(name, array) for name, array in self.model.items()}
+        return {name: averages.get(name, array) for name, array in self.model.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRow:
-    """What `list_checkpoints` says of one directory.
+    """Description of a checkpoint directory by `list_checkpoints`.
 
     Attributes:
-        step: From the directory's name.
-        tag: None for a `step-…`.
-        path: The directory.
-        nbytes: Size on disk of what is there; hard-linked files count in full.
-        saved_at: Seconds since 1970; None where there is no readable manifest.
-        info: What the caller of `save` had noted.
-        problem: None if it is valid, or else why not.
+        step: Step in the directory's name.
+        tag: Tag, or None for `step-…`.
+        path: Path of the directory.
+        nbytes: Size on disk in bytes; hard-linked files count in full.
+        saved_at: Time of the save in seconds since 1970; None without a readable manifest.
+        info: Values that the caller of `save` added.
+        problem: Reason why the checkpoint is not valid, or None.
     """
 
     step: int
@@ -142,81 +142,82 @@ class CheckpointRow:
 
     @property
     def valid(self) -> bool:
-        """Whether it can be loaded (as far as was checked)."""
+        """Whether the checkpoint passed all checks that were made."""
         return self.problem is None
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> Checkpoint:
-    """Load a run's newest valid checkpoint, or one given checkpoint.
+    """Load the newest valid checkpoint of a run, or a single checkpoint.
 
-    Every file is checked against its checksum first. Checkpoints that are passed over are logged as
-    warnings with the reason. Arrays are read when asked for.
+    Loading verifies the checksum of every file first. It skips invalid checkpoints, and logs a
+    warning with the reason for each.
 
     Args:
-        path: A run directory, its `checkpoints` directory, or one checkpoint.
-        tag: Take the newest checkpoint kept under this tag, such as "best-val/error". Without a
-            tag, `step-…` checkpoints come first, newest first, then tagged ones.
+        path: Run directory, its `checkpoints` directory, or one checkpoint.
+        tag: Load the newest checkpoint with this tag, such as "best-val/error". Without a tag,
+            `step-…` checkpoints come first, newest first, then tagged ones.
 
     Raises:
-        CheckpointError: There is nothing valid; the message lists what was found.
+        CheckpointError: No valid checkpoint exists.
     """
     where = Path(path)
     if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
-        return _load_one(where)
+        try:
+            return _read(where, expected=None)
+        except InvalidCheckpointError as problem:
+            raise CheckpointError(
+                f"{where} is not a valid checkpoint: {problem}.",
+                fix="pass the run directory instead, to load its newest valid checkpoint",
+            ) from problem
     directory = find_directory(where)
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
         before = _directory_version(directory)
-        checkpoint, passed_over = _newest_valid(directory, tag)
-        # A writer may have removed or replaced what was listed: then look again, for what was
-        # passed over may be whole, and what was not listed may be there.
+        checkpoint, skipped = _newest_valid(directory, tag)
+        # If a writer has changed the directory meanwhile, skipped checkpoints may now be complete
+        # and new ones may exist, so look again.
         settled = _directory_version(directory) == before or time.monotonic() > give_up_at
-        if checkpoint is not None and (settled or not passed_over):
-            _warn(passed_over)
+        if checkpoint is not None and (settled or not skipped):
+            for candidate, problem in skipped:
+                if candidate.path.exists():
+                    _logger.warning("Skipped checkpoint %s: %s.", candidate.path, problem)
             return checkpoint
         if checkpoint is None and settled:
-            raise _nothing_valid(directory, tag, passed_over)
+            raise _nothing_valid(directory, tag, skipped)
 
 
 def list_checkpoints(
     path: str | os.PathLike[str], *, checksums: bool = True
 ) -> list[CheckpointRow]:
-    """Every checkpoint of a run, valid or not, oldest first.
+    """Return all checkpoints of a run, valid or not, oldest first.
 
     Args:
-        path: A run directory or its `checkpoints` directory.
-        checksums: Read every file to the end. Without, only names, sizes and structure are
-            checked, which is fast and finds all but flipped bits.
+        path: Run directory or its `checkpoints` directory.
+        checksums: Verify the checksum of every file. Otherwise check only names, sizes and
+            structure, which is fast and misses only flipped bits.
 
     Raises:
-        CheckpointError: `path` holds no checkpoints directory.
+        CheckpointError: The path has no directory of checkpoints.
     """
-    rows = (_row(one, checksums) for one in places(find_directory(Path(path))))
+    rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
 
 
 def find_directory(where: Path) -> Path:
-    """The directory of checkpoints that `where` is or holds."""
+    """Return the directory of checkpoints: `where` itself or a directory in it."""
     if (where / CHECKPOINTS).is_dir():
         return where / CHECKPOINTS
     if where.is_dir() and (where.name == CHECKPOINTS or (where / LOCK).exists() or places(where)):
         return where
-    if not where.exists():
-        got = "nothing there"
-    elif not where.is_dir():
-        got = "a file"
-    else:
-        got = "a directory with " + (_names(sorted(os.listdir(where))) or "nothing in it")
+    reason = "contains no checkpoints" if where.is_dir() else "is not a directory"
     raise CheckpointError(
-        f"No checkpoints at {where}.",
-        got=got,
+        f"{where} {reason if where.exists() else 'does not exist'}.",
         expected=f"a run directory, its '{CHECKPOINTS}' directory, or one checkpoint in it",
         fix="check the path, or let the run save a checkpoint first",
     )
 
 
 def check(path: Path, *, checksums: bool, expected: Place | None = None) -> Manifest:
-    """Check one checkpoint directory without keeping anything of it but the manifest."""
     manifest, _ = _open(path, checksums=checksums, expected=expected)
     return manifest
 
@@ -226,32 +227,24 @@ def _open(
 ) -> tuple[Manifest, dict[str, Tensors]]:
     manifest = parse_manifest(read_plain(path / MANIFEST, limit=MAX_MANIFEST_BYTES))
     if expected is not None and manifest.step != expected.step:
-        raise InvalidCheckpointError(f"its manifest is of step {manifest.step}")
-    # Opened first: what is checked then is what will be read.
+        raise InvalidCheckpointError(f"its manifest is for step {manifest.step}")
+    # Open the tensors first, so that the checked files are the files that are read later.
     for name, record in manifest.files.items():
         check_file(path / name, record, checksum=False)
-    tensors = {group: _tensors(path / group_file(group)) for group in manifest.groups}
+    tensors = {group: Tensors(path / group_file(group)) for group in manifest.groups}
     if checksums:
         for name, record in manifest.files.items():
             check_file(path / name, record, checksum=True)
-    if fingerprint({group: held.specs for group, held in tensors.items()}) != manifest.fingerprint:
-        raise InvalidCheckpointError("its tensors are not those that the manifest was made for")
+    specs = {group: arrays.specs for group, arrays in tensors.items()}
+    if fingerprint(specs) != manifest.fingerprint:
+        raise InvalidCheckpointError("its tensors do not match the manifest")
     return manifest, tensors
-
-
-def _tensors(path: Path) -> Tensors:
-    try:
-        return Tensors(path)
-    except OSError as error:
-        raise InvalidCheckpointError(
-            f"{path.name} cannot be read ({error.strerror or error})"
-        ) from error
 
 
 def _read(path: Path, *, expected: Place | None) -> Checkpoint:
     manifest, tensors = _open(path, checksums=True, expected=expected)
     data = read_plain(path / STATE, limit=MAX_STATE_BYTES)
-    # Unlike the tensors it is opened again: a writer may have replaced the checkpoint meanwhile.
+    # Unlike the tensors, the state is opened again, and a writer may have replaced it meanwhile.
     if sha256(data).hexdigest() != manifest.files[STATE].sha256:
         raise InvalidCheckpointError(f"{STATE} was replaced while the checkpoint was read")
     try:
@@ -261,87 +254,61 @@ def _read(path: Path, *, expected: Place | None) -> Checkpoint:
     return Checkpoint(path, manifest, tensors, state)
 
 
-def _load_one(path: Path) -> Checkpoint:
-    try:
-        return _read(path, expected=None)
-    except InvalidCheckpointError as problem:
-        raise CheckpointError(
-            f"{path} is not a valid checkpoint: {problem}.",
-            fix="give the run directory instead, to load its newest valid checkpoint",
-        ) from problem
-
-
 def _newest_valid(
     directory: Path, tag: str | None
 ) -> tuple[Checkpoint | None, list[tuple[Place, str]]]:
-    """The newest valid checkpoint, and what is newer with the reason why it is not valid."""
-    passed_over: list[tuple[Place, str]] = []
-    for candidate in _candidates(directory, tag):
+    entries = places(directory)[::-1]
+    if tag is None:
+        entries.sort(key=lambda entry: not entry.untagged)
+    else:
+        entries = [entry for entry in entries if entry.tag == tag_name(tag)]
+    skipped: list[tuple[Place, str]] = []
+    for candidate in entries:
         try:
-            return _read(candidate.path, expected=candidate), passed_over
+            return _read(candidate.path, expected=candidate), skipped
         except InvalidCheckpointError as problem:
-            passed_over.append((candidate, str(problem)))
-    return None, passed_over
+            skipped.append((candidate, str(problem)))
+    return None, skipped
 
 
 def _directory_version(directory: Path) -> tuple[int, list[str]]:
-    """Time of change and names of a directory, one of which changes when a writer acts in it."""
+    """Return modification time and names of a directory: any action of a writer changes one."""
     return directory.stat().st_mtime_ns, sorted(os.listdir(directory))
 
 
-def _candidates(directory: Path, tag: str | None) -> list[Place]:
-    found = places(directory)[::-1]
-    if tag is not None:
-        return [one for one in found if one.tag == tag_name(tag)]
-    return [one for one in found if one.untagged] + [one for one in found if not one.untagged]
-
-
-def _warn(passed_over: list[tuple[Place, str]]) -> None:
-    for candidate, problem in passed_over:
-        if candidate.path.exists():
-            _logger.warning("Passed over checkpoint %s: %s.", candidate.path, problem)
-
-
 def _nothing_valid(
-    directory: Path, tag: str | None, passed_over: list[tuple[Place, str]]
+    directory: Path, tag: str | None, skipped: list[tuple[Place, str]]
 ) -> CheckpointError:
-    rows = [f"{candidate.name}: {problem}" for candidate, problem in passed_over[:20]]
-    if len(passed_over) > len(rows):
-        rows.append(f"… and {len(passed_over) - len(rows)} more")
-    of_tag = "" if tag is None else f" tagged {tag!r}"
-    rows_there = [_row(one, checksums=False) for one in places(directory)]
-    others = sorted({row.tag for row in rows_there if row is not None and row.tag is not None})
-    hint = f"; tags there: {_names(others)}" if tag is not None and others else ""
+    rows = [f"{candidate.name}: {problem}" for candidate, problem in skipped[:20]]
+    if len(skipped) > len(rows):
+        rows.append(f"… and {len(skipped) - len(rows)} more")
+    tags = sorted({entry.tag for entry in places(directory) if entry.tag is not None})
+    hint = f"; existing tags: {', '.join(tags[:12])}" if tag is not None and tags else ""
     return CheckpointError(
-        f"No valid checkpoint{of_tag} in {directory}.",
-        got="\n".join(rows) or f"no checkpoint{of_tag} at all{hint}",
-        expected="at least one whole checkpoint",
-        fix="name the directory of a run that has saved (with a ModelSaver), or one of its tags; a "
-        "training starts anew with resume='never'",
+        f"No valid checkpoint{'' if tag is None else f' tagged {tag!r}'} in {directory}.",
+        got="\n".join(rows) or f"no checkpoint at all{hint}",
+        expected="at least one valid checkpoint",
+        fix="pass the directory of a run that has saved checkpoints (with a ModelSaver), or one of "
+        "its tags; to train from scratch, set resume='never'",
     )
 
 
-def _row(one: Place, checksums: bool) -> CheckpointRow | None:
+def _row(entry: Place, checksums: bool) -> CheckpointRow | None:
     manifest, problem = None, None
     try:
-        manifest = check(one.path, checksums=checksums, expected=one)
+        manifest = check(entry.path, checksums=checksums, expected=entry)
     except InvalidCheckpointError as error:
         problem = str(error)
     try:
-        nbytes = sum(entry.lstat().st_size for entry in one.path.iterdir())
+        nbytes = sum(file.lstat().st_size for file in entry.path.iterdir())
     except FileNotFoundError:
-        return None  # Removed by its writer while we looked.
+        return None  # The writer has removed the checkpoint meanwhile.
     return CheckpointRow(
-        step=one.step,
-        tag=one.tag if manifest is None else manifest.tag,
-        path=one.path,
+        step=entry.step,
+        tag=entry.tag if manifest is None else manifest.tag,
+        path=entry.path,
         nbytes=nbytes,
         saved_at=None if manifest is None else manifest.saved_at,
         info={} if manifest is None else manifest.info,
         problem=problem,
     )
-
-
-def _names(names: list[str]) -> str:
-    shown = ", ".join(names[:12])
-    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

@@ -1,13 +1,11 @@
-"""How the directories of a run's checkpoints are named.
+"""Names of the directories of a run's checkpoints.
 
 checkpoints/
     step-00001234/                  a checkpoint
-    best-val_error-00001000/        a checkpoint kept under a tag; the newest valid one counts
-    abandoned-step-00002000/        lies after a step that was resumed from; never loaded
-    .lock  .tmp-…  .trash-…         the writer's own; a dead writer's are removed by the next
+    best-val_error-00001000/        a tagged checkpoint; the newest valid one of a tag counts
+    abandoned-step-00002000/        later than the step that a run resumed from; never loaded
+    .lock  .tmp-…  .trash-…         files of the writer; the next writer removes old ones
 """
-
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ _NAME: Final = re.compile(r"(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.+-]*)-(?P<step>[0-9]
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where one checkpoint lies. Ordered by step; at one step the untagged one comes last."""
+    """Step, name and path of a checkpoint directory. Sorts by step, then tagged before untagged."""
 
     step: int
     untagged: bool
@@ -37,17 +35,17 @@ class Place:
 
     @property
     def tag(self) -> str | None:
-        """The directory's tag ("best-val_error"), or None for a `step-…`."""
+        """Tag in the directory's name ("best-val_error"), or None for `step-…`."""
         return None if self.untagged else self.name.rpartition("-")[0]
 
 
 def directory_name(step: int, tag: str | None = None) -> str:
-    """`step-00001234`, or `best-val_error-00001234` for a tag."""
+    """Return `step-00001234`, or `best-val_error-00001234` for a tag."""
     return f"{_STEP if tag is None else tag_name(tag)}-{step:08d}"
 
 
 def tag_name(tag: str) -> str:
-    """`tag` with everything that does not belong in a directory name made `_`."""
+    """Return the tag with `_` for each character that a directory name must not have."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", tag).lstrip(".+-")
     if not name or name == _STEP or name.startswith(ABANDONED):
         return f"_{name}"
@@ -55,7 +53,7 @@ def tag_name(tag: str) -> str:
 
 
 def place(path: Path) -> Place | None:
-    """The place of a checkpoint directory by its name; None for any other name."""
+    """Parse the name of a checkpoint directory. Return None for any other name."""
     match = _NAME.fullmatch(path.name)
     if match is None or path.name.startswith(ABANDONED):
         return None
@@ -63,6 +61,6 @@ def place(path: Path) -> Place | None:
 
 
 def places(directory: Path) -> list[Place]:
-    """All checkpoint directories in `directory` by name, oldest first; nothing is opened."""
-    found = (place(entry) for entry in directory.iterdir() if entry.is_dir())
-    return sorted(one for one in found if one is not None)
+    """Return the checkpoint directories in `directory`, oldest first, judged by name alone."""
+    parsed = (place(entry) for entry in directory.iterdir() if entry.is_dir())
+    return sorted(entry for entry in parsed if entry is not None)

@@ -1,18 +1,16 @@
-"""The manifest: what a checkpoint must contain, so that anything else is noticed.
+"""Manifest of a checkpoint: the files that it must contain, with sizes and checksums.
 
-`manifest.json` is canonical JSON with a checksum over itself; a file that is not byte for byte what
-we would write for its content is refused. It is written last, so a directory without one is not a
-checkpoint.
+`manifest.json` is canonical JSON with a checksum of itself. A manifest that differs by one byte
+from the canonical form of its content is refused. The manifest is written last, so a directory
+without one is not a checkpoint.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from towerpack._core.versions import library_versions
 from towerpack.checkpoint._layout import STATE
@@ -24,16 +22,16 @@ _GROUP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SUFFIX: Final = ".safetensors"
 
 Specs = dict[str, tuple[tuple[int, ...], str]]
-"""Name to (shape, dtype name), for the tensors of one group."""
+"""Shape and dtype name of each tensor of a group."""
 
 
 class InvalidCheckpointError(Exception):
-    """Why something is not a valid checkpoint: one phrase. Internal; readers collect these."""
+    """Error for an invalid checkpoint, with a phrase as the reason. Internal."""
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file of a checkpoint."""
+    """Size and checksum of one file of a checkpoint."""
 
     nbytes: int
     sha256: str
@@ -41,16 +39,16 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The parsed manifest of one checkpoint.
+    """Content of the manifest of a checkpoint.
 
     Attributes:
-        step: The global step that it was taken after.
-        tag: None, or the name under which it is kept, such as "best-val/error".
-        saved_at: Seconds since 1970, when the save was asked for.
-        fingerprint: Digest of every group's tensor names, shapes and dtypes.
-        versions: Of Python, Towerpack and the libraries installed when it was written.
-        info: What the caller wanted to have noted, such as a score; small.
-        files: What the directory holds besides the manifest.
+        step: Global step at which the checkpoint was saved.
+        tag: Tag such as "best-val/error", or None.
+        saved_at: Time of the save, in seconds since 1970.
+        fingerprint: Digest of the names, shapes and dtypes of all tensors.
+        versions: Versions of Python, Towerpack and its libraries.
+        info: Values that the caller of `save` added, such as a score.
+        files: Size and checksum of each file except the manifest.
     """
 
     step: int
@@ -68,58 +66,38 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Size of all files, the manifest aside."""
+        """Total size of the files in bytes, without the manifest."""
         return sum(record.nbytes for record in self.files.values())
 
     def to_bytes(self) -> bytes:
-        """The canonical text."""
-        tree: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "step": self.step,
-            "tag": self.tag,
-            "saved_at": self.saved_at,
-            "fingerprint": self.fingerprint,
-            "files": {
-                name: {"nbytes": record.nbytes, "sha256": record.sha256}
-                for name, record in self.files.items()
-            },
-            "versions": dict(self.versions),
-            "info": dict(self.info),
-        }
-        return _canonical(tree)
+        """Return the canonical JSON text."""
+        return _canonical({"format": FORMAT, "version": VERSION, **asdict(self)})
 
 
 def group_file(group: str) -> str:
-    """`model.safetensors` for `model`."""
     return group + _SUFFIX
 
 
 def is_group(name: str) -> bool:
-    """Whether `name` may name a group of tensors."""
     return _GROUP.fullmatch(name) is not None
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Read and check a manifest; nothing else is opened."""
+    """Parse and check a manifest. Raise `InvalidCheckpointError` if it is not valid."""
     try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidCheckpointError(f"manifest.json is not JSON ({error})") from error
-    if not isinstance(tree, dict):
-        raise InvalidCheckpointError("manifest.json is not an object")
-    fields = cast("dict[str, Any]", tree)
-    if fields.get("format") != FORMAT:
-        raise InvalidCheckpointError(f"manifest.json has the format {fields.get('format')!r:.40}")
-    if fields.get("version") != VERSION:
+        fields: dict[str, Any] = dict(json.loads(data))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidCheckpointError(f"manifest.json is not a JSON object ({error})") from error
+    name, version = fields.get("format"), fields.get("version")
+    if (name, version) != (FORMAT, VERSION):
         raise InvalidCheckpointError(
-            f"manifest.json has the format version {fields.get('version')!r:.40}; "
-            f"this Towerpack reads version {VERSION}"
+            f"manifest.json has the format {name!r:.40} of version {version!r:.40}; this Towerpack "
+            f"reads {FORMAT!r} of version {VERSION}"
         )
     claimed = fields.pop("checksum", None)
     if _canonical(fields) != data:
         raise InvalidCheckpointError(
-            f"manifest.json is damaged (its checksum {claimed!r:.20} does not fit)"
+            f"manifest.json is damaged (its checksum {claimed!r:.20} does not match)"
         )
     try:
         files = {name: _file_record(name, record) for name, record in fields["files"].items()}
@@ -140,7 +118,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def _file_record(name: str, record: dict[str, Any]) -> FileRecord:
-    # The name is joined to a path later: only names that we could have written pass.
+    # The name becomes part of a path later, so accept only names that the writer uses.
     if name != STATE and not (name.endswith(_SUFFIX) and is_group(name.removesuffix(_SUFFIX))):
         raise InvalidCheckpointError(
             f"manifest.json names a file {name!r:.60}, which no checkpoint has"
@@ -155,7 +133,7 @@ def _canonical(tree: dict[str, Any]) -> bytes:
 
 
 def fingerprint(groups: Mapping[str, Specs]) -> str:
-    """A digest of the structure: groups, names, shapes and dtypes, whatever their order."""
+    """Return a digest of groups, names, shapes and dtypes, which does not depend on their order."""
     rows = sorted(
         (group, name, list(shape), dtype)
         for group, specs in groups.items()

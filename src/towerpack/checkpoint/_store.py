@@ -1,7 +1,3 @@
-"""The writer of a run's checkpoints: in the background, a few kept, failures told."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -21,9 +17,13 @@ from towerpack._core.logs import get_logger
 from towerpack.checkpoint._codec import encode_state
 from towerpack.checkpoint._find_and_read import MAX_STATE_BYTES, check
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
-from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
+from towerpack.checkpoint._manifest import (
+    InvalidCheckpointError,
+    Manifest,
+    fingerprint,
+    is_group,
+)
 from towerpack.checkpoint._write import (
-    Content,
     link_checkpoint,
     remove_checkpoint,
     sweep,
@@ -35,23 +35,24 @@ _logger = get_logger(__name__)
 
 
 class CheckpointStore(AbstractContextManager["CheckpointStore"]):
-    """Write checkpoints into one directory, which it alone may write to while it is open.
+    """Writer of checkpoints into one directory, with exclusive access while it is open.
 
-    At most one save is in flight. It is written by a thread of its own, from arrays that nobody may
-    change meanwhile: hand in copies. The thread is no daemon, so a program that ends finishes its
-    save. A save that fails is logged at once and raised by the next `save`, `keep_as`, `wait` or
-    `close`, once; that call does nothing else. Earlier checkpoints are not touched by it.
+    A background thread writes one save at a time, from arrays that must not change meanwhile: pass
+    copies. The thread is not a daemon, so a program that ends finishes its save. A failed save is
+    logged at once, and the next call of `save`, `keep_as`, `wait` or `close` only raises its error.
+    Earlier checkpoints stay intact.
 
-    Not thread-safe: one thread calls it. Use it as a context manager, or `close` it.
+    Use the store as a context manager, or `close` it. It is not thread-safe.
 
     Args:
-        directory: The run's `checkpoints` directory; made if absent.
-        keep: How many `step-…` checkpoints stay: the newest ones that are whole. None for all.
-            Tagged ones are counted apart: one of each tag stays.
-        clock: Gives the time that is noted.
+        directory: The run's `checkpoints` directory; created if it does not exist.
+        keep: Number of valid `step-…` checkpoints to keep, the newest ones; None for all. In
+            addition, the newest checkpoint of each tag is kept.
+        clock: Returns the time that is recorded.
 
     Raises:
-        CheckpointError: The directory cannot be written to, or another writer has it.
+        CheckpointError: The directory is not writable, or another writer uses it.
+        ConfigError: `keep` is not positive.
     """
 
     def __init__(
@@ -62,13 +63,12 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         if keep is not None and keep < 1:
-            raise ConfigError(f"keep={keep} checkpoints.", expected="at least 1, or None for all")
+            raise ConfigError(f"keep must be at least 1, or None for all, got {keep}.")
         self.directory = Path(directory)
         self.keep = keep
         self._clock = clock
-        # Its thread is no daemon: a program that ends waits for its saves.
         self._pool = ThreadPoolExecutor(1, "towerpack-checkpoint")
-        self._jobs: list[Future[None]] = []  # whose failures have not been reported
+        self._jobs: list[Future[None]] = []  # Jobs whose failures have not been reported
         self._in_flight: int | None = None
         self._tags: dict[str, str] = {}
         self._closed = False
@@ -80,19 +80,18 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             self.directory.mkdir(parents=True, exist_ok=True)
             if lock.acquire():
                 for name in sweep(self.directory):
-                    _logger.info("Removed %s, left by a writer that was killed.", name)
+                    _logger.info("Removed %s of a writer that was killed.", name)
         except LockHeldError as error:
             raise CheckpointError(
-                f"Another writer has {self.directory}.",
-                got=f"a lock held by {error.holder} (this process is {os.getpid()})",
+                f"Another writer uses {self.directory}: {error.holder} holds the lock (this is "
+                f"process {os.getpid()}).",
                 fix="close the other CheckpointStore, end the other process, or use another "
                 "run directory",
             ) from None
         except OSError as error:
             raise CheckpointError(
-                f"Cannot write checkpoints into {self.directory}.",
-                got=f"{type(error).__name__}: {error}",
-                fix="make it writable, or choose another run directory",
+                f"Cannot write checkpoints into {self.directory}: {type(error).__name__}: {error}.",
+                fix="make the directory writable, or choose another run directory",
             ) from error
         return lock
 
@@ -106,31 +105,55 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         info: Mapping[str, Any] | None = None,
         blocking: bool = False,
     ) -> Path:
-        """Save a checkpoint, in place of an older one of this step and tag.
+        """Save a checkpoint. It replaces an older checkpoint with the same step and tag.
 
-        Waits for the save before it, encodes the state, and returns while the rest is written.
+        Waits for the previous save, encodes the state, and returns while a thread writes the files.
 
         Args:
-            step: The global step.
-            tensors: Groups of named arrays, such as `{"model": {...}, "optimizer": {...}}`; not to
-                be changed until the save is done.
-            state: What `encode_state` takes; free to change once this returns.
-            tag: None for a `step-…`. With a tag ("best-val/error"), older checkpoints of the tag
-                are removed once this one is in place.
+            step: Global step.
+            tensors: Groups of named arrays, such as `{"model": {...}, "optimizer": {...}}`. They
+                must not change until the save is done.
+            state: State for `encode_state`. It may change after this call.
+            tag: None for a `step-…` checkpoint. After the save, older checkpoints with the same tag
+                ("best-val/error") are removed.
             info: A few JSON values for the manifest, such as the score; `ckpt ls` shows them.
-            blocking: Return when it is on disk.
+            blocking: Whether to wait until the checkpoint is on disk.
 
         Returns:
-            Where the checkpoint is or will be.
+            Path of the checkpoint.
 
         Raises:
-            CheckpointError: The save before this one failed, or (if blocking) this one.
+            CheckpointError: The previous save failed, or (if blocking) this one.
+            ConfigError: The step, a group, the tag or `info` is not valid.
             StateError: The state cannot be stored.
         """
         self.wait()
-        content = self._content(step, tensors, state, tag, info)
+        if step < 0 or step >= 10**18:
+            raise ConfigError(f"step must be at least 0 and below 10**18, got {step}.")
+        for group in tensors:
+            if not is_group(group):
+                raise ConfigError(
+                    "The name of a group of tensors must be short and consist of a-z, 0-9 and _, "
+                    f"such as 'model', got {group!r}."
+                )
+        data = encode_state(state)
+        if len(data) > MAX_STATE_BYTES:
+            raise CheckpointError(
+                f"The state of step {step} must have at most {MAX_STATE_BYTES} bytes as JSON, got "
+                f"{len(data)}.",
+                fix="put arrays among the tensors, or use smaller shuffle buffers",
+            )
+        manifest = Manifest(
+            step=step,
+            tag=None if tag is None else self._check_tag(tag),
+            saved_at=self._clock(),
+            fingerprint=fingerprint({name: specs_of(a, name) for name, a in tensors.items()}),
+            files={},
+            info=_checked_info(info),
+        )
+        groups = {group: dict(arrays) for group, arrays in tensors.items()}
         self._in_flight = step if tag is None else None
-        self._start(lambda: self._write(content))
+        self._start(lambda: self._write(manifest, groups, data))
         if blocking:
             self.wait()
         return self.directory / directory_name(step, tag)
@@ -138,20 +161,27 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     def keep_as(
         self, step: int, tag: str, *, info: Mapping[str, Any] | None = None, blocking: bool = False
     ) -> Path:
-        """Keep the checkpoint of a step under a tag too, at the price of a few hard links.
+        """Keep the checkpoint of a step under a tag as well. An existing copy stays as it is.
 
-        Does not wait for a save in flight, but comes after it. Where it is kept so already, it
-        stays as it is.
+        The copy consists of hard links. It is made after a save in progress.
+
+        Args:
+            step: Step of an existing `step-…` checkpoint, or of the save in progress.
+            tag, info, blocking: Same as for `save`.
+
+        Returns:
+            Path of the copy.
 
         Raises:
-            CheckpointError: As `save`; or there is no checkpoint of this step.
+            CheckpointError: The previous save failed, or the step has no checkpoint.
         """
         self._report()
         if not self.has(step):
+            steps = sorted(entry.step for entry in self._untagged())
             raise CheckpointError(
-                f"There is no checkpoint of step {step} to keep as {tag!r}.",
-                got=f"steps {sorted(one.step for one in self._untagged())} in {self.directory}",
-                fix="save() it under the tag instead",
+                f"There is no checkpoint of step {step} to keep as {tag!r}. {self.directory} has "
+                f"steps {steps}.",
+                fix="call save(…, tag=…) instead",
             )
         checked = self._check_tag(tag), _checked_info(info)
         self._start(lambda: self._link(step, *checked))
@@ -160,31 +190,38 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         return self.directory / directory_name(step, tag)
 
     def has(self, step: int) -> bool:
-        """Whether there is a whole `step-…` of this step, or one is in flight."""
+        """Return whether a valid `step-…` checkpoint of a step exists or is being saved.
+
+        Args:
+            step: Global step.
+        """
         if self.saving and self._in_flight == step:
             return True
         return _whole(self.directory / directory_name(step))
 
     @property
     def saving(self) -> bool:
-        """Whether a save is in flight."""
+        """Whether a save is in progress."""
         return not all(job.done() for job in self._jobs)
 
     def abandon_after(self, step: int) -> list[Path]:
-        """Put aside the checkpoints of later steps than one that the run was resumed from.
+        """Rename checkpoints of later steps to `abandoned-…`, after a run has resumed from a step.
 
-        They belong to a course of events that is not this one, and a later resume must not take
-        them for the newest. They are renamed to `abandoned-…`, never loaded and never removed.
+        These checkpoints belong to another course of the run, so no resume may load them. They are
+        never loaded and never removed.
+
+        Args:
+            step: Step from which the run has resumed.
 
         Returns:
-            Where they are now.
+            New paths of the checkpoints.
 
         Raises:
-            CheckpointError: The save before this one failed, or a directory cannot be renamed.
+            CheckpointError: The previous save failed, or a directory cannot be renamed.
         """
         self.wait()
         moved: list[Path] = []
-        for later in (one for one in places(self.directory) if one.step > step):
+        for later in (entry for entry in places(self.directory) if entry.step > step):
             target = later.path.with_name(ABANDONED + later.name)
             number = 2
             while target.exists():
@@ -194,15 +231,15 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                 later.path.rename(target)
                 fsync_dir(self.directory)
             except OSError as error:
-                raise self._failure(f"Cannot put {later.path} aside", error) from error
+                raise self._failure(f"Cannot rename {later.path}", error) from error
             moved.append(target)
             _logger.warning(
-                "Resumed at step %d: %s lies after it and is now %s.", step, later.name, target.name
+                "Resumed at step %d: renamed the later %s to %s.", step, later.name, target.name
             )
         return moved
 
     def wait(self) -> None:
-        """Wait until everything asked for is on disk.
+        """Wait until all saves are on disk.
 
         Raises:
             CheckpointError: A save failed.
@@ -211,7 +248,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         self._report()
 
     def close(self) -> None:
-        """Wait for the last save and give up the directory. Twice is harmless.
+        """Wait for the last save, and release the directory. A second call does nothing.
 
         Raises:
             CheckpointError: A save failed.
@@ -220,46 +257,12 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             self.wait()
         finally:
             self._closed = True
-            if not self.saving:  # Unless the waiting was interrupted.
+            if not self.saving:  # A save is still in progress if the wait was interrupted.
                 self._pool.shutdown()
                 self._lock.release()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _content(
-        self,
-        step: int,
-        tensors: Mapping[str, Mapping[str, np.ndarray]],
-        state: Any,
-        tag: str | None,
-        info: Mapping[str, Any] | None,
-    ) -> Content:
-        if step < 0 or step >= 10**18:
-            raise ConfigError(f"A checkpoint of step {step}.", expected="0 <= step < 10**18")
-        for group in tensors:
-            if not is_group(group):
-                raise ConfigError(
-                    f"{group!r} does not name a group of tensors.",
-                    expected="a short name such as 'model': a-z, 0-9 and _",
-                )
-        data = encode_state(state)
-        if len(data) > MAX_STATE_BYTES:
-            raise CheckpointError(
-                f"The state of step {step} is too large.",
-                got=f"{len(data)} bytes as JSON",
-                expected=f"at most {MAX_STATE_BYTES}",
-                fix="put arrays among the tensors, or keep smaller shuffle buffers",
-            )
-        return Content(
-            step=step,
-            tag=None if tag is None else self._check_tag(tag),
-            saved_at=self._clock(),
-            tensors={group: dict(arrays) for group, arrays in tensors.items()},
-            specs={group: specs_of(arrays, group) for group, arrays in tensors.items()},
-            state=data,
-            info=_checked_info(info),
-        )
 
     def _check_tag(self, tag: str) -> str:
         other = self._tags.setdefault(tag_name(tag), tag)
@@ -270,20 +273,23 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             )
         return tag
 
-    def _write(self, content: Content) -> None:
-        what = f"The checkpoint of step {content.step} was not saved"
+    def _write(
+        self, manifest: Manifest, groups: Mapping[str, Mapping[str, np.ndarray]], state: bytes
+    ) -> None:
         if not self.directory.is_dir():
             _logger.warning(
-                "%s was deleted during the run, with all checkpoints in it; it is made anew.",
+                "%s and all checkpoints in it were deleted during the run. Created it again.",
                 self.directory,
             )
             self._lock.release()
             self._lock = self._open_directory()
         try:
-            write_checkpoint(self.directory, content)
+            write_checkpoint(self.directory, manifest, groups, state)
         except (OSError, MemoryError) as error:
-            raise self._failure(what, error, needed=content.nbytes) from error
-        self._prune(content.step, content.tag)
+            sizes = (array.nbytes for arrays in groups.values() for array in arrays.values())
+            what = f"The checkpoint of step {manifest.step} was not saved"
+            raise self._failure(what, error, needed=sum(sizes) + len(state)) from error
+        self._prune(manifest.step, manifest.tag)
 
     def _link(self, step: int, tag: str, info: Mapping[str, Any]) -> None:
         source = self.directory / directory_name(step)
@@ -298,33 +304,29 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
 
     def _prune(self, step: int, tag: str | None) -> None:
         if tag is not None:
-            own = tag_name(tag)
-            surplus = [p for p in places(self.directory) if p.tag == own and p.step != step]
+            same_tag = [p for p in places(self.directory) if p.tag == tag_name(tag)]
+            surplus = [p for p in same_tag if p.step != step]
+        elif self.keep is None:
+            return
         else:
-            surplus = self._surplus(step)
-        for one in surplus:
+            # Invalid checkpoints do not count, because a run cannot resume from them.
+            untagged = self._untagged()
+            valid = [p.step for p in untagged if p.step == step or _whole(p.path)]
+            oldest = valid[-self.keep] if len(valid) >= self.keep else 0
+            surplus = [p for p in untagged if p.step < oldest and p.step != step]
+        for entry in surplus:
             try:
-                remove_checkpoint(one.path)
+                remove_checkpoint(entry.path)
             except OSError as error:
-                raise self._failure(f"The old checkpoint {one.path} stays", error) from error
-
-    def _surplus(self, step: int) -> list[Place]:
-        if self.keep is None:
-            return []
-        # Broken ones do not count: keeping N means N to fall back on.
-        whole = [one.step for one in self._untagged() if one.step == step or _whole(one.path)]
-        if len(whole) < self.keep:
-            return []
-        oldest = whole[-self.keep]
-        return [one for one in self._untagged() if one.step < oldest and one.step != step]
+                raise self._failure(f"Cannot remove {entry.path}", error) from error
 
     def _untagged(self) -> list[Place]:
-        return [one for one in places(self.directory) if one.untagged]
+        return [entry for entry in places(self.directory) if entry.untagged]
 
     def _start(self, job: Callable[[], None]) -> None:
         if self._closed:
             raise CheckpointError(
-                f"The checkpoint store of {self.directory} is closed.", fix="make a new one"
+                f"The checkpoint store of {self.directory} is closed.", fix="create a new store"
             )
         self._jobs.append(self._pool.submit(self._run, job, list(self._jobs)))
 
@@ -342,39 +344,31 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             raise error from cause
 
     def _report(self) -> None:
-        """Raise the first failure since the last report."""
+        """Raise the first failure that has not been raised yet."""
         done = [job for job in self._jobs if job.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         for job in done:
             job.result()
 
-    def _failure(
-        self, what: str, error: BaseException, *, needed: int | None = None
-    ) -> CheckpointError:
+    def _failure(self, what: str, error: BaseException, *, needed: int = 0) -> CheckpointError:
         gone = isinstance(error, FileNotFoundError)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return CheckpointError(
             f"{what}: {reason}.",
             got=f"{type(error).__name__}: {error}",
-            expected=None if needed is None else self._room(needed),
-            fix=("see what removes files there" if gone else "make room or mend the disk")
+            fix=("check which program removes files there" if gone else "free or repair the disk")
             + ", and run the same command again: it continues from the newest checkpoint",
-            details=self._intact(),
+            details=self._remaining(needed),
         )
 
-    def _room(self, needed: int) -> str | None:
+    def _remaining(self, needed: int) -> str:
         try:
             free = shutil.disk_usage(self.directory).free
-        except OSError:
-            return None
-        return f"{needed / 1e6:.1f} MB to write, {free / 1e6:.1f} MB free"
-
-    def _intact(self) -> str:
-        try:
-            names = [one.name for one in places(self.directory)]
+            names = [entry.name for entry in places(self.directory)]
         except OSError as error:
             return f"The directory cannot be read: {error}."
-        return "Not touched: " + (", ".join(names[-8:]) or "there was no earlier checkpoint") + "."
+        size = f"{needed / 1e6:.1f} MB to write, {free / 1e6:.1f} MB free. " if needed else ""
+        return f"{size}Intact: {', '.join(names[-8:]) or 'there was no earlier checkpoint'}."
 
 
 def _whole(path: Path) -> bool:
@@ -388,13 +382,13 @@ def _whole(path: Path) -> bool:
 def _checked_info(info: Mapping[str, Any] | None) -> dict[str, Any]:
     plain = dict(info or {})
     try:
-        same = json.loads(json.dumps(plain, allow_nan=False)) == plain
+        text = json.dumps(plain, allow_nan=False)
     except (TypeError, ValueError):
-        same = False
-    if not same or len(json.dumps(plain)) > 1 << 16:
+        text = "null"
+    if len(text) > 1 << 16 or json.loads(text) != plain:
         raise ConfigError(
-            f"info={plain!r:.200} does not fit into a manifest.",
-            expected="a small dict of JSON values (text, finite numbers, lists, dicts)",
-            fix="put the rest into the state",
+            "info must be a small dict of JSON values (text, finite numbers, lists, dicts), got "
+            f"{plain!r:.200}.",
+            fix="put large or other values into the state",
         )
     return plain

@@ -1,7 +1,3 @@
-"""Weights to start from, by name: of our checkpoints, of safetensors and npz files, of dicts."""
-
-from __future__ import annotations
-
 import os
 import tokenize
 import zipfile
@@ -16,18 +12,18 @@ from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._find_and_read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint.tensors import Tensors
-from towerpack.checkpoint.torch_file import check_expansion, most_bytes
+from towerpack.checkpoint.torch_file import check_size
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
-    """Read the arrays of a source; gives what it is, in words, and them by name.
+    """Read the arrays of a source. Return a description of the source, and the arrays by name.
 
     Args:
-        source: A run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz
-            file, or a dict of arrays. `:0` at the end of a name is dropped.
+        source: Run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz
+            file, or a dict of arrays. A `:0` at the end of a name is dropped.
 
     Raises:
-        CheckpointError: It is nothing of these, or damaged. Pickled data are not read.
+        CheckpointError: The source is something else or damaged, or contains pickled data.
     """
     if isinstance(source, Checkpoint):
         return str(source.path), source.model
@@ -35,22 +31,22 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
         return "the given dict", _named(cast("Mapping[Any, Any]", source))
     if not isinstance(source, str | os.PathLike):
         raise CheckpointError(
-            f"{type(source).__name__} {source!r:.80} gives no weights.",
-            expected="a path, a Checkpoint, or a dict of arrays by name",
+            "Weights must be a path, a Checkpoint, or a dict of arrays by name, got "
+            f"{type(source).__name__} {source!r:.80}."
         )
     path = Path(cast("str", source))
     if path.suffix == ".safetensors":
         try:
             return str(path), Tensors(path)
-        except (OSError, InvalidCheckpointError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}.") from error
+        except InvalidCheckpointError as error:
+            raise CheckpointError(f"{path} is not valid: {error}.") from error
     if path.suffix == ".npz":
         return str(path), _named(_read_npz(path))
     if path.is_dir():
         checkpoint = load_checkpoint(path)
         return str(checkpoint.path), checkpoint.model
     raise CheckpointError(
-        f"There are no weights at {path}." if not path.exists() else f"{path} gives no weights.",
+        f"{path} contains no weights." if path.exists() else f"{path} does not exist.",
         expected="a run directory, a checkpoint, or a .safetensors or .npz file",
     )
 
@@ -60,7 +56,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if isinstance(arrays, np.ndarray):
                 raise ValueError("it holds one array without a name")
-            check_expansion(arrays.zip, most_bytes(path.stat().st_size))
+            sizes = (entry.file_size for entry in arrays.zip.infolist())
+            check_size(sizes, path.stat().st_size)
             return dict(arrays)
     except (
         *(OSError, ValueError, TypeError, EOFError, RuntimeError),
@@ -68,7 +65,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         MemoryError,  # A header may name any size.
     ) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"
+            f"{path} cannot be read: {error}.", fix="save numeric arrays, which need no pickle"
         ) from error
 
 

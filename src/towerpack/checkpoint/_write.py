@@ -1,10 +1,8 @@
-"""Writing one checkpoint so that it is there whole or not at all, whenever the process is killed.
+"""Atomic writing of a checkpoint: after a crash it exists completely or not at all.
 
-Everything is written and synced under a hidden name beside its place and then renamed. Removing
-works the other way round: renamed to a hidden name first.
+A checkpoint is written and synced under a hidden name beside its final place, and then renamed.
+Removal works in reverse order: the directory gets a hidden name first.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -13,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,55 +19,34 @@ import numpy as np
 
 from towerpack._core.files import fsync_dir, write_bytes_synced
 from towerpack.checkpoint._layout import MANIFEST, STATE, TMP, TRASH, directory_name
-from towerpack.checkpoint._manifest import Manifest, Specs, fingerprint, group_file
+from towerpack.checkpoint._manifest import Manifest, group_file
 from towerpack.checkpoint.tensors import sync_and_record, write_tensors
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """All that a checkpoint will hold, ready to be written without asking anybody."""
-
-    step: int
-    tag: str | None
-    saved_at: float
-    tensors: Mapping[str, Mapping[str, np.ndarray]]
-    specs: Mapping[str, Specs]
-    state: bytes
-    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def nbytes(self) -> int:
-        """About how much room it takes."""
-        arrays = (array for group in self.tensors.values() for array in group.values())
-        return sum(array.nbytes for array in arrays) + len(self.state)
-
-
-def write_checkpoint(directory: Path, content: Content) -> Path:
-    """Write one checkpoint into `directory`, in place of an older one of that name."""
+def write_checkpoint(
+    directory: Path,
+    manifest: Manifest,
+    tensors: Mapping[str, Mapping[str, np.ndarray]],
+    state: bytes,
+) -> Path:
+    """Write one checkpoint into `directory`. It replaces an older checkpoint of the same name."""
 
     def fill(folder: Path) -> Manifest:
         files = {
-            group_file(group): write_tensors(folder / group_file(group), tensors)
-            for group, tensors in content.tensors.items()
+            group_file(group): write_tensors(folder / group_file(group), arrays)
+            for group, arrays in tensors.items()
         }
-        write_bytes_synced(folder / STATE, content.state)
-        return Manifest(
-            step=content.step,
-            tag=content.tag,
-            saved_at=content.saved_at,
-            fingerprint=fingerprint(content.specs),
-            files={**files, STATE: sync_and_record(folder / STATE)},
-            info=content.info,
-        )
+        write_bytes_synced(folder / STATE, state)
+        return replace(manifest, files={**files, STATE: sync_and_record(folder / STATE)})
 
-    return _publish(directory, directory_name(content.step, content.tag), fill)
+    return _publish(directory, directory_name(manifest.step, manifest.tag), fill)
 
 
 def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[str, Any]) -> Path:
-    """Keep a copy of a checkpoint under a tag, sharing its files where the disk allows it."""
+    """Add a tagged copy of a checkpoint, with hard links if the file system supports them."""
 
     def fill(folder: Path) -> Manifest:
         for name in manifest.files:
@@ -80,7 +57,7 @@ def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[st
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint: at once for every reader, then from the disk."""
+    """Remove a checkpoint: first hide it from readers, then delete it."""
     trash = path.with_name(f"{TRASH}{path.name}-{os.getpid()}")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(path, trash)
@@ -89,11 +66,11 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Remove what killed writers left and say what it was; only for who holds the lock."""
-    left = [e for e in directory.iterdir() if e.name.startswith((TMP, TRASH))]
-    for entry in left:
+    """Remove files that killed writers left, and return their names. The caller holds the lock."""
+    leftovers = [e for e in directory.iterdir() if e.name.startswith((TMP, TRASH))]
+    for entry in leftovers:
         shutil.rmtree(entry, ignore_errors=True)
-    return [entry.name for entry in left]
+    return [entry.name for entry in leftovers]
 
 
 def _publish(directory: Path, name: str, fill: Callable[[Path], Manifest]) -> Path:
@@ -105,33 +82,29 @@ def _publish(directory: Path, name: str, fill: Callable[[Path], Manifest]) -> Pa
         manifest = fill(folder)
         write_bytes_synced(folder / MANIFEST, manifest.to_bytes())
         fsync_dir(folder)
-        _move_into_place(folder, final)
+        try:
+            os.rename(folder, final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not _exchange(folder, final):
+                # Without an atomic exchange, the step has no checkpoint for an instant.
+                remove_checkpoint(final)
+                os.rename(folder, final)
         fsync_dir(directory)
     finally:
-        # Gone after success, unless it was exchanged for an older one, which then lies there.
+        # After an exchange, the folder holds the older checkpoint.
         shutil.rmtree(folder, ignore_errors=True)
     return final
 
 
-def _move_into_place(folder: Path, final: Path) -> None:
-    try:
-        os.rename(folder, final)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if not _exchange(folder, final):
-            # Not in one step, then; for an instant this step has no checkpoint.
-            remove_checkpoint(final)
-            os.rename(folder, final)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step (Linux's `renameat2`); False where that cannot be done."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names atomically with Linux's `renameat2`. Return False if that is not possible."""
     if sys.platform != "linux":
         return False
-    with contextlib.suppress(AttributeError):  # A C library without the call.
+    with contextlib.suppress(AttributeError):  # The C library lacks the function.
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-        names = os.fsencode(one), os.fsencode(other)
+        names = os.fsencode(first), os.fsencode(second)
         return rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
     return False
 
@@ -141,6 +114,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # No hard links here.
+    except OSError:  # The file system has no hard links.
         shutil.copyfile(source, target)
         sync_and_record(target)

@@ -1,10 +1,8 @@
-"""Named arrays in safetensors files: written whole, read one at a time, nothing executed.
+"""Named arrays in safetensors files: written atomically, read one by one, without code execution.
 
-Reading is the library's work. Writing, checksums included, takes little time of the processor and
-the interpreter's lock, so that a save in a background thread does not stall training.
+The safetensors library reads the files. Writing is done here, with little CPU time and little time
+under the interpreter's lock, so that a save in a background thread does not slow down training.
 """
-
-from __future__ import annotations
 
 import errno
 import hashlib
@@ -29,29 +27,24 @@ if sys.platform == "linux":
 
 _CHUNK: Final = 1 << 20
 _DTYPES: Final = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-}
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
+    "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+}  # fmt: skip
 _TYPES: Final = {name: code for code, name in _DTYPES.items()}
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """The arrays of one group, by name. Each access reads a fresh, writable copy.
+    """Arrays of a safetensors file by name. Each access reads a new, writable copy.
 
-    The file stays open, so that a writer that removes the checkpoint meanwhile does no harm.
+    The file stays open, so arrays can be read after a writer has removed the checkpoint.
+
+    Args:
+        path: File.
+
+    Raises:
+        InvalidCheckpointError: The file is missing or damaged, or has an unsupported dtype.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,21 +52,19 @@ class Tensors(Mapping[str, np.ndarray]):
             self._file: Any = safe_open(path, framework="np")
             names: list[str] = self._file.keys()
             self._specs: Specs = {name: _spec(self._file, name) for name in names}
-        except (SafetensorError, ValueError) as error:
-            raise InvalidCheckpointError(
-                f"{path.name} is not a safetensors file ({error})"
-            ) from error
+        except (OSError, SafetensorError, ValueError) as error:
+            raise InvalidCheckpointError(f"{path.name} cannot be read ({error})") from error
 
     @property
     def specs(self) -> Specs:
-        """Name to (shape, dtype name), without reading any array."""
+        """Shape and dtype name of each array, known without reading it."""
         return dict(self._specs)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._specs:
             raise KeyError(name)
         if self._specs[name][1] == "bfloat16":
-            # NumPy knows the type by name once this is imported.
+            # After this import, NumPy knows the dtype by name.
             require("ml_dtypes", extra="tf", needed_for="Reading bfloat16")
         return self._file.get_tensor(name)
 
@@ -98,28 +89,26 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
-    """Shapes and dtypes of arrays that are to be stored."""
-    found: Specs = {}
+    """Return shapes and dtypes of arrays that will be stored."""
+    specs: Specs = {}
     for name, array in arrays.items():
         dtype = np.asarray(array).dtype.name
         if dtype not in _TYPES:
             raise CheckpointError(
-                f"Tensor {name!r} of the group {group!r} cannot be stored.",
-                got=f"dtype {dtype}",
-                expected="one of " + ", ".join(sorted(_TYPES)),
-                fix="convert it, or put it in the state (text and bytes belong there)",
+                f"Tensor {name!r} of the group {group!r} has the dtype {dtype}, which cannot be "
+                f"stored. Supported dtypes: {', '.join(sorted(_TYPES))}.",
+                fix="convert the tensor, or put text and bytes into the state",
             )
-        found[name] = (np.shape(array), dtype)
-    return found
+        specs[name] = (np.shape(array), dtype)
+    return specs
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
-    """Write a new file, wait until it is on disk, and take its size and checksum.
+    """Write a new file, wait until it is on disk, and return its size and checksum.
 
-    Past the page cache where the system can do that: filling it cost ten times the CPU time, in a
-    thread beside training.
+    Writing bypasses the page cache if possible, because filling it costs ten times the CPU time.
     """
-    # What is to be aligned to more bytes comes first.
+    # Arrays with larger items come first, so that all arrays are aligned.
     whole = {name: _little_endian(array) for name, array in arrays.items()}
     names = sorted(whole, key=lambda name: (-whole[name].itemsize, name))
     header: dict[str, Any] = {}
@@ -144,14 +133,14 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 
 
 class _Writer:
-    """Write a file in pieces that are aligned in memory and on the disk; synced when it ends."""
+    """Writer of a file in aligned blocks, which bypasses the page cache. Syncs the file at exit."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
         try:
             self._fd = os.open(path, flags | _DIRECT, 0o666)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # As memory does that acts as a disk.
+            if error.errno != errno.EINVAL:  # File systems in memory do not support O_DIRECT.
                 raise
             self._fd = os.open(path, flags, 0o666)
         self._piece = memoryview(mmap.mmap(-1, _CHUNK))
@@ -171,11 +160,9 @@ class _Writer:
 
     @property
     def sha256(self) -> str:
-        """Checksum of what has been written."""
         return self._digest.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Put bytes behind those before."""
         left = memoryview(data)
         while left:
             size = min(len(left), _CHUNK - self._filled)
@@ -199,7 +186,7 @@ class _Writer:
                     raise
 
     def _go_through_page_cache(self) -> bool:
-        """Write the rest as usual, as it is not aligned or not supported; False if it did so."""
+        """Disable direct I/O for data that is not aligned. Return False if it was not enabled."""
         if sys.platform != "linux":
             return False
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
@@ -208,7 +195,7 @@ class _Writer:
 
 
 def sync_and_record(path: Path) -> FileRecord:
-    """Wait until a file is on disk, and take its size and checksum."""
+    """Wait until a file is on disk, and return its size and checksum."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -218,20 +205,20 @@ def sync_and_record(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
-    """Check that a file is what the manifest says, reading it only where its size fits."""
+    """Check a file against the manifest. Read it only if its size matches."""
     fd = open_plain(path)
     try:
         size = os.fstat(fd).st_size
         if size != record.nbytes:
             raise InvalidCheckpointError(f"{path.name} has {size} bytes instead of {record.nbytes}")
         if checksum and _sha256(fd) != record.sha256:
-            raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not fit)")
+            raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not match)")
     finally:
         os.close(fd)
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor of a plain file: not of a link out of the checkpoint, a pipe or a device."""
+    """Open a regular file for reading. Refuse links, pipes and devices."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
@@ -246,7 +233,7 @@ def open_plain(path: Path) -> int:
 
 
 def read_plain(path: Path, *, limit: int) -> bytes:
-    """Return the content of a plain file of at most `limit` bytes."""
+    """Return the content of a regular file of at most `limit` bytes."""
     with os.fdopen(open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

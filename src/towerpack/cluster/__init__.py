@@ -1,4 +1,4 @@
-"""Several processes of one job: who they are, and how they are started on one machine."""
+"""Processes of a distributed job: their addresses, and a launcher for one machine."""
 
 from towerpack.cluster._cluster import Cluster as Cluster
 from towerpack.cluster._launcher import Launcher as Launcher

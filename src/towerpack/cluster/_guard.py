@@ -1,8 +1,8 @@
-"""Ends the processes of a job when their launcher has been killed. Run as a program by its path.
+"""Program that kills the processes of a job after their launcher was killed.
 
-The guard holds the reading end of a pipe. The launcher, and each process until it becomes the
-user's script, hold the writing one: when it is closed, no process can be missing in what was
-written. Unlike PR_SET_PDEATHSIG this reaches the children of the script, and works on macOS.
+The guard reads from a pipe. The launcher holds the other end, and so does each process until it
+executes the user's script. When that end closes, the guard has thus read all process groups. Unlike
+PR_SET_PDEATHSIG, this also reaches children of the script and works on macOS.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 
 
 def guard() -> None:
-    """Read process groups that began (`12`) and that ended (`-12`); at the end kill the others."""
+    """Read started (`12`) and finished (`-12`) process groups until the end. Kill the others."""
     groups: set[int] = set()
     for number in map(int, sys.stdin.buffer.read().split()):
         if number > 0:
@@ -20,12 +20,12 @@ def guard() -> None:
         else:
             groups.discard(-number)
     for group in groups:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # The group has ended.
             os.killpg(group, signal.SIGKILL)
 
 
 def become(fd: int, command: list[str]) -> None:
-    """Tell the guard of this process group, and become the command."""
+    """Report this process group to the guard, and execute the command."""
     os.write(fd, b"%d\n" % os.getpid())
     os.close(fd)
     os.execv(command[0], command)  # noqa: S606

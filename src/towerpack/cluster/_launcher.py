@@ -1,7 +1,3 @@
-"""Starts the processes of a job on this machine, ends them together, and starts them again."""
-
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -20,31 +16,33 @@ from towerpack.cluster._cluster import Cluster
 from towerpack.cluster._task import Task, guarded
 
 _LOG = get_logger(__name__)
-_TOLD_TO_END: Final = (130, 143)  # a run that was interrupted or preempted, and has been saved
+_ASKED_TO_END: Final = (130, 143)  # Exit statuses of an interrupted or preempted run, now saved
 _TICK_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 60.0
 _CRASH_LOOP: Final = 3
 _SERVERS_GRACE_S: Final = 5.0
-# The system gives higher ones to outgoing connections, perhaps before a worker listens there.
+# The system gives higher ports to outgoing connections, perhaps before a worker listens there.
 _PORTS: Final = range(10_000, 28_000)
 
 
 class Launcher:
-    """A job of several local processes that run one Python script.
+    """Job of several local processes that run one Python script.
 
-    Each finds its place in `TF_CONFIG`, and in `TOWERPACK_RESTART` how often the job was restarted.
-    With parameter servers there is also a chief; then the job is over when the chief is, and the
-    others, which serve it, are ended after it. SIGTERM and Ctrl-C are passed on; a second Ctrl-C
-    kills.
+    Each process finds its position in `TF_CONFIG`, and the number of restarts in
+    `TOWERPACK_RESTART`. A job with parameter servers also has a chief. When the chief ends, the
+    other processes are ended too. SIGTERM and Ctrl-C are forwarded; a second Ctrl-C kills.
 
     Args:
-        script: What follows `python` on a command line: `train.py --lr 0.1`, `-m package.train`.
-        workers: How many.
-        ps: How many parameter servers.
-        max_restarts: How often all are started again, with new addresses, after one has failed.
-        grace_s: How long one may take to end, when asked by SIGTERM, before it is killed.
-        backoff_s: Pause before the first restart. It doubles with each, up to a minute.
-        min_life_s: Three times in a row that the job fails sooner end it: a crash loop.
+        script: Arguments for `python`: `train.py --lr 0.1` or `-m package.train`, as a list.
+        workers: Number of workers.
+        ps: Number of parameter servers.
+        max_restarts: Number of restarts of all processes, with new addresses, after a failure.
+        grace_s: Time in seconds that a process has to end after SIGTERM before it is killed.
+        backoff_s: Pause in seconds before the first restart. It doubles with each, up to 60 s.
+        min_life_s: A job that fails sooner than this, in seconds, three times in a row, ends.
+
+    Raises:
+        ConfigError: The script does not exist.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class Launcher:
         if not script or (script[0] != "-m" and not os.path.isfile(script[0])):
             raise ConfigError(
                 f"There is no script {' '.join(script[:1])!r}.",
-                expected="SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS]",
+                fix="pass SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS]",
             )
         self._command = [sys.executable, *script]
         self._counts = {"chief": 1 if ps else 0, "worker": workers, "ps": ps}
@@ -71,25 +69,25 @@ class Launcher:
         self._backoff_s = backoff_s
         self._min_life_s = min_life_s
         self._signal: int | None = None
-        self._at_once = False
+        self._kill_now = False
 
     def run(self) -> int:
-        """Run the job. Only the main thread can, as it handles signals meanwhile.
+        """Run the job in the main thread, which handles signals meanwhile.
 
         Returns:
-            0; or the exit status of the process that failed first, 128 + n for a signal; or
-            128 + n after a signal to this process.
+            0, or the exit status of the process that failed first (128 + n for signal n), or 128 +
+            n after signal n to this process.
         """
         restarts = short = 0
-        with self._listening(), guarded() as guard:
+        with self._handling_signals(), guarded() as guard:
             while True:
                 began = time.monotonic()
                 status = self._live(guard, restarts)
                 short = short + 1 if time.monotonic() - began < self._min_life_s else 0
-                if status in (0, *_TOLD_TO_END) or restarts == self._max_restarts:
+                if status in (0, *_ASKED_TO_END) or restarts == self._max_restarts:
                     break
                 if short == _CRASH_LOOP:
-                    text = "It failed %d times in a row within %g s: it is not started again."
+                    text = "The job failed %d times in a row within %g s. It is not restarted."
                     _LOG.error(text, short, self._min_life_s)
                     break
                 self._pause(restarts)
@@ -101,14 +99,14 @@ class Launcher:
     def _pause(self, restarts: int) -> None:
         pause_s = min(self._backoff_s * 2.0 ** min(restarts, 20), _LONGEST_PAUSE_S)
         if not self._signal:
-            text = "All are started again in %g s (restart %d of %d)."
+            text = "All processes restart in %g s (restart %d of %d)."
             _LOG.warning(text, pause_s, restarts + 1, self._max_restarts)
         end = time.monotonic() + pause_s
         while not self._signal and time.monotonic() < end:
             time.sleep(_TICK_S)
 
     def _live(self, guard: int, restarts: int) -> int:
-        """Run all tasks until each has ended: 0, or the exit status of the first that failed."""
+        """Run all tasks until they end. Return 0, or the exit status of the first that failed."""
         ports = iter(_free_ports(sum(self._counts.values())))
         jobs = {
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
@@ -145,36 +143,36 @@ class Launcher:
                 number = signal.SIGINT if self._signal == signal.SIGINT else signal.SIGTERM
                 for task in leading:
                     task.end(number, self._grace_s)
-            if not leading:  # not before: the others may have needed them to save
+            if not leading:  # Until now, the chief may have needed the others to save.
                 for task in running:
                     task.end(signal.SIGTERM, min(self._grace_s, _SERVERS_GRACE_S))
             for task in running:
-                if self._at_once:
+                if self._kill_now:
                     task.kill()
                 task.kill_if_late()
         return failed
 
     def _report(self, name: str, status: int) -> None:
-        if status in _TOLD_TO_END:
-            text = "%s was told to end (exit status %d): so are all. The same command goes on."
+        if status in _ASKED_TO_END:
+            text = "%s was asked to end (exit status %d), so all end. The same command continues."
         else:
             text = (
-                "%s was the first to end, with exit status %d: all others are told to. What each "
-                "has printed says which of them failed."
+                "%s ended first, with exit status %d. All others are asked to end. The output of "
+                "each process shows which of them failed."
             )
         _LOG.error(text, name, status)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._signal:
             self._signal = number
-            text = "%s: passed on; what has not ended after %g s is killed."
+            text = "%s: forwarded to all processes. After %g s, they are killed."
             _LOG.warning(text, signal.Signals(number).name, self._grace_s)
         elif number == signal.SIGINT:
-            self._at_once = True
+            self._kill_now = True
 
     @contextlib.contextmanager
-    def _listening(self) -> Generator[None]:
-        """Handle signals inside, but for those that are ignored, as by `nohup`."""
+    def _handling_signals(self) -> Generator[None]:
+        """Handle signals inside, except ignored signals, as under `nohup`."""
         numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
@@ -186,21 +184,20 @@ class Launcher:
 
 
 def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
-    """Tasks that have ended, with their exit statuses, what looks most like a cause first."""
-    found = [(task, task.status) for task in tasks]
-    ended = [(task, status) for task, status in found if status is not None]
-    # Who loses a peer ends with a status of its own; that may be noticed at the same moment.
-    ended.sort(key=lambda each: (each[1] >= 0, each[1] not in _TOLD_TO_END))
+    """Return ended tasks with their exit statuses, the most likely cause first."""
+    statuses = [(task, task.status) for task in tasks]
+    ended = [(task, status) for task, status in statuses if status is not None]
+    # A task that loses a peer ends with its own status, perhaps at the same moment.
+    ended.sort(key=lambda each: (each[1] >= 0, each[1] not in _ASKED_TO_END))
     return [(task, status if status >= 0 else 128 - status) for task, status in ended]
 
 
 def _free_ports(number: int) -> list[int]:
-    """Ports of the loopback interface at which nobody listens."""
     ports: list[int] = []
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as probes:
         while len(ports) < number:
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):  # it is taken
+            probe = probes.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # The port is in use.
                 probe.bind(("127.0.0.1", random.choice(_PORTS)))
                 ports.append(probe.getsockname()[1])
     return ports

@@ -1,6 +1,4 @@
-"""Tasks of a SLURM step, without asking `scontrol`."""
-
-from __future__ import annotations
+"""Tasks of a SLURM step, read from environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -8,25 +6,24 @@ from collections.abc import Mapping
 from towerpack._core.errors import ConfigError
 
 _FIRST_PORT = 12_000
-_NUM_PORTS = 16_000  # below those that the system gives to outgoing connections
+_NUM_PORTS = 16_000  # Below the ports of outgoing connections
 
 
 def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
-    """Addresses of a step's tasks, and which of them this one is; None outside of a step.
+    """Return the addresses of a step's tasks and the index of this task, or None outside a step.
 
-    A batch script's shell is outside: it has the variables of the job, but is one process. Ports
-    follow from the numbers of job and step.
+    The shell of a batch script has the variables of the job, but is not a step. Ports depend on the
+    numbers of job and step.
     """
     listed = environment.get("SLURM_STEP_NODELIST")
     number = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")
     if listed is None or number is None or "SLURM_PROCID" not in environment:
         return None
     nodes, rank = expand_nodes(listed), int(environment["SLURM_PROCID"])
-    even = str(-(-int(number) // len(nodes)))
     counts = _counts(
         environment.get("SLURM_STEP_TASKS_PER_NODE")
         or environment.get("SLURM_NTASKS_PER_NODE")
-        or even
+        or str(-(-int(number) // len(nodes)))
     )
     counts += counts[-1:] * (len(nodes) - len(counts))
     job, step = (int(environment.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
@@ -37,15 +34,15 @@ def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
     here = environment.get("SLURMD_NODENAME", tasks[rank][0])
     if tasks[rank][0] != here:
         raise ConfigError(
-            f"Task {rank} of this SLURM step is expected on {tasks[rank][0]}, and runs on {here}.",
-            expected="tasks that are numbered node by node",
-            fix="srun --distribution=block",
+            f"Task {rank} of this SLURM step must run on {tasks[rank][0]}, but runs on {here}. "
+            "Tasks must be numbered node by node.",
+            fix="run srun --distribution=block",
         )
     return [f"{node}:{port}" for node, port in tasks], rank
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The names that a SLURM node list stands for: `n[01-02,7],login` is n01, n02, n7, login."""
+    """Return the names in a SLURM node list: `n[01-02,7],login` is n01, n02, n7, login."""
     parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
     return [name for part in parts for name in _expand(part)]
 
@@ -63,6 +60,6 @@ def _expand(part: str) -> list[str]:
 
 
 def _counts(text: str) -> list[int]:
-    """`2(x3),1` is 2, 2, 2, 1."""
+    """Parse task counts: `2(x3),1` is 2, 2, 2, 1."""
     pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, times in pairs for _ in range(int(times or 1))]

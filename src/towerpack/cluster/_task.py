@@ -1,7 +1,3 @@
-"""One process of a job: its output line by line, and its end."""
-
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -17,18 +13,19 @@ from towerpack._core.logs import get_logger
 from towerpack.cluster._cluster import Cluster
 
 _LOG = get_logger(__name__)
-# Neither the user's environment nor site-packages matter to what the guard does.
+# The guard needs neither environment variables of Python nor site-packages.
 _GUARD: Final = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_guard.py"))]
 
 
 @contextlib.contextmanager
 def guarded() -> Generator[int]:
-    """Inside, a process waits that kills all tasks if this one is killed.
+    """Run a guard process inside, which kills all tasks if this process is killed.
 
-    Gives the descriptor by which it is told what to kill.
+    Yields:
+        File descriptor for messages to the guard.
     """
     reading, writing = os.pipe()
-    # In a session of its own: no signal to the launcher's terminal or group reaches it.
+    # The guard has its own session, so signals to this terminal or group do not reach it.
     process = subprocess.Popen(_GUARD, stdin=reading, start_new_session=True)
     os.close(reading)
     try:
@@ -39,13 +36,13 @@ def guarded() -> Generator[int]:
 
 
 class Task:
-    """A running process of a job, in a process group of its own with its children.
+    """Running process of a job, in its own process group.
 
     Args:
-        cluster: Its place; the name of its type and its number precede its lines.
-        command: The absolute path of a program, and its arguments.
-        variables: Of its environment, besides those of this process.
-        guard: The descriptor that `guarded` gave.
+        cluster: Cluster of the process. Its type and index precede each line of output.
+        command: Absolute path of a program, and its arguments.
+        variables: Environment variables to add to those of this process.
+        guard: File descriptor from `guarded`.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class Task:
     ) -> None:
         self.cluster = cluster
         self.asked = False
-        """True if it was asked to end: its status then says nothing."""
+        """Whether the process was asked to end. Its exit status then means nothing."""
         self._kill_at = math.inf
         self._guard = guard
         self._process = subprocess.Popen(
@@ -67,17 +64,17 @@ class Task:
         )
         name = f"{cluster.task_type} {cluster.task_index}"
         streams = (self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)
-        self.outputs = [Output(pipe, own.buffer, name) for pipe, own in streams if pipe]
+        self.outputs = [Output(pipe, stream.buffer, name) for pipe, stream in streams if pipe]
 
     @property
     def status(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Exit status, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def end(self, number: int, grace_s: float) -> None:
-        """Ask it to end by a signal, once; when the grace is over, `kill_if_late` kills it.
+        """Ask the process to end by a signal, once. Its children do not get the signal.
 
-        Its children do not get the signal: the script may need them to save its work.
+        The script may need its children to save its work. `kill_if_late` ends the grace period.
         """
         if not self.asked:
             self.asked = True
@@ -85,31 +82,29 @@ class Task:
             self._process.send_signal(number)
 
     def kill_if_late(self) -> None:
-        """Kill it, with its children, if it was asked to end and its grace is over."""
         if time.monotonic() > self._kill_at:
-            _LOG.warning("%s did not end in time, and is killed.", self.cluster.name)
+            _LOG.warning("%s did not end within its grace period. Killed it.", self.cluster.name)
             self._kill_at = math.inf
             self.kill()
 
     def kill(self) -> None:
-        """Kill it and its children."""
-        with contextlib.suppress(ProcessLookupError):  # all have ended
+        with contextlib.suppress(ProcessLookupError):  # All have ended.
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what is left of it and its children, and pass on the rest of its output."""
+        """Kill the process group, and forward the rest of the output."""
         self.kill()
         self._process.wait()
         for output in self.outputs:
             output.close()
-        os.write(self._guard, b"-%d\n" % self._process.pid)  # its number may be given anew
+        os.write(self._guard, b"-%d\n" % self._process.pid)  # The number may be reused.
 
 
 class Output:
-    """Passes on what a process writes, in whole lines with its name before each.
+    """Forwarder of the output of a process in whole lines, with the name of the process first.
 
-    Of a line that is written again and again after carriage returns, as progress bars are, the
-    last state is passed on when the line ends.
+    Of a line that carriage returns rewrite, such as a progress bar, only the last state is
+    forwarded when the line ends.
     """
 
     def __init__(self, source: IO[bytes], target: BinaryIO, name: str) -> None:
@@ -121,24 +116,23 @@ class Output:
         os.set_blocking(source.fileno(), False)
 
     def fileno(self) -> int:
-        """For `select`."""
         return self._source.fileno()
 
     def pass_on(self) -> bool:
-        """Pass on some of what there is, without waiting; False if there was nothing."""
+        """Forward available output without waiting. Return False if there was none."""
         try:
             data = os.read(self.fileno(), 1 << 16)
         except BlockingIOError:
             return False
         *lines, rest = (self._rest + data).split(b"\n")
-        # At its very end, a carriage return may be that of "\r\n".
+        # A carriage return at the very end may belong to "\r\n".
         self._rest = rest[rest.rfind(b"\r", 0, -1) + 1 :]
         self._write(lines)
         self.open = bool(data)
         return self.open
 
     def close(self) -> None:
-        """Pass on the rest, also of a line that has no end."""
+        """Forward the rest, including an incomplete last line."""
         while self.open and self.pass_on():
             pass
         if self._rest:

@@ -1,4 +1,4 @@
-"""Generative adversarial networks: two players with a cost and an optimizer each, on our loop."""
+"""Generative adversarial networks: models, losses, and trainers for two players."""
 
 from towerpack._core.extras import require
 

@@ -1,7 +1,3 @@
-"""Fréchet distance between real and generated data, over features that a network gives."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,22 +13,25 @@ from towerpack.gan._samples import fed, seeded
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Squared Fréchet distance of two normal distributions, fitted to [n, features] each.
+    """Return the squared Fréchet distance of two normal distributions, fitted to features.
 
     Heusel et al. 2017, section 3: ‖μ_a - μ_b‖² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
 
+    Args:
+        features_a, features_b: [n, features], with at least two rows each.
+
     Raises:
-        ConfigError: Fewer than two datapoints on a side, or different numbers of features.
+        ConfigError: The shapes do not match, or there are fewer than two rows.
     """
     a, b = (np.asarray(features, np.float64) for features in (features_a, features_b))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise ConfigError(
-            f"frechet_distance cannot compare shapes {a.shape} and {b.shape}.",
-            expected="[n, features] and [m, features], n and m at least 2",
+            "frechet_distance needs features [n, features] and [m, features] with n and m at least "
+            f"2, got {a.shape} and {b.shape}."
         )
     difference = a.mean(0) - b.mean(0)
     cov_a, cov_b = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (a, b))
-    # The trace of the root of a product is that of a symmetric matrix with the same eigenvalues.
+    # A symmetric matrix with the same eigenvalues has the same trace of the square root.
     values, vectors = np.linalg.eigh(cov_a)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     products = np.linalg.eigvalsh(root @ cov_b @ root)
@@ -41,23 +40,23 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 
 class FID(Callback):
-    """Monitor the Fréchet distance between real images and generated ones.
+    """Callback that reports the Fréchet distance between real and generated images.
 
-    With Inception-v3 over 50,000 images it is the FID of papers; with any other network it compares
-    runs with the same one.
+    With Inception-v3 and 50,000 images, the result is the FID of papers. With any other network, it
+    compares runs that use the same network.
 
     Args:
-        real: Finite; its datapoints are batches of images, or begin with one.
-        network: A batch of images (arrays, as the flow and the generator give them) to features
-            [batch, features]: a `Predictor`, for example.
+        real: Finite dataflow of batches of real images, or of datapoints that begin with a batch.
+        network: Function from a batch of images to features [batch, features], such as a
+            `Predictor`.
         output: Name of the generator's output.
-        flow: Finite; what the generator is fed, always the same:
+        flow: Finite dataflow of the generator's inputs, the same in each evaluation:
             `FixedSizeData(RandomZData([100, 64]), 100)`.
-        name: Of the monitored number.
-        ema: Take the averages of `WeightEMA` for the weights.
+        name: Name of the reported number.
+        ema: Whether to use the averaged weights of `WeightEMA`.
 
     Raises:
-        ConfigError: A flow has no end.
+        ConfigError: A flow is infinite.
     """
 
     def __init__(
@@ -71,10 +70,10 @@ class FID(Callback):
         ema: bool = False,
     ) -> None:
         if math.inf in (length_of(real), length_of(flow)):
-            raise ConfigError("FID: a flow has no end.", fix="FixedSizeData(flow, batches)")
+            raise ConfigError("FID: a flow has no end.", fix="pass FixedSizeData(flow, batches)")
         self.real, self.network, self.output, self.flow = real, network, output, flow
         self.name, self.ema = name, ema
-        self._of_real: np.ndarray | None = None
+        self._real_features: np.ndarray | None = None
 
     def produces(self) -> Sequence[str]:
         return [self.name]
@@ -84,20 +83,20 @@ class FID(Callback):
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 
     def trigger(self) -> None:
-        if self._of_real is None:
-            self._of_real = self._features(
+        if self._real_features is None:
+            self._real_features = self._features(
                 self.real, lambda batch: batch[0] if isinstance(batch, list | tuple) else batch
             )
-        made = self._features(self.flow, self._generate)
-        self.trainer.monitors.put_scalar(self.name, frechet_distance(self._of_real, made))
+        distance = frechet_distance(self._real_features, self._features(self.flow, self._generate))
+        self.trainer.monitors.put_scalar(self.name, distance)
 
     def _generate(self, datapoint: Any) -> np.ndarray:
         return np.asarray(self._function(*fed(self, datapoint, self._inputs))[0])
 
     def _features(self, flow: DataFlow, images: Callable[[Any], Any]) -> np.ndarray:
-        found: list[np.ndarray] = []
+        features: list[np.ndarray] = []
         with closing(seeded(flow, self.trainer.seed, self.name)) as batches:
             for batch in batches:
                 self.trainer.check_interrupt()
-                found.append(np.asarray(self.network(images(batch))))
-        return np.concatenate(found) if found else np.empty((0, 0))
+                features.append(np.asarray(self.network(images(batch))))
+        return np.concatenate(features) if features else np.empty((0, 0))

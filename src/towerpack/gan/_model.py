@@ -1,7 +1,3 @@
-"""The model of two players, and the noise that one of them gets."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +13,7 @@ G_LOSS, D_LOSS, SUM = "g_loss", "d_loss", "gan_loss"
 
 
 class GANModelDesc(ModelDesc):
-    """A model whose variables are the generator's or the discriminator's, by their scope.
+    """Model with two players, whose variables are told apart by scope.
 
         def build_graph(self, image, z):
             with scope("gen"):
@@ -27,17 +23,22 @@ class GANModelDesc(ModelDesc):
                 logits_fake = self.discriminator(fake)
             return self.build_losses(logits_real, logits_fake)
 
-    `optimizer()` gives one, of which each player gets a copy, or
-    `{'g_optimizer': …, 'd_optimizer': …}`; `WeightEMA(…)` as the first averages the generator.
+    `optimizer()` returns one optimizer, which each player gets a copy of, or
+    `{'g_optimizer': …, 'd_optimizer': …}`. Wrap the first in `WeightEMA(…)` to average the
+    generator's weights.
     """
 
     def build_losses(
         self, logits_real: tf.Tensor, logits_fake: tf.Tensor, loss: Loss = non_saturating
     ) -> tf.Tensor:
-        """Costs of both players by one of `towerpack.gan.losses`; for `build_graph` to return.
+        """Set the costs of both players, and return the cost for `build_graph` to return.
 
-        It reports what shares of real and of generated data the discriminator takes for real
-        (logits above 0), too.
+        This also reports the fractions of real and of generated data that the discriminator
+        classifies as real (logits above 0).
+
+        Args:
+            logits_real, logits_fake: Outputs of the discriminator for real and generated data.
+            loss: One of `towerpack.gan.losses`.
 
         Raises:
             LayerError: The loss returned something other than `Costs`.
@@ -48,8 +49,7 @@ class GANModelDesc(ModelDesc):
         costs: Any = loss(logits_real, logits_fake)
         if getattr(costs, "_fields", None) != Costs._fields:
             raise LayerError(
-                "The loss does not name its costs.",
-                got=type(costs).__name__,
+                f"The loss must return Costs, got {type(costs).__name__}.",
                 fix="return towerpack.gan.losses.Costs(generator=…, discriminator=…)",
             )
         return self.set_costs(**costs._asdict())
@@ -57,7 +57,13 @@ class GANModelDesc(ModelDesc):
     def build_began_losses(
         self, error_real: tf.Tensor, error_fake: tf.Tensor, gamma: float = 0.5, rate: float = 0.001
     ) -> tf.Tensor:
-        """Costs by `losses.began`, whose control `k` is a variable that each step moves."""
+        """Set the costs of `losses.began`, and return the cost for `build_graph` to return.
+
+        A variable `began_k` stores the control `k`, and each step updates it.
+
+        Args:
+            error_real, error_fake, gamma, rate: Same as for `losses.began`.
+        """
         k = tf.compat.v1.get_variable("began_k", [], initializer=tf.zeros, trainable=False)
         costs, k_next, measure = began(
             error_real, error_fake, k.read_value(), gamma=gamma, rate=rate
@@ -69,33 +75,36 @@ class GANModelDesc(ModelDesc):
         return self.set_costs(**costs._asdict())
 
     def set_costs(self, *, generator: tf.Tensor, discriminator: tf.Tensor) -> tf.Tensor:
-        """Say what each player minimizes (scalars); outside of any scope.
+        """Set the cost of each player, outside of any scope.
 
-        They are exposed and reported as 'g_loss' and 'd_loss'. Their sum is exposed as 'gan_loss'.
+        The costs are exposed and reported as 'g_loss' and 'd_loss', and their sum as 'gan_loss'.
+
+        Args:
+            generator, discriminator: Scalars that the players minimize.
 
         Returns:
-            The sum, for `build_graph` to return. `build_graph` may add terms such as weight decay:
-            each player minimizes them over its own variables.
+            The sum, for `build_graph` to return. `build_graph` may add terms such as weight decay,
+            which each player minimizes over its own variables.
         """
         costs: list[Any] = []
         for name, cost in ((G_LOSS, generator), (D_LOSS, discriminator)):
             costs.append(tf.cast(expose(name, cost), tf.float32))
             summary.moving_average(name, costs[-1])
-        # Without gradient: what is added to the sum is all that the returned cost minimizes.
+        # Without gradients, the returned cost contributes only the terms that are added to it.
         return expose(SUM, tf.stop_gradient(costs[0] + costs[1]))
 
 
 class RandomZData(RepeatedData):
-    """Noise without end, uniform in [-1, 1): `(z float32,)`.
+    """Infinite dataflow of noise, uniform in [-1, 1): `(z float32,)`.
 
         JoinData([images, RandomZData([64, 100])])  # batches of both
 
-    Contract: infinite; random, a function of the run's seed and the position alone; thread- and
+    Contract: infinite; random, depends only on the run's seed and the position; thread- and
     fork-safe; resumable at once.
 
     Args:
-        shape: Of each datapoint, the batch included if the rest of the flow gives batches.
-        seed: For this noise alone; by default the run's.
+        shape: Shape of each datapoint, including the batch if the other data comes in batches.
+        seed: Seed of this noise; None for the run's seed.
     """
 
     def __init__(self, shape: Sequence[int], *, seed: int | None = None) -> None:

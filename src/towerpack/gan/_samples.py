@@ -1,7 +1,3 @@
-"""Pictures of what a generator makes, once an epoch, of the same noise each time."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,23 +11,22 @@ from towerpack.dataflow.images import image_grid
 
 
 class SampleGrid(Callback):
-    """Draw a grid of generated pictures: `RUN_DIR/samples/epoch-0001.png`, and for the monitors.
+    """Callback that draws a grid of generated images: `RUN_DIR/samples/epoch-0001.png`.
 
         SampleGrid("gen/fake", RandomZData([64, 100]))
         SampleGrid(["image_a", "gen/fake_b"], pairs)  # side by side
 
-    The flow's first datapoint is fed, as the run's seed alone decides it: all pictures of a run,
-    continued or not, are of the same noise.
+    The grid also goes to the monitors. Its input is the flow's first datapoint, which depends only
+    on the run's seed, so all grids of a run show the same noise.
 
     Args:
-        outputs: Names of outputs [batch, height, width(, 1 or 3)]. Of several, all are shown side
+        outputs: Names of outputs [batch, height, width(, 1 or 3)]. Several outputs are drawn side
             by side for each datapoint.
-        flow: Its datapoints have batches of the inputs on which the outputs depend, in order, or
-            are dicts by their names.
-        columns: Datapoints in a row; None for about as many as rows.
-        value_range: What is black and what is white.
-        name: Of the folder and of the monitored picture.
-        ema: Take the averages of `WeightEMA` for the weights.
+        flow: Dataflow of batches of the inputs that the outputs need, in order or as dicts by name.
+        columns: Datapoints per row; None for about as many as rows.
+        value_range: Values that are drawn as black and as white.
+        name: Name of the folder and of the reported image.
+        ema: Whether to use the averaged weights of `WeightEMA`.
     """
 
     def __init__(
@@ -71,8 +66,8 @@ class SampleGrid(Callback):
     def _as_uint8(self, part: np.ndarray) -> np.ndarray:
         if part.ndim not in (3, 4) or part.shape[3:] not in ((), (1,), (3,)):
             raise CallbackError(
-                f"{self!r} cannot draw an output of shape {part.shape}.",
-                expected="[batch, height, width] or [batch, height, width, 1 or 3]",
+                f"{self!r} needs an output of shape [batch, height, width(, 1 or 3)], got "
+                f"{part.shape}."
             )
         low, high = self.value_range
         shares = (part.astype(np.float32) - low) / (high - low)
@@ -80,28 +75,27 @@ class SampleGrid(Callback):
 
 
 def seeded(flow: Iterable[Any], seed: int, name: str) -> Any:
-    """An iterator over the first pass of a flow, as the run's seed and a name decide it."""
+    """Return an iterator over the first pass of a flow, seeded by the run's seed and a name."""
     iterate = getattr(flow, "iterate", None)
     return iter(flow) if iterate is None else iterate(seed=derive_seed(seed, name), epoch=0)
 
 
-def fed(who: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
-    """What of a datapoint is given to a function with arguments of these names.
+def fed(callback: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
+    """Return the arrays of a datapoint for the named inputs, in order.
 
     Raises:
-        CallbackError: There is no datapoint, or it does not have just these, or other types.
+        CallbackError: The datapoint is missing, or its components or dtypes do not match.
     """
     if isinstance(datapoint, Mapping) and set(names) <= set(datapoint):
         datapoint = [datapoint[name] for name in names]
     parts = datapoint if isinstance(datapoint, list | tuple) else [datapoint]
     arrays = [] if datapoint is None else [np.asarray(part) for part in parts]
-    specs = {spec.name: spec.dtype.as_numpy_dtype for spec in who.trainer.tower.specs}
+    specs = {spec.name: spec.dtype.as_numpy_dtype for spec in callback.trainer.tower.specs}
     pairs = list(zip(arrays, (specs[name] for name in names), strict=False))
-    holds = all(np.can_cast(array.dtype, dtype, "same_kind") for array, dtype in pairs)
-    if len(arrays) != len(names) or not holds:
+    castable = all(np.can_cast(array.dtype, dtype, "same_kind") for array, dtype in pairs)
+    if len(arrays) != len(names) or not castable:
         raise CallbackError(
-            f"{who!r}: the flow does not give what the outputs depend on.",
-            got=", ".join(str(array.dtype) for array in arrays) or "nothing",
-            expected=f"batches of {', '.join(names) or 'nothing'}, in this order or as a dict",
+            f"{callback!r}: the flow must provide batches of {', '.join(names) or 'nothing'} (in "
+            f"this order or as a dict), got {', '.join(str(a.dtype) for a in arrays) or 'nothing'}."
         )
     return [array.astype(dtype, copy=False) for array, dtype in pairs]

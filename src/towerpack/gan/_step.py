@@ -1,6 +1,4 @@
-"""One step of two players, and trainers that take it."""
-
-from __future__ import annotations
+"""Training steps of two players, and trainers that use them."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -29,15 +27,15 @@ _PLAYERS = {DISCRIMINATOR: "discriminator", GENERATOR: "generator"}
 
 
 class GANStep(TrainStep):
-    """Both players move at once: their costs come from one call of the tower, on the same weights.
+    """Training step that updates both players at once, from one call of the tower.
 
     Args:
-        generator_scope: Names of the generator's variables begin with it and a slash.
-        discriminator_scope: Likewise of the discriminator.
+        generator_scope: Scope of the generator's variables.
+        discriminator_scope: Scope of the discriminator's variables.
     """
 
     def __init__(self, generator_scope: str = "gen", discriminator_scope: str = "discrim") -> None:
-        # The discriminator first: updates come in this order.
+        # Updates follow this order, so the discriminator comes first.
         self._scopes = {DISCRIMINATOR: discriminator_scope, GENERATOR: generator_scope}
         self._periods = {DISCRIMINATOR: 1, GENERATOR: 1}
 
@@ -45,19 +43,22 @@ class GANStep(TrainStep):
         return {f"step.{player[0]}_period": period for player, period in self._periods.items()}
 
     def build(self, setup: StepSetup) -> None:
-        """Give each player its variables and optimizer.
+        """Assign variables and an optimizer to each player.
+
+        Args:
+            setup: Traced tower, variables and optimizers.
 
         Raises:
-            ConfigError: A player has no variables, a variable not one player, or an optimizer two.
+            ConfigError: A player has no variables, a variable does not belong to one player, or an
+                optimizer belongs to both.
             LayerError: The tower's cost is not the sum of both costs, plus terms.
         """
         _check_cost(setup.trace)
-        of_player = _by_player(setup.trainable, self._scopes)
+        by_player = _by_player(setup.trainable, self._scopes)
         setup.given = _two(setup.given)
-        self._players = {n: (own, setup.optimizer(n, own)) for n, own in of_player.items()}
+        self._players = {name: (v, setup.optimizer(name, v)) for name, v in by_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Minimize both costs."""
         result = context.tower(*batch)
         outputs, cost = result.outputs, result.cost
         added = [] if cost is None or cost is outputs.get(SUM, cost) else [cost]
@@ -65,51 +66,53 @@ class GANStep(TrainStep):
             if _COSTS[name] not in outputs:
                 raise LayerError(
                     f"The tower has no output '{_COSTS[name]}'.",
-                    fix="build_losses(…) or set_costs(…) in build_graph, outside of any scope",
+                    fix="call build_losses(…) or set_costs(…) in build_graph, outside of any scope",
                 )
             if self._periods[name] > 1:
                 optimizer = _Periodic(optimizer, self._periods[name], context.step)
             try:
                 context.minimize([outputs[_COSTS[name]], *added], variables, optimizer)
             except LayerError as error:
-                what = f"'{_COSTS[name]}' depends on no variable of the {_PLAYERS[name]}."
-                fix = "compute it from the outputs of both networks, without tf.stop_gradient"
-                raise LayerError(what, got=error.got, fix=fix) from error
+                raise LayerError(
+                    f"'{_COSTS[name]}' depends on no variable of the {_PLAYERS[name]}.",
+                    got=error.got,
+                    fix="compute it from the outputs of both networks, without tf.stop_gradient",
+                ) from error
 
 
 class SeparateGANStep(GANStep):
-    """Each player moves at the steps that its period divides, both at the very first one.
+    """Training step in which each player is updated at multiples of its period.
 
-    What an idle player has (weights, slots, averages, the count of its optimizer) stays as it is.
-    Its gradients are computed all the same.
+    The first step updates both players. An idle player keeps its weights, slots, averages and
+    optimizer count. Its gradients are computed anyway.
 
     Args:
-        d_period: Steps from one move of the discriminator to the next.
-        g_period: Likewise of the generator: 5 for a critic that moves five times as often.
-        scopes: As in `GANStep`.
+        d_period: Period of the discriminator in steps.
+        g_period: Period of the generator in steps: 5 for a critic that is updated 5 times as often.
+        *scopes: Same as for `GANStep`.
 
     Raises:
-        ConfigError: A period is less than 1, or there are steps at which nobody moves.
+        ConfigError: The periods are not integers, or none of them is 1.
     """
 
     def __init__(self, d_period: int = 1, g_period: int = 1, *scopes: str) -> None:
         super().__init__(*scopes)
         if min(d_period, g_period) != 1 or any(int(p) != p for p in (d_period, g_period)):
             raise ConfigError(
-                f"SeparateGANStep({d_period=}, {g_period=}).",
-                expected="whole numbers, one of them 1",
+                "d_period and g_period must be positive integers, one of them 1, got "
+                f"{d_period} and {g_period}."
             )
         self._periods = {DISCRIMINATOR: int(d_period), GENERATOR: int(g_period)}
 
 
 class GANTrainer(Trainer):
-    """Train a `GANModelDesc`.
+    """Trainer for a `GANModelDesc`.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        devices: None for one replica. Otherwise one on each device, as in `SyncMultiGPUTrainer`:
-            a step is one on a batch that is as many times larger.
-        step: `GANStep()` by default.
+        config: Configuration; None if `launch_train_with_config` provides it.
+        devices: None for one replica, or a list with a device per replica, as in
+            `SyncMultiGPUTrainer`. A step then uses one batch per replica.
+        step: Training step; None for `GANStep()`.
     """
 
     def __init__(
@@ -124,7 +127,12 @@ class GANTrainer(Trainer):
 
 
 class SeparateGANTrainer(GANTrainer):
-    """`GANTrainer(config, devices, step=SeparateGANStep(d_period, g_period))`."""
+    """Trainer with `step=SeparateGANStep(d_period, g_period)`.
+
+    Args:
+        config, devices: Same as for `GANTrainer`.
+        d_period, g_period: Same as for `SeparateGANStep`.
+    """
 
     def __init__(
         self,
@@ -137,7 +145,7 @@ class SeparateGANTrainer(GANTrainer):
 
 
 class _Periodic(ProxyOptimizer):
-    # It stands around a scaled loss, too, which wrappers of users must not.
+    # Unlike wrappers of users, this one also wraps an optimizer with loss scaling.
     def __init__(self, optimizer: Any, period: int, step: tf.Variable) -> None:
         self.inner = optimizer
         self._period, self._step = period, step
@@ -149,56 +157,54 @@ class _Periodic(ProxyOptimizer):
 
 def _check_cost(trace: TowerTrace) -> None:
     total, cost = trace.result.outputs.get(SUM), trace.result.cost
-    if total is None:  # The costs are exposed without `set_costs`.
+    if total is None:  # The model exposes the costs without `set_costs`.
         return
     with trace.graph.as_default():
         (slope,) = tf.gradients(cost, total, tf.constant(1.0))
     factor = 0.0 if slope is None else float(lifted(slope, SUM))
     if factor != 1.0:
         raise LayerError(
-            "build_graph returns a cost that is not the sum of both players' costs, plus terms.",
-            got=f"{factor} times the sum" if factor else "a tensor that does not depend on the sum",
-            expected="what build_losses(…) or set_costs(…) returned, with or without added terms",
-            fix="return it as it is, and scale the players' costs in set_costs(…)",
+            "build_graph must return the cost of build_losses(…) or set_costs(…), plus terms.",
+            got=f"{factor} times the sum of the players' costs" if factor else "another tensor",
+            fix="return the cost unchanged, and scale the players' costs in set_costs(…)",
         )
 
 
 def _by_player(
     trainable: Mapping[str, tf.Variable], scopes: Mapping[str, str]
 ) -> dict[str, dict[str, tf.Variable]]:
-    found = {
+    by_player = {
         player: {n: v for n, v in trainable.items() if n.startswith(f"{scope}/")}
         for player, scope in scopes.items()
     }
-    for player, own in found.items():
-        if not own:
+    for player, variables in by_player.items():
+        if not variables:
             raise ConfigError(
-                f"The {_PLAYERS[player]} has no variables.",
+                f"The {_PLAYERS[player]} has no variables in the scope '{scopes[player]}'.",
                 got=f"trainable variables: {', '.join(trainable) or 'none'}",
-                expected=f"some in the scope '{scopes[player]}'",
-                fix="step=GANStep('generator', 'critic') names other scopes",
+                fix="set other scopes, as in step=GANStep('generator', 'critic')",
             )
     for name in trainable:
-        players = sum(name in own for own in found.values())
+        players = sum(name in variables for variables in by_player.values())
         if players != 1:
             raise ConfigError(
-                f"'{name}' belongs to {'both players' if players else 'neither player'}.",
-                got=f"the scopes {sorted(scopes.values())}",
-                fix="build it in one of two scopes side by side, or leave it as it is: "
-                "TrainConfig(frozen=…)",
+                f"'{name}' belongs to {'both players' if players else 'neither player'}; the "
+                f"scopes are {sorted(scopes.values())}.",
+                fix="build it in one of two separate scopes, or freeze it: TrainConfig(frozen=…)",
             )
-    return found
+    return by_player
 
 
-def _two(given: Mapping[str, Any]) -> dict[str, Any]:
-    if set(given) == {"optimizer"}:
-        return {GENERATOR: _copied(given["optimizer"]), DISCRIMINATOR: given["optimizer"]}
-    if GENERATOR in given and given[GENERATOR] is given.get(DISCRIMINATOR):
+def _two(optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    if set(optimizers) == {"optimizer"}:
+        [optimizer] = optimizers.values()
+        return {GENERATOR: _copied(optimizer), DISCRIMINATOR: optimizer}
+    if GENERATOR in optimizers and optimizers[GENERATOR] is optimizers.get(DISCRIMINATOR):
         raise ConfigError(
-            "Both players have the same optimizer object, whose state is for one set of variables.",
-            fix="make two, or give that one alone: each player then gets a copy",
+            "The players have the same optimizer object, which can serve only one of them.",
+            fix="create two optimizers, or return only one: each player then gets a copy",
         )
-    return dict(given)
+    return dict(optimizers)
 
 
 def _copied(optimizer: Any) -> Any:
@@ -208,5 +214,5 @@ def _copied(optimizer: Any) -> Any:
         return copy.deepcopy(optimizer)
     raise ConfigError(
         f"{type(optimizer).__name__} cannot be copied for the second player.",
-        fix="have optimizer() return {'g_optimizer': …, 'd_optimizer': …}",
+        fix="return {'g_optimizer': …, 'd_optimizer': …} from optimizer()",
     )

@@ -1,10 +1,8 @@
-"""Costs of the two players, as pure functions.
+"""Costs of the two players as pure functions.
 
-`logits` are what the discriminator (or critic) gives before any sigmoid, [batch, …]: one for each
-image, or one for each patch. All are means over the batch.
+`logits` are the outputs of the discriminator (or critic) without a sigmoid, [batch, …]: one per
+image, or one per patch. All costs are means over the batch.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -22,7 +20,7 @@ __all__ = [
 
 
 class Costs(NamedTuple):
-    """Scalars to be minimized, each by its player."""
+    """Scalar costs, one for each player to minimize."""
 
     generator: tf.Tensor
     discriminator: tf.Tensor
@@ -32,39 +30,61 @@ Loss = Callable[[tf.Tensor, tf.Tensor], Costs]
 
 
 def minimax(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """The game of Goodfellow et al. 2014, equation 1: what one pays is what the other gets.
+    """Return the costs of the minimax game (Goodfellow et al. 2014, equation 1).
 
-    The generator's gradient vanishes where the discriminator is sure.
+    The generator's gradient vanishes if the discriminator is certain.
+
+    Args:
+        logits_real, logits_fake: Logits for real and for generated data.
     """
     fake = tf.reduce_mean(tf.nn.softplus(logits_fake))  # -log(1 - D(G(z)))
     return Costs(-fake, tf.reduce_mean(tf.nn.softplus(-logits_real)) + fake)
 
 
 def non_saturating(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """Goodfellow et al. 2014, section 3: the generator maximizes log D(G(z)) instead."""
+    """Return the non-saturating costs: the generator maximizes log D(G(z)).
+
+    Goodfellow et al. 2014, section 3.
+
+    Args:
+        logits_real, logits_fake: Logits for real and for generated data.
+    """
     _, discriminator = minimax(logits_real, logits_fake)
     return Costs(tf.reduce_mean(tf.nn.softplus(-logits_fake)), discriminator)
 
 
 def least_squares(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """Mao et al. 2017, equation 9: distances from 1 (real) and 0 (generated)."""
+    """Return the squared distances of logits from 1 (real) and 0 (generated).
+
+    Mao et al. 2017, equation 9.
+
+    Args:
+        logits_real, logits_fake: Logits for real and for generated data.
+    """
     real = tf.reduce_mean(tf.square(logits_real - 1.0))
     fake = tf.reduce_mean(tf.square(logits_fake))
     return Costs(0.5 * tf.reduce_mean(tf.square(logits_fake - 1.0)), 0.5 * (real + fake))
 
 
 def wasserstein(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """Arjovsky et al. 2017, equation 2: a difference of means.
+    """Return the costs of a Wasserstein GAN (Arjovsky et al. 2017, equation 2).
 
-    The critic must be kept Lipschitz: add `gradient_penalty` to its cost, or clip its weights with
-    `VariableAssignment(optimizer, lambda v: tf.clip_by_value(v, -0.01, 0.01))`.
+    The critic must be Lipschitz continuous: add `gradient_penalty` to its cost, or clip its weights
+    with `VariableAssignment(optimizer, lambda v: tf.clip_by_value(v, -0.01, 0.01))`.
+
+    Args:
+        logits_real, logits_fake: Logits for real and for generated data.
     """
     fake = tf.reduce_mean(logits_fake)
     return Costs(-fake, fake - tf.reduce_mean(logits_real))
 
 
 def hinge(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """Miyato et al. 2018, equations 16 and 17: no reward beyond a margin of 1."""
+    """Return the hinge costs with a margin of 1 (Miyato et al. 2018, equations 16 and 17).
+
+    Args:
+        logits_real, logits_fake: Logits for real and for generated data.
+    """
     real = tf.reduce_mean(tf.nn.relu(1.0 - logits_real))
     fake = tf.reduce_mean(tf.nn.relu(1.0 + logits_fake))
     return Costs(-tf.reduce_mean(logits_fake), real + fake)
@@ -73,19 +93,18 @@ def hinge(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
 def gradient_penalty(
     critic: Callable[[tf.Tensor], tf.Tensor], real: tf.Tensor, fake: tf.Tensor, seed: Any
 ) -> tf.Tensor:
-    """Mean of (‖∇ critic(x)‖ - 1)², at x between real and generated data.
+    """Return the mean of (‖∇ critic(x)‖ - 1)², at random points between real and generated data.
 
     Gulrajani et al. 2017, equation 3, without its factor of 10. The critic must treat each
-    datapoint by itself: no batch normalisation.
+    datapoint separately, so it must not use batch normalization.
 
     Args:
-        critic: Gives logits; it shares its layers with its other calls (`auto_reuse_scope`).
-        real: [batch, …].
-        fake: As many, of the same shape.
-        seed: Of the places in between: `get_current_tower_context().step_seed('penalty')`.
+        critic: Function from data to logits that shares layers between calls (`auto_reuse_scope`).
+        real, fake: Real and generated data, both of the same shape [batch, …].
+        seed: Seed of the points: `get_current_tower_context().step_seed('penalty')`.
 
     Raises:
-        LayerError: The critic's logits do not depend on what it is given.
+        LayerError: The critic's logits do not depend on its argument.
     """
     shape: Any = tf.shape(real)
     ones = tf.ones([tf.rank(real) - 1], tf.int32)
@@ -98,21 +117,20 @@ def gradient_penalty(
     if slope is None:
         raise LayerError("gradient_penalty: the critic's logits do not depend on its argument.")
     squares = tf.reduce_sum(tf.square(tf.reshape(slope, [shape[0], -1])), 1)
-    # The root has no derivative at 0.
+    # The square root has no derivative at 0.
     return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - 1.0))
 
 
 def began(
     error_real: tf.Tensor, error_fake: tf.Tensor, k: Any, *, gamma: float = 0.5, rate: float = 0.001
 ) -> tuple[Costs, tf.Tensor, tf.Tensor]:
-    """Costs balanced by proportional control (Berthelot et al. 2017, sections 3.3 to 3.5).
+    """Return costs that proportional control balances (Berthelot et al. 2017, 3.3 to 3.5).
 
     Args:
-        error_real: Scalar: the discriminator's error in reconstructing real data.
-        error_fake: Scalar: likewise of generated data.
-        k: In [0, 1]: the weight of the latter now; it begins at 0.
-        gamma: Diversity: the ratio of the errors to be held.
-        rate: How fast `k` follows (λ_k).
+        error_real, error_fake: Scalar reconstruction errors of real and of generated data.
+        k: Current weight of `error_fake` in the discriminator's cost, in [0, 1]; initially 0.
+        gamma: Desired ratio of the errors (diversity).
+        rate: Learning rate of `k` (λ_k).
 
     Returns:
         The costs, the next `k`, and a measure of convergence.
@@ -123,30 +141,39 @@ def began(
 
 
 def categorical_information(logits: tf.Tensor, code: tf.Tensor) -> tf.Tensor:
-    """A lower bound, in nats, of what an image tells of its uniform categorical code.
+    """Return a lower bound, in nats, of the information about a uniform categorical code.
 
-    Chen et al. 2016 (InfoGAN), equation 5; both players maximize it.
+    Chen et al. 2016 (InfoGAN), equation 5. Both players maximize it.
 
     Args:
-        logits: [batch, classes]: what is guessed of the code from the image.
-        code: [batch, classes]: one-hot.
+        logits: Prediction of the code from the image, [batch, classes].
+        code: One-hot code, [batch, classes].
     """
     entropy = math.log(logits.shape[-1] or 1)
     return entropy - tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(code, logits))
 
 
 def gaussian_information(mean: tf.Tensor, code: tf.Tensor, *, stddev: float = 1.0) -> tf.Tensor:
-    """Likewise of a continuous code, without its entropy: mean of log N(code; mean, stddev²).
+    """Return the mean of log N(code; mean, stddev²), the bound for a continuous code.
+
+    The bound of `categorical_information` for a continuous code, without the code's entropy.
 
     Args:
-        mean: [batch, codes]: what is guessed of the codes.
-        code: As large. Logarithms are added up over the codes.
-        stddev: Of the guess.
+        mean: Prediction of the codes from the image, [batch, codes].
+        code: Codes, [batch, codes]. Logarithms are summed over the codes.
+        stddev: Standard deviation of the prediction.
     """
     log_density = -0.5 * tf.square((code - mean) / stddev) - math.log(stddev * math.sqrt(math.tau))
     return tf.reduce_mean(tf.reduce_sum(log_density, 1))
 
 
-def cycle_consistency(there: tf.Tensor, and_back: tf.Tensor) -> tf.Tensor:
-    """Mean absolute difference (Zhu et al. 2017, CycleGAN, equation 2, one of its two terms)."""
-    return tf.reduce_mean(tf.abs(there - and_back))
+def cycle_consistency(original: tf.Tensor, and_back: tf.Tensor) -> tf.Tensor:
+    """Return the mean absolute difference between images and their reconstructions.
+
+    Zhu et al. 2017 (CycleGAN), equation 2, one of its two terms.
+
+    Args:
+        original: Images.
+        and_back: Images after translation to the other domain and back.
+    """
+    return tf.reduce_mean(tf.abs(original - and_back))

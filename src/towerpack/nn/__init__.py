@@ -1,4 +1,4 @@
-"""Layers by name: what a tower function is written with. Keras 3 layers underneath."""
+"""Named layers for tower functions, built on Keras 3 layers."""
 
 from towerpack._core.extras import require
 

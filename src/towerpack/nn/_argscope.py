@@ -1,6 +1,4 @@
-"""Default arguments for layers, and the predecessors' spellings of arguments."""
-
-from __future__ import annotations
+"""Default arguments for layers, and old spellings of their arguments."""
 
 import functools
 import inspect
@@ -30,7 +28,7 @@ ALIASES = {
     "decay": "momentum",
     "dim": "axis",
 }
-# Arguments of the predecessor's layers without a successor.
+# Arguments of Tensorpack's layers without a successor.
 _INSTEAD = {
     "ema_update": "leave it out: training moves the averages, and training=False freezes them",
     "use_affine": "write center=False, scale=False",
@@ -47,35 +45,40 @@ _defaults: ContextVar[_Defaults] = ContextVar("argscope", default={})  # noqa: B
 def argscope(
     layers: Layer | ModuleType | Sequence[Layer | ModuleType], **defaults: Any
 ) -> Iterator[None]:
-    """Give default arguments to every call of the layers inside.
+    """Set default arguments for every call of the layers inside the scope.
 
-    A call's own arguments win, then those of the innermost scope. An argument that a listed layer
-    does not have is left out for that layer; if none of them has it, a `LayerError` is raised.
+        with argscope([Conv2D, FullyConnected], activation=tf.nn.relu):
+            x = Conv2D('conv0', x, 32, 3)  # with ReLU
 
-    A Keras class gives them to layers of exactly this class that are made inside. For that, the
-    first scope over a class wraps its constructor for the rest of the process; outside of scopes
-    nothing changes.
+    Arguments of the call take priority, then those of the innermost scope. A listed layer ignores
+    defaults for arguments that it does not have.
+
+    For a Keras class, the defaults apply to layers of exactly this class that are created inside.
+    The first scope over a class wraps its constructor for the rest of the process. Outside of
+    scopes nothing changes.
 
     Args:
-        layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`, Keras classes,
-            such as `keras.layers.Conv2D`, or modules, such as `keras.layers`: all their layers that
-            have one of the arguments.
-        **defaults: Arguments by name, old spellings (`nl=`, `out_channel=`) included.
+        layers: Registered layers such as `Conv2D`, Keras classes such as `keras.layers.Conv2D`, or
+            a list of them. A module, such as `keras.layers`, stands for its layers that have one of
+            the arguments.
+        **defaults: Arguments by name. Old spellings (`nl=`, `out_channel=`) work.
+
+    Raises:
+        LayerError: None of the layers has one of the arguments, or an item is not a layer.
     """
-    given = list(layers) if isinstance(layers, Sequence) else [layers]
-    chosen = [one for item in given for one in _layers_of(item, defaults)]
+    listed = list(layers) if isinstance(layers, Sequence) else [layers]
+    chosen = [layer for item in listed for layer in _layers_of(item, defaults)]
     parameters = {layer: _parameters(layer) for layer in chosen}
     for key in defaults:
-        if not any(canonical(own, key) in own for own in parameters.values()):
-            names = [layer.__name__ for layer in chosen]
+        if not any(canonical(names, key) in names for names in parameters.values()):
             raise LayerError(
-                f"argscope: none of {names} has an argument '{key}'.",
+                f"argscope: none of {[c.__name__ for c in chosen]} has an argument '{key}'.",
                 fix=instead_of(key, frozenset().union(*parameters.values()), ".*"),
             )
     merged = dict(_defaults.get())
-    for layer, own in parameters.items():
-        fitting = {canonical(own, k): v for k, v in defaults.items()}
-        fitting = {k: v for k, v in fitting.items() if k in own}
+    for layer, names in parameters.items():
+        fitting = {canonical(names, k): v for k, v in defaults.items()}
+        fitting = {k: v for k, v in fitting.items() if k in names}
         merged[layer] = {**merged.get(layer, {}), **fitting}
     token = _defaults.set(merged)
     try:
@@ -99,21 +102,22 @@ def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
 
 
 def defaults_for(layer: Layer) -> Mapping[str, Any]:
-    """Return the arguments that the enclosing argscopes give to `layer`."""
     return _defaults.get().get(layer, {})
 
 
 def _layers_of(item: Any, defaults: Mapping[str, Any]) -> list[Any]:
-    """Return a layer itself, or the layers of a module that have one of the arguments."""
+    """Return a list of the layer itself, or the layers of a module that have an argument."""
     if not isinstance(item, ModuleType):
         return [item]
 
     def fits(layer: Any) -> bool:
-        keras_class = _is_keras(layer)
-        if not (keras_class or isinstance(layer, RegisteredLayer)):
+        if isinstance(layer, RegisteredLayer):
+            names = layer.parameters
+        elif _is_keras(layer):
+            names = frozenset(inspect.signature(layer.__init__).parameters)
+        else:
             return False
-        own = inspect.signature(layer.__init__).parameters if keras_class else layer.parameters
-        return any(canonical(frozenset(own), key) in own for key in defaults)
+        return any(canonical(names, key) in names for key in defaults)
 
     return [layer for layer in vars(item).values() if fits(layer)]
 
@@ -128,9 +132,8 @@ def _parameters(layer: Any) -> frozenset[str]:
     if _is_keras(layer):
         return _with_defaults(layer)
     raise LayerError(
-        f"argscope got {layer!r}, which is not a layer.",
-        expected="registered layers such as Conv2D, or Keras classes such as keras.layers.Conv2D",
-        fix="decorate the function with @register_layer",
+        f"argscope takes registered layers and Keras classes, got {layer!r}.",
+        fix="register the function with @register_layer",
     )
 
 
@@ -141,15 +144,15 @@ def _with_defaults(layer: type[keras.layers.Layer]) -> frozenset[str]:
     signature = inspect.signature(construct)
 
     @functools.wraps(construct)
-    def ask(self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct_in_scope(self: Any, *args: Any, **kwargs: Any) -> None:
         if type(self) is layer:
-            given = signature.bind_partial(self, *args, **kwargs).arguments
-            missing = {k: v for k, v in defaults_for(layer).items() if k not in given}
+            passed = signature.bind_partial(self, *args, **kwargs).arguments
+            missing = {k: v for k, v in defaults_for(layer).items() if k not in passed}
             kwargs = {**missing, **kwargs}
         construct(self, *args, **kwargs)
 
-    # Keras reads it without following `__wrapped__`.
-    ask.__signature__ = signature  # type: ignore[attr-defined]
-    layer.__init__ = ask
+    # Keras reads the signature without following `__wrapped__`.
+    construct_in_scope.__signature__ = signature  # type: ignore[attr-defined]
+    layer.__init__ = construct_in_scope
     _, *rest = signature.parameters.values()
     return frozenset(p.name for p in rest if p.kind is not p.VAR_KEYWORD)

@@ -1,7 +1,3 @@
-"""Batch normalization, and frozen statistics."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +15,14 @@ from towerpack.nn.keras_layers import apply_layer, channel_axis, check_groups, k
 from towerpack.nn.scopes import full_name
 
 _FUSED = (tf.float32, tf.bfloat16, tf.float16)
-# Tests of the enclosing `frozen_statistics`: whether a layer is frozen.
-_around: ContextVar[tuple[Callable[[Any], bool], ...]] = ContextVar("frozen", default=())
+# Predicates of the enclosing `frozen_statistics` scopes: whether a layer is frozen.
+_frozen_tests: ContextVar[tuple[Callable[[Any], bool], ...]] = ContextVar("frozen", default=())
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """Keras's layer, with TensorFlow's fused operation for images in training.
+    """Keras batch normalization that uses TensorFlow's fused operation for images in training.
 
-    Keras 3.15 uses a dozen operations in float32: a ResNet-20 took a quarter longer on a CPU.
+    Keras 3.15 uses a dozen float32 operations, which made a ResNet-20 a quarter slower on a CPU.
     """
 
     def __init__(self, virtual_batch_size: int | None = None, **kwargs: Any) -> None:
@@ -35,15 +31,15 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> tf.Tensor:
         training = training and not is_frozen(self)
-        known = inputs.shape.rank == 4 and inputs.dtype in _FUSED and mask is None
+        fusable = inputs.shape.rank == 4 and inputs.dtype in _FUSED and mask is None
         plain = not (self.synchronized or self.renorm)
         if training and self.trainable and self.virtual_batch_size:
             y, mean, variance = self._in_parts(inputs, self.virtual_batch_size)
-        elif training and self.trainable and known and plain:
+        elif training and self.trainable and fusable and plain:
             y, mean, variance = self._fused(inputs)
         else:
-            given: Any = super().call(inputs, training=training, mask=mask)
-            return given
+            output: Any = super().call(inputs, training=training, mask=mask)
+            return output
         averages: Any = (self.moving_mean, mean), (self.moving_variance, variance)
         for average, value in averages:
             old = tf.cast(average, value.dtype) * self.momentum
@@ -71,9 +67,9 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     def _in_parts(self, inputs: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         layer: Any = self
         shape: Any = tf.shape(inputs)
-        name = f"{self.name}: virtual_batch_size={size} does not divide the batch"
-        divides: Any = tf.debugging.assert_equal(shape[0] % size, 0, name)
-        # Without the dependency, the check would be pruned. None: it runs eagerly.
+        message = f"{self.name}: virtual_batch_size={size} must divide the batch size"
+        divides: Any = tf.debugging.assert_equal(shape[0] % size, 0, message)
+        # Without the dependency, a graph would prune the check. Eagerly it is None.
         with tf.control_dependencies([] if divides is None else [divides]):
             x = tf.identity(inputs)
         x = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
@@ -110,45 +106,47 @@ def BatchNorm(
 ) -> tf.Tensor:
     """Batch normalization (Ioffe & Szegedy 2015) over all axes except the channels.
 
-    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`. Each replica
-    normalizes by the statistics of its own batch. If replicas have their own copies of the
-    variables, the moving averages are those of all replicas, otherwise those of the first one.
+    Trainable variables: `gamma` and `beta`. Others: `moving_mean` and `moving_variance`. Each
+    replica normalizes by the statistics of its own batch. If each replica has its own copy of the
+    variables, the moving averages cover all replicas, otherwise only the first one.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
         axis: Axis of the channels, 1 or the last; None for that of `data_format`.
-        momentum: Share of the old average that is kept in each step. Old spelling: `decay=`.
+        momentum: Weight of the old moving average in each step. Old spelling: `decay=`.
         epsilon: Added to the variance.
-        training: Use the statistics of the batch; None takes the tower's `is_training`. False
-            freezes the statistics: the moving averages are used and do not change.
-        center: Add `beta`.
-        scale: Multiply by `gamma`.
-        beta_initializer: Keras initializer, as the next three.
-        gamma_initializer: Zeros, for example, let a residual block begin as the identity.
-        moving_mean_initializer: Initial moving average.
-        moving_variance_initializer: Initial moving average.
-        sync_statistics: Normalize by the statistics of the batches of all replicas, with an
-            all-reduce for each layer and step. Replicas must not share their variables.
-        virtual_batch_size: In training, normalize parts of this many datapoints by their own
-            statistics ("ghost batch norm", Hoffer et al. 2017). It divides the batch.
+        training: Whether to use and update batch statistics. None means the tower's `is_training`.
+            False uses the moving averages and leaves them unchanged.
+        center: Whether to add `beta`.
+        scale: Whether to multiply by `gamma`.
+        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer:
+            Keras initializers. With "zeros" for `gamma`, a residual block begins as the identity.
+        sync_statistics: Whether to normalize by the statistics of all replicas, with an all-reduce
+            for each layer and step. Replicas must not share their variables.
+        virtual_batch_size: In training, normalize groups of this many datapoints by their own
+            statistics ("ghost batch norm", Hoffer et al. 2017). It must divide the batch size.
         data_format: 'channels_last' or 'channels_first'.
+
+    Raises:
+        LayerError: An argument is not valid, or the arguments cannot be combined.
     """
     rank = x.shape.rank or 0
     if isinstance(axis, bool) or axis not in (None, 1, -1, rank - 1):
         raise LayerError(
-            f"BatchNorm '{full_name()}' cannot normalize axis {axis}.",
-            got=f"an input of shape {x.shape}",
-            expected=f"axis=1, or axis={rank - 1} for the last one",
+            f"BatchNorm '{full_name()}': axis must be 1 or {rank - 1} (the last) for an input of "
+            f"shape {x.shape}, got {axis}."
         )
     if axis is not None:
         data_format = "channels_last" if axis in (-1, rank - 1) else "channels_first"
     context = get_current_tower_context()
     training = context.is_training if training is None else training
     if sync_statistics and virtual_batch_size is not None:
-        raise LayerError(f"BatchNorm '{full_name()}': sync_statistics or virtual_batch_size?")
+        raise LayerError(
+            f"BatchNorm '{full_name()}' cannot combine sync_statistics and virtual_batch_size."
+        )
     if training and sync_statistics and context.total > 1 and not context.mirrored:
         raise LayerError(
-            f"BatchNorm '{full_name()}': sync_statistics=True: the replicas share variables.",
+            f"BatchNorm '{full_name()}': with sync_statistics, replicas cannot share variables.",
             fix="train with SyncMultiGPUTrainer or MultiWorkerTrainer, or leave it out",
         )
     if virtual_batch_size is not None:
@@ -185,20 +183,20 @@ def BatchRenorm(
     scale: bool = True,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Batch renormalization (Ioffe 2017): `BatchNorm`, drawn to its moving averages in training.
+    """Batch renormalization (Ioffe 2017): batch statistics, corrected towards the moving averages.
 
-    It has the arguments and variables of `BatchNorm`, and the variables `moving_stddev`,
-    `renorm_mean` and `renorm_stddev`.
+    Variables are those of `BatchNorm` and `moving_stddev`, `renorm_mean` and `renorm_stddev`.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
-        rmax: Limit of the correction of the scale, which is kept in [1 / rmax, rmax]; 1 or more.
-        dmax: Limit of the correction of the mean, in standard deviations; 0 or more.
+        rmax: Limit of the scale correction, which is clipped to [1 / rmax, rmax]; at least 1.
+        dmax: Limit of the mean correction, in standard deviations; at least 0.
+        momentum, epsilon, center, scale, data_format: Same as in `BatchNorm`.
     """
     if rmax < 1 or dmax < 0:
         raise LayerError(
-            f"BatchRenorm '{full_name()}': {rmax=} and {dmax=} are not valid limits.",
-            expected="rmax of at least 1, dmax of at least 0",
+            f"BatchRenorm '{full_name()}': rmax must be at least 1 and dmax at least 0, "
+            f"got {rmax=} and {dmax=}."
         )
     layer = keras_layer(
         "BatchRenorm",
@@ -217,23 +215,24 @@ def BatchRenorm(
 
 @register_layer(use_scope=None)
 def BNReLU(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Apply `BatchNorm`, called `name` or `bn`, then ReLU.
+    """Apply `BatchNorm`, named `name` or 'bn', then ReLU.
 
-    As an activation: `Conv2D(…, activation=BNReLU)`. `argscope(BatchNorm, …)` sets its arguments.
+    Use it as an activation: `Conv2D(…, activation=BNReLU)`. Set the arguments of the batch
+    normalization with `argscope(BatchNorm, …)`.
     """
     return tf.nn.relu(BatchNorm(name or "bn", x))
 
 
 @contextmanager
 def frozen_statistics(regexes: str | Sequence[str]) -> Iterator[None]:
-    """Let batch normalization inside work as in a prediction, as `BatchNorm(…, training=False)`.
+    """Make batch normalization layers inside use their moving averages and leave them unchanged.
 
-    It applies to `BatchNorm`, `BatchRenorm` and `keras.layers.BatchNormalization`, wherever they
-    were made. `gamma` and `beta` are still trained, unless they are frozen, too.
+    This covers `BatchNorm`, `BatchRenorm` and `keras.layers.BatchNormalization`, wherever they were
+    created. `gamma` and `beta` are still trained, unless they are frozen as well.
 
     Args:
-        regexes: For whole names of variables, as in `TrainConfig(frozen=)`, which does this by
-            itself. Layers whose `moving_mean` matches one of them are frozen.
+        regexes: Regular expressions for whole variable names. Layers whose `moving_mean` matches
+            are frozen. `TrainConfig(frozen=…)` also does this.
     """
     name_of = get_current_tower_context().store.names_by_id()
     patterns = [regexes] if isinstance(regexes, str) else list(regexes)
@@ -243,13 +242,13 @@ def frozen_statistics(regexes: str | Sequence[str]) -> Iterator[None]:
         return any(re.fullmatch(pattern, name) for pattern in patterns)
 
     freezable_batch_norms(is_frozen)
-    token = _around.set((*_around.get(), matches))
+    token = _frozen_tests.set((*_frozen_tests.get(), matches))
     try:
         yield
     finally:
-        _around.reset(token)
+        _frozen_tests.reset(token)
 
 
 def is_frozen(layer: Any) -> bool:
-    """Return whether the statistics of a batch normalization are frozen here."""
-    return any(matches(layer) for matches in _around.get())
+    """Return whether an enclosing `frozen_statistics` scope freezes the layer."""
+    return any(matches(layer) for matches in _frozen_tests.get())

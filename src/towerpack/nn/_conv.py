@@ -1,7 +1,3 @@
-"""Convolutions."""
-
-from __future__ import annotations
-
 import keras
 
 from towerpack.nn._registry import add
@@ -11,15 +7,15 @@ _CONVOLUTION = """Convolution over {}. Variables `kernel` [size, in / groups, fi
 
     Args:
         x: [batch, {}, channels].
-        filters: Output channels. Old spelling: `out_channel=`.
-        kernel_size: Pixels. Old spelling: `kernel_shape=`.
-        strides: Pixels. Old spelling: `stride=`.
-        padding: 'same' (default) or 'valid', in either case.
+        filters: Number of output channels. Old spelling: `out_channel=`.
+        kernel_size: Size in pixels. Old spelling: `kernel_shape=`.
+        strides: Strides in pixels. Old spelling: `stride=`.
+        padding: 'same' (default) or 'valid', in any case.
         data_format: 'channels_last' or 'channels_first' (NHWC, NCHW).
-        dilation_rate: Distance of the kernel's taps in pixels.
-        groups: Groups of channels that do not see each other. Old spelling: `split=`.
+        dilation_rate: Distance between kernel elements in pixels.
+        groups: Number of channel groups that are convolved separately. Old spelling: `split=`.
         activation: Function, Keras name, registered layer or None. Old spelling: `nl=`.
-        use_bias: Add a bias.
+        use_bias: Whether to add a bias.
         kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
         bias_initializer: Keras initializer.
     """
@@ -38,7 +34,9 @@ Conv1D, Conv2D, Conv3D = (
 Conv2DTranspose = register_keras(
     "Conv2DTranspose",
     keras.layers.Conv2DTranspose,
-    """Transposed convolution ("deconvolution"): enlarges by `strides`. As Keras's, but 'same'.
+    """Transposed convolution ("deconvolution"), which enlarges images by `strides`.
+
+    Arguments are those of Keras, with `padding='same'` by default.
 
     Variables `kernel` [h, w, filters, in] and `bias` [filters].
     """,
@@ -48,15 +46,15 @@ Conv2DTranspose = register_keras(
     padding="same",
 )
 Deconv2D = Conv2DTranspose
-"""The predecessor's name of `Conv2DTranspose`: the same layer, with the same argscopes."""
+"""Tensorpack's name of `Conv2DTranspose`: the same layer, with the same argscopes."""
 add(Conv2DTranspose, "Deconv2D")
 
 DepthwiseConv2D = register_keras(
     "DepthwiseConv2D",
     keras.layers.DepthwiseConv2D,
-    """Convolution of each channel by itself, to `depth_multiplier` channels.
+    """Convolution of each channel separately, to `depth_multiplier` channels each.
 
-    Variables `kernel` [h, w, in, depth_multiplier] and `bias` [in * depth_multiplier].
+    Arguments as in Keras. Variables `kernel` [h, w, in, depth_multiplier] and `bias`.
     """,
     rank=4,
     padding="same",
@@ -65,10 +63,10 @@ DepthwiseConv2D = register_keras(
 SeparableConv2D = register_keras(
     "SeparableConv2D",
     keras.layers.SeparableConv2D,
-    """A depthwise convolution, then one of 1x1 to `filters` channels.
+    """Depthwise convolution, followed by a 1x1 convolution to `filters` channels.
 
-    Variables `depthwise_kernel` [h, w, in, depth_multiplier], `pointwise_kernel` [1, 1, in *
-    depth_multiplier, filters] and `bias` [filters].
+    Arguments as in Keras. Variables `depthwise_kernel` [h, w, in, depth_multiplier],
+    `pointwise_kernel` [1, 1, in * depth_multiplier, filters] and `bias` [filters].
     """,
     rank=4,
     padding="same",

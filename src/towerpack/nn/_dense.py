@@ -1,7 +1,3 @@
-"""Full connections, embeddings, `PReLU`."""
-
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -18,31 +14,30 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     shape = static_shape(x, None, "FullyConnected")
     if any(size is None for size in shape[1:]):
         raise LayerError(
-            f"FullyConnected '{full_name()}' needs to know the size of its input.",
-            got=f"shape {x.shape}",
-            fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
+            f"FullyConnected '{full_name()}' needs a static input size, got shape {x.shape}.",
+            fix="reduce the unknown dimensions first, for example with GlobalAvgPooling",
         )
     return x if len(shape) == 2 else tf.reshape(x, [-1, math.prod(n or 1 for n in shape[1:])])
 
 
-def _whole(x: tf.Tensor) -> tf.Tensor:
+def _check_integers(x: tf.Tensor) -> tf.Tensor:
     if not x.dtype.is_integer:
-        raise LayerError(f"Embedding '{full_name()}' takes whole numbers.", got=f"{x.dtype.name}")
+        raise LayerError(f"Embedding '{full_name()}' needs integers, got {x.dtype.name}.")
     return x
 
 
 FullyConnected = register_keras(
     "FullyConnected",
     keras.layers.Dense,
-    """Full connection; everything but the batch dimension is flattened first.
+    """Fully connected layer; flattens all dimensions except the batch first.
 
     Variables `kernel` [in, units] and `bias` [units].
 
     Args:
-        x: [batch, …] with a known size per datapoint.
-        units: Outputs. Old spelling: `out_dim=`.
+        x: [batch, …] with a static size per datapoint.
+        units: Number of outputs. Old spelling: `out_dim=`.
         activation: Function, Keras name, registered layer or None. Old spelling: `nl=`.
-        use_bias: Add a bias.
+        use_bias: Whether to add a bias.
         kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
         bias_initializer: Keras initializer.
     """,
@@ -51,11 +46,11 @@ FullyConnected = register_keras(
 Embedding = register_keras(
     "Embedding",
     keras.layers.Embedding,
-    """A trained vector of `output_dim` numbers for each integer from 0 to below `input_dim`.
+    """Lookup of a trained vector of size `output_dim` for each integer below `input_dim`.
 
-    Variable `embeddings` [input_dim, output_dim].
+    Arguments as in Keras. Variable `embeddings` [input_dim, output_dim].
     """,
-    prepare=_whole,
+    prepare=_check_integers,
 )
 
 
@@ -67,12 +62,12 @@ def PReLU(
     channel_wise: bool = False,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """X where positive, otherwise `alpha` · x, with a trained `alpha` (He et al. 2015).
+    """Parametric ReLU (He et al. 2015): `x` if positive, else `alpha · x`, `alpha` trained.
 
     Args:
         x: [batch, …, channels].
-        init: First value of `alpha`, or a Keras initializer.
-        channel_wise: An `alpha` for each channel, rather than one for all.
+        init: Initial value of `alpha`, or a Keras initializer.
+        channel_wise: Whether each channel has its own `alpha`.
         data_format: 'channels_last' or 'channels_first'.
     """
     axes = list(range(1, len(static_shape(x, None, "PReLU"))))

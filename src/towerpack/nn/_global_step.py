@@ -1,6 +1,4 @@
-"""The global step of `tf.compat.v1`, which schedules and models of old programs read."""
-
-from __future__ import annotations
+"""Global step of `tf.compat.v1`, which schedules and models of old programs read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +9,10 @@ import tensorflow as tf
 
 @contextmanager
 def global_step() -> Iterator[Any]:
-    """Let `tf.compat.v1.train.get_or_create_global_step()` return one int64 variable inside.
+    """Make `tf.compat.v1.train.get_or_create_global_step()` return one int64 variable inside.
 
-    It is the program's own global step if there is one, or else a new variable.
+    Yields:
+        The program's existing global step, or else a new variable.
     """
     known = find_global_step()
     step = new_step() if known is None else known
@@ -22,9 +21,9 @@ def global_step() -> Iterator[Any]:
 
 
 def find_global_step() -> Any:
-    """Return the global step of the current graph or of those around it, or None."""
+    """Return the global step of the current graph or of its outer graphs, or None."""
     graph: Any = tf.compat.v1.get_default_graph()
-    while graph is not None:  # A graph of `wrap_function` does not know it, what is around does.
+    while graph is not None:  # The graph of a `wrap_function` lacks it, an outer graph may have it.
         step = tf.compat.v1.train.get_global_step(graph)
         if step is not None:
             return step
@@ -33,14 +32,18 @@ def find_global_step() -> Any:
 
 
 def new_step() -> tf.Variable:
-    """Create a global step outside of the graph that is being built."""
+    """Create a global step outside of the graph that is being traced."""
     with tf.init_scope():
         return tf.Variable(tf.constant(0, tf.int64), trainable=False, name="global_step")
 
 
 @contextmanager
 def found_as_global_step(step: Any) -> Iterator[None]:
-    """Let `tf.compat.v1.train.get_global_step()` find a variable if there is none yet."""
+    """Make `tf.compat.v1.train.get_global_step()` return a step unless the graph has its own.
+
+    Args:
+        step: Variable or tensor, int64 scalar.
+    """
     key = tf.compat.v1.GraphKeys.GLOBAL_STEP
     steps = tf.compat.v1.get_default_graph().get_collection_ref(key)
     before = list(steps)

@@ -1,5 +1,3 @@
-"""Chains of layers, written from top to bottom."""
-
 from __future__ import annotations
 
 import sys
@@ -17,21 +15,24 @@ from towerpack.nn._registry import LAYERS
 
 
 class UnknownLayerError(LayerError, AttributeError):
-    """There is no layer of this name. TensorFlow asks for names with `hasattr`."""
+    """Error for an unknown layer; TensorFlow's `hasattr` checks need an `AttributeError`."""
 
 
 class LinearWrap:
-    """Wrap a tensor so that layers can be chained on it.
+    """Wrapper of a tensor that has layers as methods, so that layers can be chained.
 
         logits = (LinearWrap(image)
                   .Conv2D('conv0', 32, 3)
                   .MaxPooling('pool0', 2)
                   .FullyConnected('fc0', 10)())
 
-    Every registered layer is a method; the tensor goes in as its input. So is every class of
-    `keras.layers` by a name that no layer here has, with Keras's arguments: `.Softmax(axis=1)`,
-    `.Dense(10, name='fc1')`, `.Activation('elu')`. `.tf` gives TensorFlow's functions
-    (`.tf.nn.relu()`), `.apply` any other one. The call at the end gives the tensor.
+    Every registered layer is a method that takes the tensor as its input. Other names are looked up
+    in `keras.layers`: `.Softmax(axis=1)`, `.Dense(10, name='fc1')`, `.Activation('elu')`. `.tf`
+    gives TensorFlow's functions (`.tf.nn.relu()`), and `.apply` calls any other function. Calling
+    the wrapper returns the tensor.
+
+    Args:
+        tensor: Input of the first layer.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -44,15 +45,26 @@ class LinearWrap:
     tensor = __call__
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> LinearWrap:
-        """Go on with `func(tensor, …)`."""
+        """Return a wrapper of `func(tensor, *args, **kwargs)`.
+
+        Args:
+            func: Function that takes the tensor first.
+            *args, **kwargs: Further arguments of the function.
+        """
         return LinearWrap(func(self._tensor, *args, **kwargs))
 
     def apply2(self, func: Callable[..., Any], first: Any, *args: Any, **kwargs: Any) -> LinearWrap:
-        """Go on with `func(first, tensor, …)`: for functions that take a name first."""
+        """Return a wrapper of `func(first, tensor, *args, **kwargs)`.
+
+        Args:
+            func: Function that takes the tensor second, such as a layer.
+            first: First argument, such as a name.
+            *args, **kwargs: Further arguments of the function.
+        """
         return LinearWrap(func(first, self._tensor, *args, **kwargs))
 
     def print_tensor(self) -> LinearWrap:
-        """Write the tensor's description to stdout while the tower is traced."""
+        """Print the tensor's description to stdout while the tower is traced."""
         sys.stdout.write(f"{self._tensor}\n")
         return self
 
@@ -64,15 +76,16 @@ class LinearWrap:
     def __getattr__(self, name: str) -> Callable[..., LinearWrap]:
         if name.startswith("_"):
             raise AttributeError(name)
-        made: Any = getattr(keras.layers, name, None)
+        keras_class: Any = getattr(keras.layers, name, None)
         layer = LAYERS.get(name)
-        if layer is None and made is None:
+        if layer is None and keras_class is None:
             raise UnknownLayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, LAYERS))
 
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
             if layer is None:
-                with explained(f"LinearWrap.{name}", self._tensor, "a Keras layer's name is name="):
-                    return LinearWrap(made(*args, **kwargs)(self._tensor))
+                fix = "pass the name of a Keras layer as name="
+                with explained(f"LinearWrap.{name}", self._tensor, fix):
+                    return LinearWrap(keras_class(*args, **kwargs)(self._tensor))
             if args and isinstance(args[0], str) and layer.use_scope is not False:
                 return self.apply2(layer, *args, **kwargs)
             return self.apply(layer, *args, **kwargs)
@@ -81,16 +94,16 @@ class LinearWrap:
 
 
 class _TensorFlowChain:
-    """Looks names up in TensorFlow's modules and applies the function found."""
+    """Path of attributes in TensorFlow, which calls the function at its end on the tensor."""
 
-    def __init__(self, wrap: LinearWrap, place: Any) -> None:
+    def __init__(self, wrap: LinearWrap, target: Any) -> None:
         self._wrap = wrap
-        self._place = place
+        self._target = target
 
     def __getattr__(self, name: str) -> _TensorFlowChain:
-        return _TensorFlowChain(self._wrap, getattr(self._place, name))
+        return _TensorFlowChain(self._wrap, getattr(self._target, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> LinearWrap:
-        if isinstance(self._place, ModuleType):
-            raise TypeError(f"{self._place.__name__} is a module, not a function")
-        return self._wrap.apply(self._place, *args, **kwargs)
+        if isinstance(self._target, ModuleType):
+            raise TypeError(f"{self._target.__name__} is a module, not a function")
+        return self._wrap.apply(self._target, *args, **kwargs)

@@ -1,7 +1,3 @@
-"""Normalization within a datapoint, and of weights."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -22,18 +18,18 @@ from towerpack.nn.scopes import full_name
 GroupNorm = register_keras(
     "GroupNorm",
     keras.layers.GroupNormalization,
-    """Group normalization (Wu & He 2018) over each of `groups` groups of channels.
+    """Group normalization (Wu & He 2018) within each of `groups` groups of channels.
 
-    Variables `gamma` and `beta`.
+    Variables `gamma` and `beta`. Arguments as in Keras.
     """,
     epsilon=1e-5,
 )
 InstanceNorm = register_keras(
     "InstanceNorm",
     keras.layers.GroupNormalization,
-    """Instance normalization (Ulyanov et al. 2016) of an image: each channel by itself.
+    """Instance normalization (Ulyanov et al. 2016) of images: each channel separately.
 
-    Variables `gamma` and `beta`.
+    Variables `gamma` and `beta`. Arguments as in Keras.
     """,
     rank=4,
     fixed={"groups": -1},
@@ -54,17 +50,16 @@ def LayerNorm(
     gamma_initializer: Any = "ones",
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Layer normalization (Ba et al. 2016). Variables `gamma` and `beta`, one for each channel.
+    """Layer normalization (Ba et al. 2016). Variables `gamma` and `beta`, per channel.
 
     Args:
         x: [batch, …, channels].
         epsilon: Added to the variance.
-        axis: None: the channels, and of images all axes but the batch. -1: only the channels, also
-            of images. Others as in Keras.
-        center: Add `beta`.
-        scale: Multiply by `gamma`.
-        beta_initializer: Keras initializer.
-        gamma_initializer: Keras initializer.
+        axis: -1 normalizes over the channels. None does so too, but over all dimensions except the
+            batch for images. Other values as in Keras.
+        center: Whether to add `beta`.
+        scale: Whether to multiply by `gamma`.
+        beta_initializer, gamma_initializer: Keras initializers.
         data_format: 'channels_last' or 'channels_first'.
     """
     config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis}
@@ -86,7 +81,7 @@ def LayerNorm(
 
 
 class _SpectralNormalization(keras.layers.Layer):
-    # Keras's own writes the divided kernel over the trained one.
+    # Keras's SpectralNormalization overwrites the trained kernel with the divided one.
     def __init__(self, *, power_iterations: int, u_initializer: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.power_iterations = power_iterations
@@ -112,17 +107,20 @@ class _SpectralNormalization(keras.layers.Layer):
 
 @register_layer
 def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
-    """Divide a weight by its greatest singular value (Miyato et al. 2018).
+    """Divide a weight by its largest singular value (Miyato et al. 2018).
 
-    Variable `u` [out, 1], the singular vector, which gets nearer with each training step.
+    Variable `u` [out, 1] approximates the singular vector, and improves in each training step.
 
     Args:
-        x: A weight [… in, out], such as a kernel.
-        power_iterations: How often `u` is improved in a step; at least 1.
+        x: Weight [… in, out], such as a kernel.
+        power_iterations: Number of updates of `u` in a step; at least 1.
     """
     static_shape(x, None, "SpectralNorm", 2)
     if power_iterations < 1:
-        raise LayerError(f"SpectralNorm '{full_name()}': {power_iterations=} is below 1.")
+        raise LayerError(
+            f"SpectralNorm '{full_name()}': power_iterations must be positive, "
+            f"got {power_iterations}."
+        )
     layer = keras_layer(
         "SpectralNorm",
         _SpectralNormalization,

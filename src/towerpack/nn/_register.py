@@ -1,6 +1,4 @@
-"""`@register_layer`: a function of a tensor becomes a layer with a name, a scope and defaults."""
-
-from __future__ import annotations
+"""Decorator that turns a function of a tensor into a layer with name, scope and defaults."""
 
 import functools
 import inspect
@@ -35,21 +33,26 @@ def register_layer(
     use_scope: bool | None = True,
     log_shape: bool = False,
 ) -> Any:
-    """Make a function of a tensor a layer.
+    """Turn a function of a tensor into a layer, which is called as `Layer('name', x, …)`.
 
-    The layer is called as `Layer('name', x, …)`. Everything that it creates lives in the scope
-    `name/`, its result is the output `'name/output'`, `argscope` gives it defaults, and it is a
-    method of `LinearWrap`. The result of a layer with weights carries the weights:
-    `Conv2D('conv0', x, 8, 3).variables.kernel`.
+        @register_layer
+        def Scale(x, factor):
+            return factor * x
+
+        y = Scale('scale0', x, 2.0)
+
+    The layer creates its variables in the scope `name/`. Its result is the output `'name/output'`.
+    The layer takes defaults from `argscope` and is a method of `LinearWrap`. The result of a layer
+    with weights carries the weights: `Conv2D('conv0', x, 8, 3).variables.kernel`.
 
     Args:
-        func: Its first argument is the input.
-        use_scope: True requires a name. None makes it optional; without a name no scope is opened.
-            False: the layer takes no name.
-        log_shape: Without effect, for old programs.
+        func: Function whose first argument is the input.
+        use_scope: True requires a name. None makes the name optional, and opens no scope without
+            one. With False the layer takes no name.
+        log_shape: Ignored; accepted for old programs.
 
     Raises:
-        LayerError: Another module has registered a layer of this name.
+        LayerError: Another module has registered a layer with this name.
     """
 
     def register(f: Callable[..., Any]) -> RegisteredLayer:
@@ -66,7 +69,7 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
         name, args = args[0], args[1:]
     if name is None and layer.use_scope is True:
         raise LayerError(
-            f"{layer.name} was called without a name.", expected=f"{layer.name}('name', x, …)"
+            f"{layer.name} needs a name as its first argument: {layer.name}('name', x, …)."
         )
     arguments = _bind(layer, name, args, kwargs)
     if name is None:
@@ -78,18 +81,18 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
     if repeated and not is_reusing():
         raise LayerError(
             f"The layer name '{path}' is used twice in one tower.",
-            fix="choose another name, or share weights on purpose: `with reuse_scope(): …`",
+            fix="choose another name, or share the weights with `with reuse_scope(): …`",
         )
     if is_reusing() and not repeated:
         raise LayerError(
-            f"reuse_scope: there is no layer '{path}' to share yet.",
+            f"reuse_scope: no earlier layer of this tower is called '{path}'.",
             fix=did_you_mean(path, context.used_names),
         )
     context.used_names.add(path)
     with scope(name):
         result = _called(layer, arguments)
-    # A layer in a branch of `tf.cond` works, but its output exists only there.
-    main = result[0] if isinstance(result, tuple) and result else result  # Then come states.
+    # A layer in a branch of `tf.cond` works, but its output exists only in the branch.
+    main = result[0] if isinstance(result, tuple) and result else result  # States follow.
     if isinstance(main, tf.Tensor) and context.reaches(main):
         if path in (layers := context.store.layers()):
             cast("Any", main).variables = SimpleNamespace(
@@ -104,12 +107,12 @@ def _called(layer: RegisteredLayer, arguments: inspect.BoundArguments) -> Any:
         return layer.func(*arguments.args, **arguments.kwargs)
 
 
-_NODE = " for '{{node "  # TensorFlow's description of the operation follows.
+_NODE = " for '{{node "  # Start of TensorFlow's description of the operation.
 
 
 @contextmanager
 def explained(name: str, x: Any, fix: str | None = None) -> Iterator[None]:
-    """Turn errors of Keras and TensorFlow inside into a `LayerError` that names the layer."""
+    """Turn Keras and TensorFlow errors inside into a `LayerError` that names the layer."""
     try:
         yield
     except TowerpackError:
@@ -128,41 +131,46 @@ def _bind(
     layer: RegisteredLayer, name: str | None, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
     signature = inspect.signature(layer.func)
-    own: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     first = next(iter(signature.parameters))
     for key, value in kwargs.items():
         word = first if key == "inputs" and key not in signature.parameters else key
         word = canonical(layer.parameters, word)
-        if word in own:
+        if word in named:
             raise LayerError(
-                f"{layer.name}({name!r}) got '{word}' twice, in two spellings.",
-                got=f"{sorted(kwargs)}",
-                fix=f"give {word}= alone",
+                f"{layer.name}({name!r}) got '{word}' twice, in two spellings: {sorted(kwargs)}.",
+                fix=f"pass only {word}=",
             )
-        own[word] = value
+        named[word] = value
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for key in () if takes_any else own.keys() - signature.parameters.keys():
+    for key in () if takes_any else named.keys() - signature.parameters.keys():
         raise LayerError(
             f"{layer.name}({name!r}) has no argument '{key}'.",
             fix=instead_of(key, layer.parameters, full_name(name or "")),
         )
     try:
-        given = signature.bind_partial(*args, **own)
-        missing = {k: v for k, v in defaults_for(layer).items() if k not in given.arguments}
-        return signature.bind(*given.args, **{**given.kwargs, **missing})
+        bound = signature.bind_partial(*args, **named)
+        missing = {k: v for k, v in defaults_for(layer).items() if k not in bound.arguments}
+        return signature.bind(*bound.args, **{**bound.kwargs, **missing})
     except TypeError as error:
         raise LayerError(
             f"{layer.name}({name!r}): {error}.",
             expected=f"{layer.name}('name', {', '.join(map(str, signature.parameters.values()))})",
-            fix="give the argument in the call or in an argscope",
+            fix="pass the argument in the call or in an argscope",
         ) from error
 
 
 def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function: in one scope of a tower, later calls share the first call's weights.
+    """Decorate a function so that its later calls share the weights of its first call.
 
-    This includes Keras layers without a name, and variables of `tf.compat.v1.get_variable`. A later
-    call that uses layers which the first call did not raises a `LayerError`.
+    Calls in the same scope of a tower share layers by name, Keras layers without a name, and
+    variables of `tf.compat.v1.get_variable`.
+
+    Args:
+        func: Function to decorate.
+
+    Raises:
+        LayerError: A later call creates layers that the first call did not create.
     """
 
     @functools.wraps(func)
@@ -175,14 +183,14 @@ def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
             called[this] = before, name_counts()
             return result
         before, after = called[this]
-        with reuse_scope(), fresh_names(before):  # `dense` is the same `dense` again.
+        with reuse_scope(), fresh_names(before):  # The same automatic Keras names again.
             result = func(*args, **kwargs)
             more = [kind for kind, count in name_counts().items() if count > after.get(kind, 0)]
         if more:
             raise LayerError(
-                f"auto_reuse_scope: this call of {func.__name__} makes more Keras layers than the "
-                f"first: {', '.join(more)}.",
-                fix="make the same layers in each call, or give them a name=",
+                f"auto_reuse_scope: this call of {func.__name__} creates more Keras layers than "
+                f"the first: {', '.join(more)}.",
+                fix="create the same layers in each call, or name them with name=",
             )
         return result
 
@@ -193,25 +201,27 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
     """Name a tensor, so that callbacks, evaluation, predictors and export can ask for it.
 
     Args:
-        name: Put under the current scope.
-        tensor: A tensor, or a value that converts to one, which is returned.
+        name: Name of the output. The current scope is put before it.
+        tensor: Tensor, or a value that converts to a tensor.
+
+    Returns:
+        The tensor.
 
     Raises:
-        LayerError: Another output has this name, or the tensor is inside of a branch or loop.
+        LayerError: The name is in use, or the tensor is inside of a branch or loop.
     """
     context = get_current_tower_context()
     path = full_name(name)
     if path in context.outputs:
         raise LayerError(
-            f"An output '{path}' is exposed already in this tower.", fix="choose another name"
+            f"An output '{path}' is already exposed in this tower.", fix="choose another name"
         )
-    value = context.own(f"expose('{path}')", tensor)
+    value = context.as_tower_tensor(f"expose('{path}')", tensor)
     context.outputs[path] = value
     return value
 
 
 def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
-    """Apply an activation: None, a Keras name, a function or a registered layer."""
     if function is None:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:
@@ -221,9 +231,8 @@ def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
     )
     if not callable(known):
         raise LayerError(
-            f"Layer '{full_name()}': unknown activation {function!r}.",
-            got=f"for an output of shape {x.shape}",
-            expected="a function, a layer or a Keras name",
+            f"Layer '{full_name()}': activation must be a function, a layer or a Keras name, "
+            f"got {function!r}.",
             fix=did_you_mean(str(function), vars(keras.activations)),
         )
     return cast("Any", known)(x)

@@ -1,6 +1,4 @@
-"""Registered layers, and the table in which `LinearWrap` finds them by name."""
-
-from __future__ import annotations
+"""Registered layers, and the table by which `LinearWrap` looks them up."""
 
 import functools
 import inspect
@@ -11,7 +9,13 @@ from towerpack._core.errors import LayerError
 
 
 class RegisteredLayer:
-    """Layer that is called with a name first. It is hashed by identity, also in argscopes."""
+    """Layer that is called with its name first. `register_layer` creates it.
+
+    Args:
+        func: Function whose first argument is the input.
+        call: Called with the layer and its arguments to apply the layer.
+        use_scope: Whether the layer takes a name; see `register_layer`.
+    """
 
     def __init__(
         self, func: Callable[..., Any], call: Callable[..., Any], use_scope: bool | None
@@ -21,11 +25,11 @@ class RegisteredLayer:
         self.use_scope = use_scope
         self.func = func
         self._call = call
-        # All arguments but the first one, which is the input.
+        # All arguments except the input.
         self.parameters = frozenset([*inspect.signature(func).parameters][1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the layer; see `register_layer`."""
+        """Apply the layer: `layer('name', x, …)`."""
         return self._call(self, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -36,12 +40,12 @@ LAYERS: dict[str, RegisteredLayer] = {}
 
 
 def add(layer: RegisteredLayer, name: str | None = None) -> None:
-    """Register a layer by its own or another name, and refuse a name of another module."""
+    """Register a layer by its own or another name. Raise `LayerError` if a module has taken it."""
     name = name or layer.name
     known = LAYERS.get(name)
     if known is not None and known.__module__ != layer.__module__:
         raise LayerError(
-            f"A layer '{name}' is registered already, in {known.__module__}.",
+            f"A layer '{name}' is already registered in {known.__module__}.",
             fix="choose another name",
         )
     LAYERS[name] = layer

@@ -1,7 +1,3 @@
-"""Terms of the cost that depend on weights alone."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,26 +12,36 @@ Regularizer = Callable[[tf.Tensor], tf.Tensor]
 
 
 def l2_regularizer(scale: float) -> Regularizer:
-    """`scale / 2 · Σ w²`: its gradient is `scale · w`, the classical weight decay."""
+    """Return a function that computes `scale / 2 · Σ w²`, whose gradient is `scale · w`.
+
+    Args:
+        scale: Strength of the weight decay.
+    """
     return lambda weights: scale * tf.nn.l2_loss(weights)
 
 
 def l1_regularizer(scale: float) -> Regularizer:
-    """`scale · Σ |w|`."""
+    """Return a function that computes `scale · Σ |w|`.
+
+    Args:
+        scale: Factor of the sum.
+    """
     return lambda weights: scale * tf.reduce_sum(tf.abs(weights))
 
 
 def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost") -> tf.Tensor:
-    """Return the sum of `func(weights)` over trainable variables whose name matches: a scalar.
+    """Return the sum of `func(weights)` over trainable variables with matching names: a scalar.
 
-    Add the result to the cost; trainers warn about a term that was not added. Call it after the
-    layers of these variables. It is 0 outside of training.
+    Call this function after the layers that create the variables, and add its result to the cost.
+    Trainers warn about terms that are not part of the cost. Outside of training the result is 0.
 
     Args:
-        regex: Searched in the variable's name, for example `'.*/kernel'`. If it matches no
-            trainable variable, a `LayerError` is raised.
-        func: For example `l2_regularizer(1e-4)`.
-        name: Of the term: for messages, and for `summary.add_moving_summary`.
+        regex: Regular expression, searched in variable names, for example `'.*/kernel'`.
+        func: Regularizer, for example `l2_regularizer(1e-4)`.
+        name: Name of the term in messages and in `summary.add_moving_summary`.
+
+    Raises:
+        LayerError: No trainable variable matches.
     """
     context = get_current_tower_context()
     if not context.is_training:
@@ -43,7 +49,7 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
     variables = context.store.trainable()
     matching = find_matching("regularize_cost", regex, variables, re.search).values()
     with tf.name_scope(name) as scope:
-        # The scope's own name makes this the name of the term as well.
+        # The name of the scope is then also the name of the term.
         total = tf.add_n([func(tf.cast(v, tf.float32)) for v in matching], name=scope)
     if context.reaches(total):
         context.regularizers.append((f"{name}({regex!r})", total))
@@ -51,20 +57,30 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
 
 
 def find_matching(
-    who: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
+    caller: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
 ) -> dict[str, Any]:
-    """Return the variables whose names match. If there are none, raise a `LayerError` of `who`."""
-    found = {name: v for name, v in variables.items() if match(regex, name)}
-    if not found:
+    """Return the variables whose names match.
+
+    Args:
+        caller: Name of the calling function for the message.
+        regex: Regular expression.
+        variables: Variables by name.
+        match: `re.search` or `re.fullmatch`.
+
+    Raises:
+        LayerError: No variable matches.
+    """
+    matches = {name: v for name, v in variables.items() if match(regex, name)}
+    if not matches:
         raise LayerError(
-            f"{who}: no trainable variable matches {regex!r}.", fix=similar_names(regex, variables)
+            f"{caller}: no trainable variable matches {regex!r}.",
+            fix=similar_names(regex, variables),
         )
-    return found
+    return matches
 
 
 def similar_names(regex: str, names: Iterable[str]) -> str:
-    """Return advice for a regular expression that matches none of the names."""
     renamed = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
     if renamed == regex:
         return did_you_mean(regex, names)
-    return f"W and b are called kernel and bias here: {renamed!r}"
+    return f"use {renamed!r}: W and b are called kernel and bias here"

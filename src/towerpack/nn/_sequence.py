@@ -1,7 +1,3 @@
-"""Layers over sequences [batch, time, channels]: recurrence and attention."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -18,13 +14,12 @@ def _check_state(layer: Any, initial_state: Any) -> None:
     if initial_state is None:
         return
     wanted = [[None, size] for size in tf.nest.flatten(layer.cell.state_size)]
-    given = [tf.convert_to_tensor(s).shape for s in tf.nest.flatten(initial_state)]
-    pairs = zip(given, wanted, strict=False)
-    if len(given) != len(wanted) or not all(a.is_compatible_with(b) for a, b in pairs):
+    shapes = [tf.convert_to_tensor(s).shape for s in tf.nest.flatten(initial_state)]
+    pairs = zip(shapes, wanted, strict=False)
+    if len(shapes) != len(wanted) or not all(a.is_compatible_with(b) for a, b in pairs):
         raise LayerError(
-            f"{type(layer).__name__} '{full_name()}': initial_state does not fit.",
-            got=f"shapes {list(map(str, given))}",
-            expected=f"shapes {wanted}",
+            f"{type(layer).__name__} '{full_name()}': initial_state must have shapes {wanted}, "
+            f"got {list(map(str, shapes))}.",
             fix="pass the results of a call with return_state=True, without the first",
         )
 
@@ -35,9 +30,9 @@ LSTM, GRU = (
         make,
         f"""{make.__name__} over time [batch, time, channels], as in Keras.
 
-    With `return_state=True` it returns a tuple: the outputs, then the states, [batch, units] each.
-    A later call takes the states as `initial_state=`.
-    Variables `kernel`, `recurrent_kernel` and `bias` below `{make.__name__.lower()}_cell/`.
+    With `return_state=True`, return a tuple of the outputs and the states, [batch, units] each.
+    Pass the states to a later call as `initial_state=`.
+    Variables `kernel`, `recurrent_kernel` and `bias` in `{make.__name__.lower()}_cell/`.
     """,
         rank=3,
         extra={"initial_state": None},
@@ -70,20 +65,19 @@ def MultiHeadAttention(
     kernel_initializer: Any = "glorot_uniform",
     bias_initializer: Any = "zeros",
 ) -> tf.Tensor:
-    """Attention of several heads (Vaswani et al. 2017): [batch, time, channels] as `x`.
+    """Multi-head attention (Vaswani et al. 2017): [batch, time, channels], as `x`.
 
-    Variables `kernel` and `bias` below `query/`, `key/`, `value/` and `attention_output/`.
+    Variables `kernel` and `bias` in `query/`, `key/`, `value/` and `attention_output/`.
 
     Args:
-        x: Queries: [batch, time, channels].
-        num_heads: Heads.
-        key_dim: Size of a head.
-        value: Keys and values: [batch, its time, its channels]; None for `x` itself.
-        attention_mask: True where attention may go; broadcasts to [batch, time of x, of value].
-        use_causal_mask: Let no position see later ones.
-        use_bias: Add biases.
-        kernel_initializer: Keras initializer.
-        bias_initializer: Keras initializer.
+        x: Queries, [batch, time, channels].
+        num_heads: Number of heads.
+        key_dim: Size of each head.
+        value: Keys and values, [batch, value time, value channels]; None for `x`.
+        attention_mask: True where attention is allowed; broadcasts to [batch, time, value time].
+        use_causal_mask: Whether to hide later positions.
+        use_bias: Whether to add biases.
+        kernel_initializer, bias_initializer: Keras initializers.
     """
     value = x if value is None else value
     layer = keras_layer(
@@ -103,13 +97,16 @@ def MultiHeadAttention(
 
 @register_layer(use_scope=None)
 def PositionalEncoding(x: tf.Tensor, max_wavelength: float = 10000.0) -> tf.Tensor:
-    """`x` [batch, time, channels] plus sines and cosines of the position (Vaswani et al. 2017).
+    """Add sines and cosines of the position to `x` [batch, time, channels] (Vaswani et al. 2017).
 
-    Even channels have sines, odd ones cosines, of wavelengths from 2 pi to `max_wavelength` * 2 pi.
+    Even channels get sines and odd channels cosines, with wavelengths from 2 pi to
+    `max_wavelength` * 2 pi.
     """
     channels = static_shape(x, 3, "PositionalEncoding")[2]
     if channels is None:
-        raise LayerError(f"PositionalEncoding '{full_name()}': {x.shape} has unknown channels.")
+        raise LayerError(
+            f"PositionalEncoding '{full_name()}' needs a static number of channels, got {x.shape}."
+        )
     number = np.arange(channels)
     rate = max_wavelength ** -(number // 2 * 2 / channels)
     position = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]

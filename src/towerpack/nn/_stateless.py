@@ -1,7 +1,3 @@
-"""Layers without weights: pooling, dropout, activations."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,9 +28,9 @@ MaxPooling = register_keras(
 
     Args:
         x: [batch, height, width, channels].
-        pool_size: Pixels. Old spelling: `shape=`.
-        strides: Pixels; None for the pool size. Old spelling: `stride=`.
-        padding: 'valid' (default) or 'same', in either case.
+        pool_size: Size in pixels. Old spelling: `shape=`.
+        strides: Strides in pixels; None for the pool size. Old spelling: `stride=`.
+        padding: 'valid' (default) or 'same', in any case.
         data_format: 'channels_last' or 'channels_first'.
     """,
     rank=4,
@@ -48,7 +44,7 @@ AvgPooling = register_keras(
 UpSampling = register_keras(
     "UpSampling",
     keras.layers.UpSampling2D,
-    "`size` times as many pixels; `interpolation` 'nearest', 'bilinear' or another of Keras's.",
+    "Upsampling by `size`; `interpolation` is 'nearest', 'bilinear' or another Keras method.",
     rank=4,
 )
 GlobalAvgPooling = register_keras(
@@ -66,12 +62,12 @@ def FixedUnPooling(
     unpool_mat: Any = None,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Replace each pixel by itself times a fixed matrix: a Kronecker product.
+    """Replace each pixel by its product with a fixed matrix (Kronecker product).
 
     Args:
         x: [batch, height, width, channels].
-        pool_size: Of the matrix. Old spelling: `shape=`.
-        unpool_mat: The matrix; None for 1 in its first corner and 0 elsewhere.
+        pool_size: Size of the matrix in pixels. Old spelling: `shape=`.
+        unpool_mat: Matrix; None for 1 at the first position and 0 elsewhere.
         data_format: 'channels_last' or 'channels_first'.
     """
     static_shape(x, 4, "FixedUnPooling")
@@ -80,9 +76,8 @@ def FixedUnPooling(
     matrix = tf.cast(first, x.dtype)
     if matrix.shape != (height, width):
         raise LayerError(
-            f"FixedUnPooling '{full_name()}': the matrix has another size than pool_size.",
-            got=f"shape {matrix.shape}",
-            expected=f"shape {(height, width)}",
+            f"FixedUnPooling '{full_name()}': the matrix must have the shape {(height, width)} of "
+            f"pool_size, got {matrix.shape}."
         )
     if channel_axis(x, "FixedUnPooling", data_format) == 1:
         wide = x[:, :, :, None, :, None] * matrix[:, None, :]
@@ -109,23 +104,23 @@ def ConcatWith(x: tf.Tensor, tensor: tf.Tensor | Sequence[tf.Tensor], axis: int 
 
 @register_layer(use_scope=None)
 def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
-    """Set a random share of the values to zero while training, and scale up the others.
+    """Set a random fraction of the values to zero in training, and scale up the other values.
 
-    The mask is a function of the run's seed, the layer's name, the replica and the global step.
-    Without a name, the scope and the number of the draw in it take its place.
+    The mask depends on the run's seed, the layer's name, the replica and the global step. Without a
+    name, it depends on the scope and the number of earlier calls in the scope.
 
     Args:
         x: Any shape.
-        rate: The share that is **dropped**, as in Keras; a number or a scalar tensor. Tensorpack's
-            first positional argument was the share *kept*: its `Dropout('d', x, 0.8)` is
-            `Dropout('d', x, 0.2)` here. A rate above 0.5 is logged.
+        rate: Fraction that is **dropped**, as in Keras; a number or a scalar tensor. Tensorpack
+            took the fraction *kept* first: its `Dropout('d', x, 0.8)` is `Dropout('d', x, 0.2)`
+            here. Rates above 0.5 are logged.
+
+    Raises:
+        LayerError: The rate is not in [0, 1).
     """
     known = tf.get_static_value(rate) if tf.is_tensor(rate) else rate
     if known is not None and not 0 <= known < 1:
-        raise LayerError(
-            f"Dropout '{full_name()}': a rate of {known} makes no sense.",
-            expected="the share to drop: at least 0 and below 1",
-        )
+        raise LayerError(f"Dropout '{full_name()}': rate must be in [0, 1), got {known}.")
     context = get_current_tower_context()
     if not context.is_training or known == 0:
         return tf.identity(x)
@@ -138,13 +133,13 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
 
 @register_layer(use_scope=None)
 def LeakyReLU(x: tf.Tensor, negative_slope: float = 0.3) -> tf.Tensor:
-    """X where positive, otherwise `negative_slope` · x."""
+    """Return `x` if positive, else `negative_slope · x`."""
     return tf.nn.leaky_relu(x, negative_slope)
 
 
 @register_layer(use_scope=None)
 def GELU(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
-    """X times the normal distribution's share below x (Hendrycks & Gimpel 2016)."""
+    """Return `x` times the normal distribution function of `x` (Hendrycks & Gimpel 2016)."""
     return tf.nn.gelu(x, approximate)
 
 
@@ -156,7 +151,7 @@ def _activation(name: str, function: Callable[[tf.Tensor], tf.Tensor], doc: str)
     return register_layer(use_scope=None)(layer)
 
 
-ReLU = _activation("ReLU", tf.nn.relu, "max(x, 0).")
-Tanh = _activation("Tanh", tf.math.tanh, "Hyperbolic tangent.")
-Sigmoid = _activation("Sigmoid", tf.math.sigmoid, "1 / (1 + exp(-x)).")
-SiLU = _activation("SiLU", tf.nn.silu, "X * sigmoid(x), also called swish.")
+ReLU = _activation("ReLU", tf.nn.relu, "Return max(x, 0).")
+Tanh = _activation("Tanh", tf.math.tanh, "Return the hyperbolic tangent.")
+Sigmoid = _activation("Sigmoid", tf.math.sigmoid, "Return 1 / (1 + exp(-x)).")
+SiLU = _activation("SiLU", tf.nn.silu, "Return x * sigmoid(x), also called swish.")

@@ -1,16 +1,14 @@
-"""Layers and variables of a tower, kept by name over all its calls.
+"""Layers and variables of a tower by name, shared by all its calls.
 
 A tower function runs many times: per replica, for evaluation, for export. The first call creates
-layers and variables, later calls reuse them. The store holds three kinds of variables:
+layers and variables, and later calls reuse them. The store holds three kinds of variables:
 
-* variables of layers by name (`Conv2D('conv0', …)`), under the layer's scoped name;
-* variables that other code creates inside the tower (new Keras layers, `tf.Variable`). A variable
-  creator catches them; their names are made of scope, Keras path and name;
-* variables of Keras layers and models that the user made outside, on the model object or in the
+* variables of named layers (`Conv2D('conv0', …)`), under the layer's scoped name;
+* variables that other code creates inside the tower (Keras layers, `tf.Variable`). A variable
+  creator records them under names made of scope, Keras path and variable name;
+* variables of Keras layers and models that the user created outside, on the model object or in the
   tower function's closure, under the name of the attribute.
 """
-
-from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +35,7 @@ from towerpack._keras.adapter import (
 )
 from towerpack._keras.seeding import seed_layers
 from towerpack.nn._global_step import find_global_step, new_step
-from towerpack.nn.compat_collections import CompatVariables, collect, own_collections
+from towerpack.nn.compat_collections import CompatVariables, collect, fresh_collections
 from towerpack.nn.initial_values import check_fits, lifted, run_seeded, seeded_graph
 from towerpack.nn.scopes import full_name, is_reusing, joined
 
@@ -54,9 +52,9 @@ class _NamedLayer:
 
 
 class _Calling(threading.local):
-    """State of the call in this thread. Other threads may call the same tower."""
+    """State of the current call in this thread. Other threads may call the same tower."""
 
-    # Names of variables that this call has made or found; None outside of calls.
+    # Names of variables that this call has created or reused; None outside of calls.
     claimed: set[str] | None = None
     creating: bool = False
     layer: str | None = None
@@ -66,10 +64,10 @@ class VariableStore:
     """Variables of one model by name.
 
     Args:
-        seed: Initial values of layers by name are a pure function of it and of their names.
-        find_owners: Gives the objects that may hold Keras layers, models and variables made
-            outside of the tower, by name.
-        dtype_policy: Keras dtype policy for layers by name, for example `mixed_bfloat16`.
+        seed: Seed of initial values, which depend only on the seed and the layers' names.
+        find_owners: Returns the objects by name that may hold Keras layers, models and variables
+            created outside of the tower.
+        dtype_policy: Keras dtype policy of named layers, for example `mixed_bfloat16`.
 
     Raises:
         LayerError: TensorFlow does not run eagerly.
@@ -90,9 +88,9 @@ class VariableStore:
         self._layers: dict[str, _NamedLayer] = {}
         self._inside: dict[str, tf.Variable] = {}
         self._outside: dict[str, tf.Variable] = {}
-        # Keras layers made inside the tower: only they know whether they are frozen.
-        self._spot: dict[int, keras.layers.Layer] = {}
-        # Not to be trained, though they say that they are.
+        # Keras layers created inside the tower: only they know whether they are frozen.
+        self._inside_layers: dict[int, keras.layers.Layer] = {}
+        # Variables that are not trained, although they say so.
         self.skipped: dict[int, tf.Variable] = {}
         # Warnings that an earlier call of the tower has logged.
         self.warned: set[str] = set()
@@ -102,19 +100,20 @@ class VariableStore:
 
     @transformed_variables(None)
     def named_variables(self) -> dict[str, tf.Variable]:
-        """Every variable known so far, by name, in an order that each process repeats."""
-        found: dict[str, tf.Variable] = {}
+        """Return all known variables by name, in an order that each process repeats."""
+        variables: dict[str, tf.Variable] = {}
         seen: set[int] = set()
         outside = owned.find_variables(self._find_owners())
         for source in (outside, self._by_layer(), self._inside, self._outside):
             for name, variable in source.items():
                 if id(variable) not in seen:
                     seen.add(id(variable))
-                    found[unique(name, found) if name in found else name] = variable
-        return found
+                    name = unique(name, variables) if name in variables else name
+                    variables[name] = variable
+        return variables
 
     def names_by_id(self) -> Callable[[tf.Variable], str | None]:
-        """Return a function that gives the name of a variable, or None. It searches once."""
+        """Return a function from a variable to its name or None. The names are cached."""
         names: dict[int, str] = {}
 
         def name_of(variable: tf.Variable) -> str | None:
@@ -126,7 +125,7 @@ class VariableStore:
 
     @transformed_variables(None)
     def trainable(self) -> dict[str, tf.Variable]:
-        """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
+        """Return the variables to train: trainable variables outside of frozen Keras layers."""
         frozen = self.skipped.keys() | owned.frozen_ids(self._holders())
         return {
             name: variable
@@ -135,59 +134,68 @@ class VariableStore:
         }
 
     def bare_variables(self) -> dict[str, tf.Variable]:
-        """Variables that the program made itself, outside of layers and of `get_variable`."""
+        """Return the variables that the program created outside of layers and `get_variable`."""
         held = {id(cast("Any", v).value) for layer in self.keras_layers() for v in layer.variables}
         held |= {id(variable) for variable in self._inside.values()}
         return {n: v for n, v in self.named_variables().items() if id(v) not in held}
 
     def layers(self) -> dict[str, keras.layers.Layer]:
-        """Return the layers by name that exist so far."""
+        """Return the named layers created so far."""
         return {name: entry.layer for name, entry in self._layers.items()}
 
     def keras_layers(self) -> list[keras.layers.Layer]:
-        """Return all known Keras layers: by name, made inside, and of the owners."""
+        """Return all known Keras layers: named, created inside the tower, and of the owners."""
         return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:
-        holders = [*self._find_owners().values(), *self.layers().values(), *self._spot.values()]
+        layers = *self.layers().values(), *self._inside_layers.values()
+        holders = *self._find_owners().values(), *layers
         return {str(i): holder for i, holder in enumerate(holders)}
 
     def adopt(self, variables: list[tf.Variable]) -> None:
-        """Add variables that a trace used and that nothing else knows."""
-        own = [*self.named_variables().values(), self.global_step()]  # The step is the run's.
-        known = {id(component) for v in own for component in components_of(v)}
+        """Add variables that a trace has read and that the store does not know.
+
+        Args:
+            variables: Variables of the trace.
+        """
+        # The global step belongs to the run.
+        stored = [*self.named_variables().values(), self.global_step()]
+        known = {id(component) for v in stored for component in components_of(v)}
         for variable in variables:
             if id(variable) not in known:
                 name = variable.name.split(":")[0] or "variable"
                 self._outside[unique(name, [*self._inside, *self._outside])] = variable
 
     def replace(self, make: Callable[[str, tf.Variable], tf.Variable]) -> list[str]:
-        """Replace each known variable by `make(name, variable)`.
+        """Replace each known variable.
+
+        Args:
+            make: Returns the new variable for a name and an old variable.
 
         Returns:
-            Names of the variables that stay: `tf.Variable`s that the user's own objects hold.
+            Names of the variables that stay: `tf.Variable`s that the user's objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
         for holder in owned.keras_variables(self._holders()):
             holders.setdefault(id(cast("Any", holder).value), []).append(holder)
-        made = {id(v): name for name, v in self._inside.items()}
+        created = {id(v): name for name, v in self._inside.items()}
         staying = []
         for name, variable in self.named_variables().items():
             key = id(variable)
-            if key not in holders and (key not in made or name != made[key]):
+            if key not in holders and created.get(key) != name:
                 staying.append(name)
                 continue
             new = make(name, variable)
             for holder in holders.get(key, ()):
                 cast("Any", holder)._value = new
-            if key in made:
-                self._inside[made[key]] = new
+            if key in created:
+                self._inside[created[key]] = new
             if key in self.skipped:
                 self.skipped[id(new)] = new
         return staying
 
     def global_step(self) -> Any:
-        """Return the variable for `tf.compat.v1.train.get_global_step()`: the run's step, or 0."""
+        """Return the run's global step, or a variable of value 0 if there is no run."""
         if self._step is None:
             known = find_global_step()
             with self._passing_through():
@@ -207,21 +215,21 @@ class VariableStore:
         input_shape: tuple[int | None, ...],
         **config: Any,
     ) -> keras.layers.Layer:
-        """Return the Keras layer of the current scope, which is created and built once.
+        """Return the Keras layer of the current scope. The first call creates and builds it.
 
         Args:
-            make: A Keras layer class, or a function that takes `name=`, `dtype=` and `config`.
+            make: Keras layer class, or a function that takes `name=`, `dtype=` and `config`.
             input_shape: Static shape; the batch dimension may be None.
             **config: Arguments of `make`.
 
         Raises:
-            LayerError: The scope already holds a layer with other arguments or input.
+            LayerError: The layer of the scope has other arguments or another input shape.
         """
         scope = full_name()
         entry = self._layers.get(scope)
         if entry is None:
-            # `init_scope` leaves the graph that is being traced, so that the variables outlive it
-            # (and are mirrored where a distribution strategy is active).
+            # `init_scope` leaves the traced graph, so that the variables outlive it (and are
+            # mirrored if a distribution strategy is active).
             with (
                 tf.init_scope(),
                 self._passing_through(scope),
@@ -229,7 +237,7 @@ class VariableStore:
             ):
                 layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
                 layer.build(input_shape)
-            # Another thread may have made it in the meantime: then its variables count.
+            # If another thread has created the layer in the meantime, use that layer.
             entry = self._layers.setdefault(scope, _NamedLayer(layer, config, input_shape))
         known = entry.input_shape
         if input_shape[1:] != known[1:] and len(input_shape) == len(known):
@@ -246,15 +254,19 @@ class VariableStore:
         return entry.layer
 
     def layer_seed(self, role: str) -> int:
-        """Return a seed of 31 bits for an initial value of the layer in the current scope."""
+        """Return a seed of 31 bits for an initial value of the layer in the current scope.
+
+        Args:
+            role: Name of the initial value, such as 'kernel'.
+        """
         return derive_seed(self.seed, "init", full_name(), role) >> 32
 
     @contextmanager
     def recording(self, index: int = 0) -> Iterator[None]:
-        """Catch variables that the code inside creates, and reuse those of earlier calls.
+        """Record the variables that code inside creates, and reuse those of earlier calls.
 
         Args:
-            index: Of the replica, which draws its own random numbers.
+            index: Index of the replica, which draws its own random numbers.
         """
         self._prepare()
         before, self._calling.claimed = self._calling.claimed, set()
@@ -266,8 +278,8 @@ class VariableStore:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
                 seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
-                own_collections(),
-                # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
+                fresh_collections(),
+                # TensorFlow's own store would refuse the names of an earlier call.
                 variable_scope.with_variable_store(CompatVariables()),
                 tf.variable_creator_scope(self._create),
             ):
@@ -278,7 +290,6 @@ class VariableStore:
             self._calling.claimed = before
 
     def _prepare(self) -> None:
-        """Check and seed the user's own layers, once, before the first call."""
         if self._prepared:
             return
         self._prepared = True
@@ -286,15 +297,15 @@ class VariableStore:
         for name, variable in owned.find_variables(owners).items():
             if getattr(variable, "_in_graph_mode", False):
                 raise LayerError(
-                    f"The variable '{name}' of the model was made in a tf.Graph.",
-                    fix="make the model without `with tf.Graph().as_default()`",
+                    f"The variable '{name}' of the model was created in a tf.Graph.",
+                    fix="create the model without `with tf.Graph().as_default()`",
                 )
         with tf.init_scope():
-            redrawn, kept = seed_layers(owners, self.seed)
+            redrawn, unchanged = seed_layers(owners, self.seed)
         if redrawn:
-            _LOG.info("Initial values of %s come from the run's seed.", _listed(redrawn))
-        if kept:
-            _LOG.info("Initial values of %s stay as they were before the run.", _listed(kept))
+            _LOG.info("Drew initial values of %s from the run's seed.", _listed(redrawn))
+        if unchanged:
+            _LOG.info("Left initial values of %s as they were.", _listed(unchanged))
 
     @contextmanager
     def _passing_through(self, layer: str | None = None) -> Iterator[None]:
@@ -307,17 +318,17 @@ class VariableStore:
             calling.creating, calling.layer = before
 
     def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        claimed, own_name = self._calling.claimed, str(kwargs.get("name") or "")
-        keras_path = variable_path(own_name)
+        claimed, variable_name = self._calling.claimed, str(kwargs.get("name") or "variable")
+        keras_path = variable_path(str(kwargs.get("name") or ""))
         if self._calling.layer is not None:
             # Layers of a functional Keras model are built beside it, not below.
             inner = keras_path.removeprefix(self._calling.layer.replace("/", ".")).strip("/")
-            path = joined(self._calling.layer, inner, own_name or "variable")
+            path = joined(self._calling.layer, inner, variable_name)
             _refuse_twice(path, self._inside)
             kwargs["name"] = path + "/"
         if self._calling.creating or claimed is None:
             return next_creator(**kwargs)
-        name = _claim(claimed, keras_path, own_name or "variable")
+        name = _claim(claimed, keras_path, variable_name)
         value = kwargs["initial_value"]
         keys, trainable = kwargs.get("collections"), all(n.trainable for n in layers_being_built())
         known = self._inside.get(name)
@@ -327,8 +338,8 @@ class VariableStore:
             self._collect(known, keys, trainable=trainable)
             return known
         _refuse_twice(name, self._by_layer())
-        # The slash at the end makes TensorFlow take the name as it is, below no other scope:
-        # `wrap_function` refuses two variables of one name.
+        # With a slash at the end, TensorFlow does not put scopes before the name.
+        # `wrap_function` refuses two variables with the same name.
         kwargs["name"] = name + "/"
         if not keras_path and callable(value):
             seed = derive_seed(self.seed, "initial value", name) >> 32
@@ -337,8 +348,8 @@ class VariableStore:
             kwargs["initial_value"] = lifted(value, name)
         with tf.init_scope(), self._passing_through():
             variable = next_creator(**kwargs)
-        self._spot.update({id(layer): layer for layer in layers_being_built()})
-        # Another thread may have made it in the meantime: then its variable counts.
+        self._inside_layers.update({id(layer): layer for layer in layers_being_built()})
+        # If another thread has created the variable in the meantime, use that variable.
         variable = self._inside.setdefault(name, variable)
         self._collect(variable, keys, trainable=trainable)
         return variable
@@ -349,7 +360,11 @@ class VariableStore:
 
 
 def components_of(variable: Any) -> tuple[tf.Variable, ...]:
-    """Return the copies of a distributed variable in this process, or the variable itself."""
+    """Return the copies of a distributed variable in this process, or the variable itself.
+
+    Args:
+        variable: `tf.Variable` or distributed variable.
+    """
     return tuple(getattr(variable, "values", (variable,)))
 
 
@@ -360,7 +375,7 @@ def _check_eager() -> None:
                 "TensorFlow does not run eagerly, which towers need.",
                 got="tf.compat.v1.disable_v2_behavior() or disable_eager_execution() was called, "
                 "or this is inside of `with tf.Graph().as_default()`",
-                fix="take it out; `import tensorflow.compat.v1 as tf` alone does no harm",
+                fix="remove that call; `import tensorflow.compat.v1 as tf` alone does no harm",
             )
 
 
@@ -388,8 +403,7 @@ def _claim(claimed: set[str], keras_path: str, name: str) -> str:
 def _refuse_twice(name: str, known: Mapping[str, Any]) -> None:
     if name in known:
         raise LayerError(
-            f"'{name}' is the name of two variables: of a layer by name, and of a Keras layer or "
-            "plain variable.",
+            f"A named layer and a Keras layer or plain variable both have a variable '{name}'.",
             fix="choose another name for one of them",
         )
 
@@ -402,13 +416,13 @@ def _check_same(
     scope: str, entry: _NamedLayer, config: Mapping[str, Any], input_shape: tuple[int | None, ...]
 ) -> None:
     def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-        # Objects such as initializers and activations are made anew in each call.
+        # Initializers, activations and other objects are new in each call.
         kinds = int | float | str | bool | tuple | None
         return {k: v for k, v in values.items() if isinstance(v, kinds)}
 
     if plain(config) != plain(entry.config) or input_shape[1:] != entry.input_shape[1:]:
         raise LayerError(
-            f"Layer '{scope}' exists with other arguments or another input.",
+            f"Layer '{scope}' already exists with other arguments or another input.",
             got=f"{plain(config)} on input {input_shape}",
             expected=f"{plain(entry.config)} on input {entry.input_shape}",
             fix="give the second layer its own name: only equal layers can share weights",

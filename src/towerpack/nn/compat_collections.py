@@ -1,6 +1,4 @@
-"""Collections of `tf.compat.v1` for old functions: each tower has its own."""
-
-from __future__ import annotations
+"""Collections of `tf.compat.v1` for old functions, separate for each tower."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,22 +13,22 @@ _STAYING = (_KEYS.GLOBAL_STEP, variable_scope._VARSCOPESTORE_KEY)
 
 
 class CompatVariables(variable_scope._VariableStore):
-    """Variables of `tf.compat.v1.get_variable` in one call of a tower."""
+    """Store of `tf.compat.v1.get_variable` for one call of a tower."""
 
     def _get_single_variable(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        # Eagerly TensorFlow knows no `reuse` and would make the variable again.
+        # Eager TensorFlow ignores `reuse` and would create the variable again.
         if name not in self._vars or not tf.executing_eagerly():
             self._vars[name] = super()._get_single_variable(name, *args, **kwargs)
         return self._vars[name]
 
 
 @contextmanager
-def own_collections() -> Iterator[None]:
-    """Start with empty collections inside, and restore the old ones at the end.
+def fresh_collections() -> Iterator[None]:
+    """Use empty collections inside, and restore the previous ones at the end.
 
-    Otherwise replicas in one graph would share regularization losses and numbers of scopes
-    (`Conv_1` in the second replica). The global step and the open scopes stay, but not `reuse`,
-    which a strategy or eager code has set.
+    Otherwise replicas in one graph would share regularization losses and counters of scopes
+    (`Conv_1` in the second replica). The global step and the open scopes stay. `reuse` is reset,
+    because strategies and eager code set it.
     """
     graph = tf.compat.v1.get_default_graph()
     scopes: Any = variable_scope.get_variable_scope_store()
@@ -48,10 +46,10 @@ def own_collections() -> Iterator[None]:
 
 
 def collect(variable: tf.Variable, keys: Iterable[str] | None, *, trainable: bool) -> None:
-    """Add a variable to its collections, such as that of `tf.compat.v1.trainable_variables()`.
+    """Add a variable to collections, such as that of `tf.compat.v1.trainable_variables()`.
 
-    TensorFlow does so only when a variable is made. `keys` names the collections; None means those
-    of any `tf.Variable`.
+    TensorFlow does this only when a variable is created. `keys` names the collections; None means
+    the default collections.
     """
     graph = tf.compat.v1.get_default_graph()
     wanted = [_KEYS.GLOBAL_VARIABLES] if keys is None else list(keys)

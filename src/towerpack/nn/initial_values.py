@@ -1,6 +1,4 @@
-"""Initial values of variables that the code of a tower makes: seeded, and outside of its graph."""
-
-from __future__ import annotations
+"""Initial values of variables that a tower creates: seeded, and outside of its graph."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +13,9 @@ from towerpack._core.errors import LayerError
 
 @contextmanager
 def seeded_graph(seed: int) -> Iterator[None]:
-    """Make `tf.random` and `tf.nn.dropout` in the current graph a function of the seed.
+    """Make `tf.random` and `tf.nn.dropout` in the current graph depend on the seed alone.
 
-    It has priority over `tf.random.set_seed`. Eager code is not affected.
+    The seed overrides `tf.random.set_seed`. Eager code is not affected.
     """
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None:
@@ -38,7 +36,7 @@ def run_seeded(value: Callable[[], Any], seed: int) -> Any:
         graph.seed = seed
         return tf.convert_to_tensor(value())
 
-    # A direct call would warn that functions are traced again and again.
+    # Each direct call would retrace, and TensorFlow warns about retracing.
     return tf.function(run, autograph=False).get_concrete_function()()
 
 
@@ -47,7 +45,7 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
     if callable(value):
         graph: Any = tf.Graph()
         with graph.as_default():
-            graph.seed = 0  # Only the shape counts, but deterministic ops insist on a seed.
+            graph.seed = 0  # Only the shape counts, but deterministic ops need a seed.
             value = cast("Callable[[], Any]", value)()
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)
@@ -55,15 +53,15 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
     other_dtype = dtype is not None and tf.as_dtype(dtype) != known.dtype.base_dtype
     if not shape.is_compatible_with(known.shape) or other_dtype:
         raise LayerError(
-            f"The variable '{name}' exists from an earlier call of the tower, as another one.",
+            f"The variable '{name}' had another shape or dtype in an earlier call of the tower.",
             got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
             expected=f"shape {known.shape}, {known.dtype.name}",
-            fix="give layers that only some calls make (is_training or not) a name= of their own",
+            fix="set a unique name= for layers that only some calls create (is_training or not)",
         )
 
 
 def lifted(value: Any, name: str) -> Any:
-    """Return an initial value outside of the graph that is being traced."""
+    """Return an initial value that exists outside of the graph that is being traced."""
     if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
         return value
     try:
@@ -77,5 +75,5 @@ def lifted(value: Any, name: str) -> Any:
     except lift_to_graph.UnliftableError as error:
         raise LayerError(
             f"The initial value of variable '{name}' depends on the tower's inputs.",
-            fix="compute it from constants, or give a function or an initializer",
+            fix="compute it from constants, or pass a function or an initializer",
         ) from error

@@ -1,10 +1,8 @@
-"""Layers by name from Keras classes.
+"""Named layers from Keras classes.
 
-Each is a Keras 3 layer in the tower's variable store, under its scoped name. Images are
-[batch, height, width, channels] unless `data_format` says otherwise.
+Each layer is a Keras 3 layer in the tower's variable store, under its scoped name. Images are
+[batch, height, width, channels], unless `data_format` is 'channels_first'.
 """
-
-from __future__ import annotations
 
 import inspect
 import math
@@ -26,16 +24,8 @@ from towerpack.nn.scopes import full_name
 
 Size = int | tuple[int, ...]
 
-# Accepted words in lower case, and the words of Keras.
-_WORDS = {
-    "padding": {"same": "same", "valid": "valid"},
-    "data_format": {
-        "channels_last": "channels_last",
-        "nhwc": "channels_last",
-        "channels_first": "channels_first",
-        "nchw": "channels_first",
-    },
-}
+_WORDS = {"padding": ("same", "valid"), "data_format": ("channels_last", "channels_first")}
+_SHORT_WORDS = {"nhwc": "channels_last", "nchw": "channels_first"}
 _SHAPES = {
     2: "[batch, channels]",
     3: "[batch, time, channels]",
@@ -44,65 +34,61 @@ _SHAPES = {
 }
 
 
-def keras_word(kind: str, given: Any) -> str:
+def keras_word(kind: str, value: Any) -> str:
     """Return the Keras word for a 'padding' or a 'data_format' in any case."""
-    words = _WORDS[kind]
-    word = str(given).lower()
-    if word not in words:
+    word = _SHORT_WORDS.get(str(value).lower(), str(value).lower())
+    if word not in _WORDS[kind]:
         raise LayerError(
-            f"'{full_name()}': unknown {kind} {given!r}.", expected=f"one of {', '.join(words)}"
+            f"'{full_name()}': {kind} must be one of {', '.join(_WORDS[kind])}, got {value!r}."
         )
-    return words[word]
+    return word
 
 
 def static_shape(
     x: tf.Tensor, rank: int | None, layer: str, least: int = 0
 ) -> tuple[int | None, ...]:
-    """Return the static shape of a layer's input. Its rank must be `rank`, or `least` or more."""
+    """Return the static shape of a layer's input. Its rank must be `rank`, or at least `least`."""
     if x.shape.rank is None or x.shape.rank < least or rank not in (None, x.shape.rank):
         known = f"rank {rank}, such as {_SHAPES[rank]}" if rank else f"rank {least} or more"
-        example = ", for example with tf.expand_dims(image, -1) for gray images"
         raise LayerError(
-            f"{layer} '{full_name()}' got an input of the wrong rank.",
-            got=f"shape {x.shape}",
-            expected=known,
-            fix=f"reshape the input{example if rank == 4 else ''}",
+            f"{layer} '{full_name()}' needs an input of {known}, got shape {x.shape}.",
+            fix="change the rank, for example with tf.expand_dims(image, -1) for gray images",
         )
     return tuple(x.shape.as_list())
 
 
 def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
-    """Return the size in each direction, of one number or of `rank` whole numbers."""
+    """Return the size in each direction, from one integer or `rank` integers."""
     try:
         each: Any = (size,) * rank if np.ndim(size) == 0 else size
-        found = tuple(map(operator.index, each))
+        integers = tuple(map(operator.index, each))
     except (TypeError, ValueError):
-        found = ()
-    if len(found) != rank:
+        integers = ()
+    if len(integers) != rank:
         raise LayerError(
-            f"'{full_name()}': {size!r} is no size.", expected=f"one whole number, or {rank}"
+            f"'{full_name()}': a size must be one integer or {rank} integers, got {size!r}."
         )
-    return found
+    return integers
 
 
-def initializer_of(given: Any, role: str) -> Any:
+def initializer_of(value: Any, role: str) -> Any:
     """Return a Keras initializer, seeded by run, layer name and role unless it has a seed.
 
     None means zeros for a bias, otherwise normal with variance 2 / fan_in (He et al. 2015). Initial
     values do not depend on the order of layers, and layers that share an initializer differ.
     """
     default = "zeros" if role == "bias" else None
-    made = cast("Any", keras.initializers.get(default if given is None else given))
-    if made is None:
-        made = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
+    initializer = cast("Any", keras.initializers.get(default if value is None else value))
+    if initializer is None:
+        initializer = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
     seed = get_current_tower_context().store.layer_seed(role)
-    if not isinstance(made, keras.initializers.Initializer):
+    if not isinstance(initializer, keras.initializers.Initializer):
         # A function or an initializer of TensorFlow.
-        return lambda shape, dtype=None: run_seeded(lambda: made(shape, dtype=dtype), seed)
-    config = made.get_config()
+        return lambda shape, dtype=None: run_seeded(lambda: initializer(shape, dtype=dtype), seed)
+    config = initializer.get_config()
     if "seed" not in config or config["seed"] is not None:
-        return made
-    return type(made).from_config({**config, "seed": seed})
+        return initializer
+    return type(initializer).from_config({**config, "seed": seed})
 
 
 def keras_layer(
@@ -112,22 +98,15 @@ def keras_layer(
     rank: int | None = None,
     **config: Any,
 ) -> Any:
-    """Return the Keras layer of the current scope, with its initializers seeded.
+    """Return the Keras layer of the current scope for the input `x`, with seeded initializers.
 
-    Args:
-        name: Of the kind of layer, for messages.
-        make: A Keras class.
-        x: The input.
-        rank: Of the input, if it is fixed.
-        **config: Arguments of `make`, in our words.
-
-    Raises:
-        LayerError: Wrong rank or groups, an unknown word, or an unknown number of channels.
+    `config` has the arguments of `make`. Its sizes, words and initializers are checked and
+    converted. `name` is the layer's type in messages, and `rank` the required rank of the input.
     """
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
         shape = (None, None, shape[2])  # The layer takes sequences of any length.
-    if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as inputs.
+    if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as fan-in.
         deviation = (2 / math.prod(sizes(config["kernel_size"]))) ** 0.5
         config["depthwise_initializer"] = keras.initializers.RandomNormal(stddev=deviation)
     for key, value in config.items():
@@ -147,15 +126,14 @@ def keras_layer(
         check_groups(name, groups, config.get("filters", groups), "filters")
     if channels is None and config.keys() & _OF_CHANNELS:
         raise LayerError(
-            f"{name} '{full_name()}' needs to know the number of its channels.",
-            got=f"an input of shape {x.shape}",
-            fix="tell it with tf.ensure_shape, or in the model's inputs",
+            f"{name} '{full_name()}' needs a static number of channels, got shape {x.shape}.",
+            fix="set it with tf.ensure_shape, or in the model's inputs",
         )
     return get_current_tower_context().store.layer(make, shape, **config)
 
 
 def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Call a layer with statistics. If replicas share the statistics, only the first moves them."""
+    """Call a layer with statistics. If replicas share them, only the first replica updates them."""
     context = get_current_tower_context()
     if not training or context.index == 0 or context.mirrored:
         return layer(x, training=training)
@@ -166,11 +144,10 @@ def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.T
 
 
 def check_groups(name: str, groups: int, number: int | None, what: str) -> None:
-    """Raise a `LayerError` unless the groups divide a known number."""
+    """Raise a `LayerError` unless `groups` divides `number`."""
     if groups < 1 or number is None or number % groups:
         raise LayerError(
-            f"{name} '{full_name()}': {groups} groups do not divide {number} {what}.",
-            expected=f"a number of {what} that is a multiple of the groups",
+            f"{name} '{full_name()}': {groups} groups must divide the number of {what}, {number}."
         )
 
 
@@ -189,59 +166,56 @@ def register_keras(
 ) -> RegisteredLayer:
     """Register a Keras class as a layer by name.
 
-    It takes the arguments of the class in their order, except regularizers, constraints and
-    dropout. Sizes, paddings, data formats, initializers and activations are given in our words.
+    The layer takes the arguments of the class in their order, except regularizers, constraints and
+    dropout, and `data_format` in place of `axis`.
 
     Args:
-        name: Of the layer.
-        make: The class. If it has an `axis`, the layer has a `data_format` instead.
-        doc: Docstring.
-        rank: Of the input, if it is fixed.
         fixed: Arguments that the layer does not have, with their values.
         extra: Keyword arguments of the class's call, with their defaults.
-        prepare: Applied to the input first.
-        check: Called with the Keras layer and `extra`, to refuse values.
-        by_name: Keyword-only arguments. Tensorpack has others in their places.
-        **defaults: Defaults that differ from Keras's.
+        prepare: Function applied to the input first.
+        check: Called with the Keras layer and `extra` to check them.
+        by_name: Keyword-only arguments, because Tensorpack has others in their places.
+        **defaults: Defaults that differ from Keras.
     """
     _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
     defaults = {"data_format": "channels_last", "kernel_initializer": None, **defaults}
     keyword = inspect.Parameter.KEYWORD_ONLY
-    known = [inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters = [inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for parameter in all_of_keras:
-        own = parameter.replace(name="data_format" if parameter.name == "axis" else parameter.name)
-        omitted = own.name in fixed or own.name.endswith(_OTHERWISE)
-        if own.kind is not inspect.Parameter.VAR_KEYWORD and not omitted:
-            kind = keyword if own.name in by_name else own.kind
-            known.append(own.replace(default=defaults.get(own.name, own.default), kind=kind))
-    known.sort(key=lambda parameter: parameter.kind)
-    known += [inspect.Parameter(key, keyword, default=value) for key, value in extra.items()]
-    signature = inspect.Signature(known)
+        name_here = "data_format" if parameter.name == "axis" else parameter.name
+        omitted = name_here in fixed or name_here.endswith(_OMITTED)
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and not omitted:
+            kind = keyword if name_here in by_name else parameter.kind
+            default = defaults.get(name_here, parameter.default)
+            parameters.append(parameter.replace(name=name_here, default=default, kind=kind))
+    parameters.sort(key=lambda parameter: parameter.kind)
+    parameters += [inspect.Parameter(key, keyword, default=value) for key, value in extra.items()]
+    signature = inspect.Signature(parameters)
     axis = any(parameter.name == "axis" for parameter in all_of_keras)
     recurrent = "recurrent_activation" in signature.parameters
 
     def layer(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        config = given.arguments
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        config = bound.arguments
         x = config.pop("x")
         x = prepare(x) if prepare else x
-        asked = {key: config.pop(key) for key in extra}
+        call_arguments = {key: config.pop(key) for key in extra}
         activation = None if recurrent else config.pop("activation", None)
         if axis:
             config["axis"] = channel_axis(x, name, config.pop("data_format"))
         elif "data_format" in config:
             config["data_format"] = keras_word("data_format", config["data_format"])
-        made = keras_layer(name, make, x, rank, **config, **fixed)
+        built = keras_layer(name, make, x, rank, **config, **fixed)
         if check:
-            check(made, **asked)
-        # On a CPU, TensorFlow 2.21 adds Keras's bias along the width where that is as long.
-        turned = "use_bias" in config and config.get("data_format") == "channels_first"
-        if turned:
-            made.use_bias = False
-        y = made(x, **asked)
-        if turned and config["use_bias"]:
-            y = tf.nn.bias_add(y, tf.cast(made.bias, y.dtype), "NC...")
+            check(built, **call_arguments)
+        # On a CPU, TensorFlow 2.21 adds Keras's bias along the width if the sizes are equal.
+        separate_bias = "use_bias" in config and config.get("data_format") == "channels_first"
+        if separate_bias:
+            built.use_bias = False
+        y = built(x, **call_arguments)
+        if separate_bias and config["use_bias"]:
+            y = tf.nn.bias_add(y, tf.cast(built.bias, y.dtype), "NC...")
         return activate(activation, y)
 
     described: Any = layer
@@ -259,4 +233,4 @@ def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
 _OF_CHANNELS = frozenset(("kernel_size", "units", "axis", "key_dim"))
 _SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")
 _NEVER = ("weights", "lora_rank", "lora_alpha", "quantization_config", "mask_zero")
-_OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)
+_OMITTED = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)

@@ -1,6 +1,4 @@
-"""Name scopes of a tower: TensorFlow's variable scopes, which `get_variable` also uses."""
-
-from __future__ import annotations
+"""Name scopes of a tower, based on TensorFlow's variable scopes."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,27 +15,25 @@ _reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Put `name/` before the names of all layers, variables and outputs made inside.
+    """Put `name/` before the names of all layers, variables and outputs created inside.
 
-    It also opens the `tf.compat.v1.variable_scope` of this name, for `tf.compat.v1.get_variable`.
+    The scope also opens `tf.compat.v1.variable_scope(name)`, for `tf.compat.v1.get_variable`.
 
     Args:
-        name: One part or several (`'block1'`, `'group0/block1'`).
+        name: One part (`'block1'`) or several (`'group0/block1'`).
 
     Raises:
         LayerError: The name is empty or has an empty part.
     """
     if not (isinstance(name, str) and all(name.split("/"))):
-        raise LayerError(
-            f"{name!r} is not a scope name.", expected="a non-empty name such as 'block1'"
-        )
+        raise LayerError(f"A scope needs a non-empty name such as 'block1', got {name!r}.")
     with tf.compat.v1.variable_scope(name):
         yield
 
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Let layers inside share the weights of an earlier layer of this call, by its name.
+    """Make layers inside share the weights of the earlier layer of this call with the same name.
 
     `tf.compat.v1.get_variable` shares variables in the same way.
     """
@@ -52,25 +48,33 @@ def reuse_scope() -> Iterator[None]:
 
 @contextmanager
 def cached_name_scope(name: str, top_level: bool = True) -> Iterator[None]:
-    """Open TensorFlow's name scope `name` again, not `name_1`; `top_level`: not below others."""
+    """Open TensorFlow's name scope `name` again, instead of `name_1`.
+
+    Args:
+        name: Name of the scope.
+        top_level: Whether to leave the current name scopes.
+    """
     around = "" if top_level else tf.get_current_name_scope()
     with tf.name_scope(f"{around}/{name}/" if around else f"{name}/"):
         yield
 
 
 def under_name_scope(name_scope: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function: run it in TensorFlow's name scope `name_scope`, or one of its own name.
+    """Return a decorator that runs a function in TensorFlow's name scope `name_scope`.
 
     A call may choose another scope, which is opened again if it exists: `f(x, name_scope='s')`.
+
+    Args:
+        name_scope: Name of the scope; None for the name of the function.
     """
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
         def call(*args: Any, **kwargs: Any) -> Any:
-            own: str | None = kwargs.pop("name_scope", None)
+            chosen: str | None = kwargs.pop("name_scope", None)
             with (
-                cached_name_scope(own, top_level=False)
-                if own
+                cached_name_scope(chosen, top_level=False)
+                if chosen
                 else tf.name_scope(name_scope or func.__name__)
             ):
                 return func(*args, **kwargs)
@@ -81,18 +85,22 @@ def under_name_scope(name_scope: str | None = None) -> Callable[[Callable[..., A
 
 
 def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function: run it in `scope(name)`, or in the scope of its own name."""
+    """Return a decorator that runs a function in `scope(name)`.
+
+    Args:
+        name: Name of the scope; None for the name of the function.
+    """
     return lambda func: scope(name or func.__name__)(func)
 
 
 def is_reusing() -> bool:
-    """Return whether this is in a `reuse_scope`, or a `variable_scope(…, reuse=True)`."""
-    # AUTO_REUSE is set by TensorFlow wherever it runs eagerly: the user may not have asked for it.
+    """Return whether a `reuse_scope` or a `variable_scope(…, reuse=True)` is open."""
+    # TensorFlow sets AUTO_REUSE in eager code, so AUTO_REUSE does not count.
     return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
-    """Return the path of the open scopes (TensorFlow's included), with `name` appended if given."""
+    """Return the path of the open scopes, including TensorFlow's, followed by `name`."""
     return joined(tf.compat.v1.get_variable_scope().name, name)
 
 

@@ -1,14 +1,12 @@
-"""Scalars, histograms and images from inside a tower, for the monitors.
+"""Summaries from inside a tower: scalars, histograms and images for the monitors.
 
-Scalars are read at every step and cost next to nothing; monitors receive the last value of each
-epoch, and moving averages over all steps. Histograms and images are computed in the first training
-tower only, for the last step of each epoch.
+Scalars are computed in every step and cost next to nothing. Monitors receive the last value of each
+epoch, and moving averages over all steps. Histograms and images are computed only in the first
+training tower, for the last step of each epoch.
 
-`tf.compat.v1.summary.scalar`, `histogram` and `image` in a tower work like these functions. Other
-summaries of TensorFlow need a writer: a trainer refuses them.
+In a tower, `tf.compat.v1.summary.scalar`, `histogram` and `image` work like these functions.
+Trainers refuse other TensorFlow summaries, because they need a writer.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
@@ -35,40 +33,56 @@ _TYPES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 def scalar(name: str, value: tf.Tensor) -> None:
-    """Report a scalar: its value in the last step of each epoch."""
+    """Report a scalar: its value in the last step of each epoch.
+
+    Args:
+        name: Name in the current scope.
+        value: Scalar.
+    """
     get_current_tower_context().report("scalar", full_name(name), value, rank=0)
 
 
 def moving_average(name: str, value: tf.Tensor, *, decay: float = 0.95) -> None:
-    """Report the moving average of a scalar over the steps, corrected for its start at zero.
+    """Report the bias-corrected moving average of a scalar over the steps.
 
     Args:
-        name: Put under the current scope.
+        name: Name in the current scope.
         value: Scalar.
-        decay: Share of the old average that is kept in each step.
+        decay: Weight of the old average in each step.
     """
     context = get_current_tower_context()
     context.report("moving_average", full_name(name), value, rank=0, decay=decay)
 
 
 def histogram(name: str, value: tf.Tensor) -> None:
-    """Report the distribution of a tensor's values."""
+    """Report the distribution of a tensor's values.
+
+    Args:
+        name: Name in the current scope.
+        value: Tensor of any shape.
+    """
     get_current_tower_context().report("histogram", full_name(name), value)
 
 
 def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
-    """Report pictures: [batch, height, width, 1, 3 or 4], uint8, or float from 0 to 1.
+    """Report images.
 
-    A float picture with values beyond 1 is divided by its largest. In one with negative values, 0
-    becomes a mid-grey (127), and its largest or smallest value white or black.
+    Float images with values above 1 are divided by their maximum. If values are negative, 0 becomes
+    mid-gray (127), and the value of largest magnitude becomes black or white.
+
+    Args:
+        name: Name in the current scope.
+        value: [batch, height, width, 1, 3 or 4], uint8, or float from 0 to 1.
+        max_images: Maximum number of images of a batch.
+
+    Raises:
+        LayerError: The dtype is neither uint8 nor float.
     """
     tensor = tf.convert_to_tensor(value)
     if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
         raise LayerError(
-            f"summary.image('{name}') got no picture.",
-            got=tensor.dtype.name,
-            expected="uint8, or floats",
-            fix="cast it: tf.cast(x, tf.float32)",
+            f"summary.image('{name}') needs uint8 or floats, got {tensor.dtype.name}.",
+            fix="cast it with tf.cast(x, tf.float32)",
         )
     if tensor.dtype.is_floating:
         tensor = tf.cast(tensor, tf.float32)
@@ -76,13 +90,13 @@ def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
 
 
 def add_moving_summary(*scalars: tf.Tensor, decay: float = 0.95) -> None:
-    """Report the `moving_average` of tensors under their names in the graph.
+    """Report the `moving_average` of tensors under their graph names.
 
         add_moving_summary(tf.reduce_mean(wrong, name="train_error"))
 
     Args:
         *scalars: Tensors of the tower.
-        decay: Share of the old average that is kept in each step.
+        decay: Weight of the old average in each step.
 
     Raises:
         LayerError: A tensor is not a scalar, or has no name because the tower is called eagerly.
@@ -94,15 +108,15 @@ def add_moving_summary(*scalars: tf.Tensor, decay: float = 0.95) -> None:
 
 
 def add_tensor_summary(x: tf.Tensor, types: Sequence[str], name: str | None = None) -> None:
-    """Report a tensor in several ways, each as `NAME-TYPE`.
+    """Report statistics of a tensor, each as `NAME-TYPE`.
 
     Args:
-        x: Any tensor or variable.
-        types: Of 'scalar', 'histogram', 'sparsity' (the share of zeros), 'mean' and 'rms'.
-        name: None for the tensor's name in the graph.
+        x: Tensor or variable.
+        types: Some of 'scalar', 'histogram', 'sparsity' (fraction of zeros), 'mean' and 'rms'.
+        name: Name of the summaries; None for the tensor's name in the graph.
 
     Raises:
-        LayerError: An unknown type.
+        LayerError: A type is unknown.
     """
     context = get_current_tower_context()
     if not context.is_training:
@@ -110,9 +124,7 @@ def add_tensor_summary(x: tf.Tensor, types: Sequence[str], name: str | None = No
     name = _name_of(x) if name is None else name
     for kind in [types] if isinstance(types, str) else types:
         if kind not in _TYPES:
-            raise LayerError(
-                f"There is no summary of type {kind!r}.", expected=f"one of {sorted(_TYPES)}"
-            )
+            raise LayerError(f"A summary type must be one of {sorted(_TYPES)}, got {kind!r}.")
         value = _TYPES[kind](tf.convert_to_tensor(x))
         reported, rank = ("histogram", None) if kind == "histogram" else ("scalar", 0)
         context.report(reported, f"{name}-{kind}", value, rank=rank)
@@ -121,12 +133,12 @@ def add_tensor_summary(x: tf.Tensor, types: Sequence[str], name: str | None = No
 def add_activation_summary(
     x: tf.Tensor, types: Sequence[str] | None = None, name: str | None = None
 ) -> None:
-    """`add_tensor_summary` as `'activation-summary/…'`, by default 'sparsity', 'rms', 'histogram'.
+    """Call `add_tensor_summary` with `activation-summary/` before the name.
 
     Args:
-        x: For example a layer's output.
-        types: As for `add_tensor_summary`.
-        name: As for `add_tensor_summary`.
+        x: Tensor, for example a layer's output.
+        types: Types of `add_tensor_summary`; None for 'sparsity', 'rms' and 'histogram'.
+        name: Name of the summaries; None for the tensor's name in the graph.
     """
     if get_current_tower_context().is_training:
         name = _name_of(x) if name is None else name
@@ -135,24 +147,24 @@ def add_activation_summary(
 
 
 def add_param_summary(*summary_lists: tuple[str, Sequence[str]]) -> None:
-    """Report trainable variables, as `'param-summary/NAME-TYPE'`.
+    """Report statistics of trainable variables as `param-summary/NAME-TYPE`.
 
         add_param_summary((".*/kernel", ["histogram", "rms"]), (".*/gamma", ["mean"]))
 
-    Call it after the layers whose variables it reports.
+    Call this function after the layers that create the variables.
 
     Args:
-        *summary_lists: A regular expression for the whole name, and types as in
+        *summary_lists: Pairs of a regular expression for the whole name and types of
             `add_tensor_summary`.
 
     Raises:
-        LayerError: An expression that matches no variable, or an unknown type.
+        LayerError: An expression matches no variable, or a type is unknown.
     """
     context = get_current_tower_context()
     for regex, types in summary_lists if context.is_training else ():
         variables = context.store.trainable()
-        found = find_matching("add_param_summary", regex, variables, re.fullmatch)
-        for name, variable in found.items():
+        matches = find_matching("add_param_summary", regex, variables, re.fullmatch)
+        for name, variable in matches.items():
             add_tensor_summary(variable, types, f"param-summary/{name}")
 
 
@@ -161,8 +173,8 @@ def _name_of(tensor: tf.Tensor) -> str:
         return tensor.name.split(":")[0]
     if not isinstance(tensor, tf.Tensor) or hasattr(tensor, "numpy"):
         raise LayerError(
-            f"{tensor!r} has no name to report it by.",
-            expected="a tensor of a graph: tf.reduce_mean(x, name='accuracy')",
-            fix="summary.moving_average('accuracy', x)",
+            f"{tensor!r} has no name in a graph.",
+            fix="name the tensor, as in tf.reduce_mean(x, name='accuracy'), or call "
+            "summary.moving_average('accuracy', x)",
         )
     return get_current_tower_context().name_of(tensor)

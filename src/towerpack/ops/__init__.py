@@ -1,3 +1,3 @@
-"""Pure functions of tensors, and of pictures in the same way."""
+"""Pure functions of tensors and images."""
 
 from towerpack.ops.geometry import Geometry as Geometry

@@ -1,9 +1,7 @@
-"""Anchors: the boxes that a detector starts from, in each cell of a feature map.
+"""Anchors: the default boxes of a detector in each cell of a feature map.
 
 Liu et al. 2016, "SSD: Single Shot MultiBox Detector", section 2.2.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -15,13 +13,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class AnchorLevel:
-    """The anchors of one feature map. Lengths are in pixels of the network's input.
+    """Anchors of one feature map, with lengths in pixels of the network's input.
 
     Attributes:
-        stride: Distance of the cells.
-        least: Side of the smaller square, from which the others are stretched.
-        greatest: That of the next map; a second square is their geometric mean.
-        ratios: Of width to height; each stands for its inverse, too.
+        stride: Distance between cells.
+        least: Side of the smaller square anchor.
+        greatest: Side of the smaller square of the next feature map. The side of the larger square
+            anchor is the geometric mean of `least` and `greatest`.
+        ratios: Ratios of width to height. Each adds an anchor of this ratio and one of its inverse.
     """
 
     stride: float
@@ -35,7 +34,7 @@ class AnchorLevel:
         return 2 + 2 * len(self.ratios)
 
     def sides(self) -> NDArray[np.float64]:
-        """Return (width, height) of the anchors of a cell, [per_cell, 2]."""
+        """Return width and height of the anchors of a cell, [per_cell, 2]."""
         middle = math.sqrt(self.least * self.greatest)
         stretched = [
             (self.least * s, self.least / s)
@@ -45,13 +44,16 @@ class AnchorLevel:
         return np.array([(self.least, self.least), (middle, middle), *stretched])
 
     def boxes(self, rows: int, columns: int, size: tuple[int, int]) -> NDArray[np.float32]:
-        """Return boxes [rows * columns * per_cell, 4], by rows, then columns, then sides.
+        """Return boxes [rows * columns * per_cell, 4], ordered by row, column and side.
 
-        Boxes are x1, y1, x2, y2 as shares of the input, which has `size` (height, width). Those at
-        its edge lie partly outside.
+        Boxes are (x1, y1, x2, y2) as fractions of the input. Boxes at the edge lie partly outside.
+
+        Args:
+            rows, columns: Size of the feature map.
+            size: Height and width of the input in pixels.
         """
         y, x = (np.mgrid[:rows, :columns] + 0.5) * self.stride
-        centres = np.stack([x, y], axis=-1)[:, :, None]
+        centers = np.stack([x, y], axis=-1)[:, :, None]
         half = self.sides() / 2
-        boxes = np.concatenate([centres - half, centres + half], axis=-1).reshape(-1, 4)
+        boxes = np.concatenate([centers - half, centers + half], axis=-1).reshape(-1, 4)
         return (boxes / np.tile(size[::-1], 2)).astype(np.float32)

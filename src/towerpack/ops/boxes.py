@@ -1,20 +1,18 @@
-"""Boxes (x1, y1, x2, y2) as shares 0..1 of a picture: overlap, coding by anchors, suppression.
+"""Boxes (x1, y1, x2, y2) as fractions of an image: overlap, encoding, non-maximum suppression.
 
-All functions take any number of leading dimensions. A box of no area overlaps nothing.
+All functions take any number of leading dimensions. Boxes without area overlap nothing.
 """
-
-from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 import tensorflow as tf
 
 VARIANCES: Final = (0.1, 0.1, 0.2, 0.2)
-"""Divisors of the offsets of center and size (Liu et al. 2016, the authors' program)."""
+"""Divisors of the encoded center and size (Liu et al. 2016, the authors' program)."""
 
 
 class Detections(NamedTuple):
-    """Boxes of each picture by falling score; after the last one all is 0.
+    """Boxes of each image by descending score, padded with zeros.
 
     Attributes:
         boxes: float32 [n, k, 4].
@@ -28,15 +26,21 @@ class Detections(NamedTuple):
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Return areas [...] of boxes [..., 4]; 0 for boxes that end before they begin."""
+    """Return the areas [...] of boxes. The area of boxes that end before they begin is 0.
+
+    Args:
+        boxes: [..., 4].
+    """
     x1, y1, x2, y2 = tf.unstack(boxes, axis=-1)
     return tf.maximum(x2 - x1, 0) * tf.maximum(y2 - y1, 0)
 
 
 def overlap(a: tf.Tensor, b: tf.Tensor, *, of_first: bool = False) -> tf.Tensor:
-    """Return the intersection over union of boxes [..., n, 4] and [..., m, 4]: [..., n, m].
+    """Return the intersection over union of each pair of boxes, [..., n, m].
 
-    With `of_first`, divide by the area of the first instead, as COCO does for crowds.
+    Args:
+        a, b: Boxes, [..., n, 4] and [..., m, 4].
+        of_first: Whether to divide by the area of the box in `a` instead, as COCO does for crowds.
     """
     ax1, ay1, ax2, ay2 = tf.unstack(tf.expand_dims(a, -2), axis=-1)
     bx1, by1, bx2, by2 = tf.unstack(tf.expand_dims(b, -3), axis=-1)
@@ -51,9 +55,14 @@ def overlap(a: tf.Tensor, b: tf.Tensor, *, of_first: bool = False) -> tf.Tensor:
 def encode(
     boxes: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Return offsets [..., 4] of boxes from anchors, for `decode`: of the center, and logarithms.
+    """Return the offsets of boxes from anchors, [..., 4]: of the center, and log ratios of sizes.
 
-    Girshick et al. 2014, appendix C. Boxes [..., 4] must have an area; anchors broadcast.
+    Girshick et al. 2014, appendix C.
+
+    Args:
+        boxes: Boxes with an area, [..., 4].
+        anchors: Anchors, which broadcast to the boxes.
+        variances: Divisors of the offsets.
     """
     center, size = _center_and_size(boxes)
     anchor_center, anchor_size = _center_and_size(anchors)
@@ -64,7 +73,12 @@ def encode(
 def decode(
     offsets: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Return boxes [..., 4] of offsets from anchors; the inverse of `encode`."""
+    """Return boxes [..., 4] from their offsets; the inverse of `encode`.
+
+    Args:
+        offsets: Result of `encode`, [..., 4].
+        anchors, variances: Same as for `encode`.
+    """
     shift, growth = tf.split(offsets * variances, 2, axis=-1)
     anchor_center, anchor_size = _center_and_size(anchors)
     center = anchor_center + shift * anchor_size
@@ -80,16 +94,16 @@ def suppress(
     score_threshold: float = 0.01,
     iou_threshold: float = 0.45,
 ) -> Detections:
-    """Return the best boxes of each picture, after non-maximum suppression within each class.
+    """Return the best boxes of each image after non-maximum suppression within each class.
 
     Args:
-        boxes: [n, anchors, 4]; they are clipped to the picture.
+        boxes: [n, anchors, 4]. The result is clipped to the image.
         scores: [n, anchors, classes], without the background.
-        max_detections: Boxes of a class, and of all classes of a picture.
-        score_threshold: Boxes of lower scores are left out.
-        iou_threshold: Boxes that overlap a better one of their class more are left out.
+        max_detections: Maximum number of boxes per class, and per image.
+        score_threshold: Minimum score.
+        iou_threshold: Boxes that overlap a better box of their class more than this are removed.
     """
-    found = tf.image.combined_non_max_suppression(
+    kept_boxes = tf.image.combined_non_max_suppression(
         boxes[:, :, None],
         scores,
         max_output_size_per_class=max_detections,
@@ -97,7 +111,8 @@ def suppress(
         iou_threshold=iou_threshold,
         score_threshold=score_threshold,
     )
-    return Detections(found.nmsed_boxes, found.nmsed_scores, tf.cast(found.nmsed_classes, tf.int32))
+    boxes, scores, class_ids, _ = kept_boxes
+    return Detections(boxes, scores, tf.cast(class_ids, tf.int32))
 
 
 def _center_and_size(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,6 +1,4 @@
-"""Matching of boxes to anchors, and the loss of a detector (Liu et al. 2016, "SSD", 2.2, 2.3)."""
-
-from __future__ import annotations
+"""Matching of boxes to anchors, and loss of a detector (Liu et al. 2016, "SSD", 2.2 and 2.3)."""
 
 from typing import NamedTuple
 
@@ -10,12 +8,12 @@ from towerpack.ops.boxes import encode, overlap
 
 
 class Matches(NamedTuple):
-    """Box and class of each anchor.
+    """Class and box of each anchor.
 
     Attributes:
-        class_ids: int32 [n, anchors]: from 0, or -1: background.
-        boxes: float32 [n, anchors, 4]: the matched box; zeros for background.
-        ignored: bool [n, anchors]: background that the loss leaves out.
+        class_ids: int32 [n, anchors], from 0; -1 for background.
+        boxes: float32 [n, anchors, 4]; zeros for background.
+        ignored: bool [n, anchors]: background that does not count in the loss.
     """
 
     class_ids: tf.Tensor
@@ -33,30 +31,31 @@ def match(
 ) -> Matches:
     """Match each anchor with the box that it overlaps most, if the overlap exceeds a threshold.
 
-    The best anchor of each box is matched with any overlap; of two boxes, with the later one.
+    The best anchor of each box is matched with it at any overlap. If it is the best anchor of
+    several boxes, the last of them counts.
 
     Args:
         anchors: float32 [anchors, 4].
-        boxes: float32 [n, m, 4], of each picture.
-        class_ids: int [n, m]: from 0; -1 if there is no box.
-        crowd: bool [n, m]: boxes around several objects. They match nothing; anchors with more than
-            half of their area in one are ignored.
-        threshold: Of intersection over union.
+        boxes: float32 [n, m, 4], for n images.
+        class_ids: int [n, m], from 0; -1 if there is no box.
+        crowd: bool [n, m]: boxes around several objects. They match no anchors. Anchors with more
+            than half of their area in such a box are ignored.
+        threshold: Minimum intersection over union.
     """
-    there = class_ids >= 0
-    single = there if crowd is None else there & tf.logical_not(crowd)
-    # Anchors last: the boxes of a picture are few, and this is the dimension to run along.
-    found = overlap(tf.where(tf.expand_dims(single, -1), boxes, 0.0), anchors)
+    exists = class_ids >= 0
+    single = exists if crowd is None else exists & tf.logical_not(crowd)
+    # Anchors are the last dimension, because it is long and the number of boxes is small.
+    overlaps = overlap(tf.where(tf.expand_dims(single, -1), boxes, 0.0), anchors)
     pictures, number = tf.meshgrid(*map(tf.range, tf.unstack(tf.shape(single))), indexing="ij")
-    best = tf.stack([pictures, tf.argmax(found, axis=2, output_type=tf.int32)], axis=2)
+    best = tf.stack([pictures, tf.argmax(overlaps, axis=2, output_type=tf.int32)], axis=2)
     forced = tf.fill(tf.stack([tf.shape(single)[0], tf.shape(anchors)[0]]), -1)
     forced = tf.tensor_scatter_nd_max(forced, best, tf.where(single, number, -1))
-    which = tf.where(forced < 0, tf.argmax(found, axis=1, output_type=tf.int32), forced)
-    matched = (forced >= 0) | (tf.reduce_max(found, axis=1) > threshold)
+    which = tf.where(forced < 0, tf.argmax(overlaps, axis=1, output_type=tf.int32), forced)
+    matched = (forced >= 0) | (tf.reduce_max(overlaps, axis=1) > threshold)
     ids = tf.gather(tf.cast(class_ids, tf.int32), which, batch_dims=1)
     ignored = tf.zeros_like(matched)
     if crowd is not None:
-        crowds = tf.where(tf.expand_dims(there & crowd, -1), boxes, 0.0)
+        crowds = tf.where(tf.expand_dims(exists & crowd, -1), boxes, 0.0)
         within = overlap(anchors, crowds, of_first=True)
         ignored = tf.logical_not(matched) & tf.reduce_any(within > 0.5, axis=2)
     return Matches(
@@ -69,13 +68,13 @@ def match(
 def hard_negatives(
     losses: tf.Tensor, positive: tf.Tensor, ignored: tf.Tensor, *, ratio: float = 3.0
 ) -> tf.Tensor:
-    """Choose background anchors of greatest loss, `ratio` for each positive one: bool [n, anchors].
+    """Return which background anchors have the largest losses, bool [n, anchors].
 
     Args:
         losses: float [n, anchors].
-        positive: bool [n, anchors]. A picture without positive anchors counts as having one.
-        ignored: bool [n, anchors]: never chosen.
-        ratio: Of negative to positive, in each picture.
+        positive: bool [n, anchors]. An image without positive anchors counts as having one.
+        ignored: bool [n, anchors]: anchors that are never chosen.
+        ratio: Number of chosen anchors per positive anchor of an image.
     """
     candidates = tf.logical_not(positive | ignored)
     ranked = tf.argsort(tf.where(candidates, losses, -1.0), direction="DESCENDING", stable=True)
@@ -92,19 +91,21 @@ def multibox_loss(
     *,
     negatives: float = 3.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the cross-entropy of classes and smooth L1 of offsets, per matched anchor of a batch.
+    """Return the classification loss (cross-entropy) and the box loss (smooth L1): scalars.
+
+    Both are sums over the batch, divided by the number of matched anchors.
 
     Args:
-        logits: [n, anchors, 1 + classes]; the first one is the background.
+        logits: [n, anchors, 1 + classes], background first.
         offsets: [n, anchors, 4].
         anchors: [anchors, 4].
-        matches: Of `match`.
-        negatives: Background anchors that count, for each matched one of their picture.
+        matches: Result of `match`.
+        negatives: Number of background anchors that count, per matched anchor of an image.
     """
     positive = matches.class_ids >= 0
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(matches.class_ids + 1, logits)
     negative = hard_negatives(losses, positive, matches.ignored, ratio=negatives)
-    # The offset of background is zero, rather than the logarithm of no size.
+    # For background, encode the anchor itself, because an empty box has no logarithm of its size.
     target = encode(tf.where(tf.expand_dims(positive, -1), matches.boxes, anchors), anchors)
     off = tf.abs(target - offsets)
     smooth = tf.reduce_sum(tf.where(off < 1, 0.5 * off**2, off - 0.5), axis=-1)

@@ -1,6 +1,4 @@
-"""Recurrence over time, with gradients that are computed for all times at once where possible."""
-
-from __future__ import annotations
+"""Recurrence over time, with gradients computed for all time steps at once where possible."""
 
 from typing import Any
 
@@ -10,23 +8,23 @@ import tensorflow as tf
 def lstm(
     gates: tf.Tensor, kernel: tf.Tensor, c: tf.Tensor, h: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A long short-term memory with forget gates (Hochreiter & Schmidhuber 1997, Gers et al. 2000).
+    """Return the outputs and the last cell state of an LSTM with forget gates.
 
-    The loop backwards in time has one product of matrices and five operations on vectors; the
-    gradient of `kernel` is one product over all times. Products have `kernel`'s dtype, such as
-    bfloat16; all else is float32.
+    Hochreiter & Schmidhuber 1997, Gers et al. 2000. The backward loop has one matrix product and
+    five vector operations per step. The gradient of `kernel` is one product over all steps. Matrix
+    products use the dtype of `kernel`, such as bfloat16. Everything else is float32.
 
     Args:
-        gates: float32 [time, n, 4 units]: contribution of inputs and bias to the gates, in the
-            order of Keras: input, forget, candidate, output.
-        kernel: [units, 4 units]: weights of the previous output.
-        c: float32 [n, units]: the cell's state before the first time.
-        h: float32 [n, units]: the output before the first time.
+        gates: Contribution of inputs and bias to the gates, float32 [time, n, 4 units], in Keras's
+            order: input, forget, candidate, output.
+        kernel: Weights of the previous output, [units, 4 units].
+        c: Initial cell state, float32 [n, units].
+        h: Initial output, float32 [n, units].
 
     Returns:
-        The outputs, [time, n, units], and the cell's state after the last time, [n, units].
+        Outputs [time, n, units], and the last cell state [n, units].
     """
-    # tanh(x) = 2 sigmoid(2 x) - 1: one sigmoid does for all four gates.
+    # tanh(x) = 2 sigmoid(2 x) - 1, so one sigmoid computes all four gates.
     scale = tf.repeat(tf.constant([1.0, 1.0, 2.0, 1.0]), kernel.shape[0])
     return _sequence(gates * scale, kernel * tf.cast(scale, kernel.dtype), c, h)
 
@@ -34,7 +32,12 @@ def lstm(
 def lstm_step(
     gates: tf.Tensor, kernel: tf.Tensor, c: tf.Tensor, h: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """One time of `lstm`: `gates` are [n, 4 units]; gives the output, and the cell's state."""
+    """Return the output and the cell state of one step of `lstm`.
+
+    Args:
+        gates: float32 [n, 4 units].
+        kernel, c, h: Same as for `lstm`.
+    """
     i, f, z, o = tf.split(gates + _product(h, kernel), 4, 1)
     c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(z)
     return tf.sigmoid(o) * tf.tanh(c), c
@@ -74,25 +77,25 @@ def _sequence(gates: tf.Tensor, kernel: tf.Tensor, c_0: tf.Tensor, h_0: tf.Tenso
     def gradient(dh_t: tf.Tensor, dc_T: tf.Tensor) -> tuple[tf.Tensor, ...]:
         c_tm1 = tf.concat([c_0[None], c_t[:-1]], 0)
         h_tm1 = tf.concat([h_0[None], h_t[:-1]], 0)
-        # Of each gate before its sigmoid, by the gradient of c, or of h for the output gate.
+        # Derivative with respect to each gate before its sigmoid, per gradient of c (h for output).
         by_gate = tf.concat([2 * z - 1, c_tm1, 2 * i, tanh_c], 2)
         slopes = array(4 * units).unstack(by_gate * s * (1 - s))
         through = array(units).unstack(o * (1 - tanh_c * tanh_c))
-        kept, given = array(units).unstack(f), array(units).unstack(dh_t)
+        forget, dh = array(units).unstack(f), array(units).unstack(dh_t)
         transposed = tf.transpose(kernel)
 
-        def backwards(t: Any, dc: Any, dh: Any, found: Any) -> Any:
-            dh = dh + given.read(t)
-            dc = dc + dh * through.read(t)
-            d_gates = tf.concat([dc, dc, dc, dh], 1) * slopes.read(t)
-            dh = _product(d_gates, transposed)
-            return t - 1, dc * kept.read(t), dh, found.write(t, d_gates)
+        def backwards(t: Any, dc: Any, dh_next: Any, gradients: Any) -> Any:
+            dh_now = dh_next + dh.read(t)
+            dc = dc + dh_now * through.read(t)
+            d_gates = tf.concat([dc, dc, dc, dh_now], 1) * slopes.read(t)
+            dh_next = _product(d_gates, transposed)
+            return t - 1, dc * forget.read(t), dh_next, gradients.write(t, d_gates)
 
         last = (steps - 1, dc_T, tf.zeros_like(h_0), array(4 * units))
-        _, dc_0, dh_0, found = tf.while_loop(
+        _, dc_0, dh_0, gradients = tf.while_loop(
             lambda t, *_: t >= 0, backwards, last, maximum_iterations=steps
         )
-        d_gates = found.stack()
+        d_gates = gradients.stack()
         flat = tf.cast(tf.reshape(d_gates, [-1, 4 * units]), kernel.dtype)
         d_kernel = _product(tf.reshape(h_tm1, [-1, units]), flat, transpose_a=True)
         return d_gates, tf.cast(d_kernel, kernel.dtype), dc_0, dh_0

@@ -208,7 +208,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "train.csv",
         "text,label\na,b\n",
         {"encoding": "latin5x"},
-        "no encoding 'latin5x'",
+        "encoding 'latin5x' is unknown",
     ),
 }
 

@@ -64,7 +64,7 @@ BILLIONS += "learning_rate: *a9\n"
     [
         ("learning_rat: 0.1", "no hyper-parameter is named 'learning_rat'. Did you mean "
          "'learning_rate'?"),
-        ("3: 0.1", "no hyper-parameter is named 3. There are: 'beta', 'learning_rate'."),
+        ("3: 0.1", "no hyper-parameter is named 3. Use one of: 'beta', 'learning_rate'."),
         ("learning_rate: fast", "'learning_rate' must be a finite number, got 'fast'"),
         ("learning_rate: yes", "'learning_rate' must be a finite number, got True"),
         ("learning_rate: .nan", "'learning_rate' must be a finite number, got nan"),

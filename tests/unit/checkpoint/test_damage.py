@@ -163,8 +163,8 @@ RECORD = {"nbytes": 1, "sha256": "0" * 64}
         ({"files": {}}, "does not list state.json"),
         ({"step": "two"}, "lacks or misuses"),
         ({"saved_at": None}, "lacks or misuses"),
-        ({"fingerprint": "0"}, "not those that the manifest was made for"),
-        ({"version": 2}, "format version 2; this Towerpack reads version 1"),
+        ({"fingerprint": "0"}, "do not match the manifest"),
+        ({"version": 2}, "of version 2; this Towerpack reads 'towerpack-checkpoint' of version 1"),
         ({"format": "zip"}, "has the format 'zip'"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_forged_manifest(run: Path, changes: dict[str, Any], reason: str) -> N
 def test_a_manifest_of_another_step(run: Path) -> None:
     forge(run, step=3)
     assert load_checkpoint(run).step == 1
-    assert list_checkpoints(run)[1].problem == "its manifest is of step 3"
+    assert list_checkpoints(run)[1].problem == "its manifest is for step 3"
     # By itself it may have any name: people copy and rename.
     assert load_checkpoint(newest(run)).step == 3
 
@@ -247,13 +247,17 @@ def test_nothing_at_all(tmp_path: Path, tag: str | None) -> None:
 def test_an_unknown_tag_names_the_known(run: Path) -> None:
     with CheckpointStore(run / "checkpoints") as store:
         store.keep_as(1, "best-error")
-    with pytest.raises(CheckpointError, match="tags there: best-error"):
+    with pytest.raises(CheckpointError, match="existing tags: best-error"):
         load_checkpoint(run, tag="best-cost")
 
 
 def test_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    for path, got in [("absent", "nothing there"), (".", "notes.txt"), ("notes.txt", "a file")]:
+    for path, got in [
+        ("absent", "does not exist"),
+        (".", "no checkpoints"),
+        ("notes.txt", "not a dir"),
+    ]:
         with pytest.raises(CheckpointError, match=got):
             load_checkpoint(tmp_path / path)
 
@@ -265,7 +269,7 @@ def test_the_tagged_one_helps_out(run: Path, caplog: pytest.LogCaptureFixture) -
         (run / "checkpoints" / f"step-0000000{step}" / "manifest.json").unlink()
     with caplog.at_level(logging.WARNING):
         assert load_checkpoint(run).tag == "best"
-    assert caplog.text.count("Passed over") == 2
+    assert caplog.text.count("Skipped checkpoint") == 2
 
 
 def test_a_directory_that_cannot_be_written_to(tmp_path: Path) -> None:

@@ -101,12 +101,12 @@ def test_a_save_returns_before_it_is_done_and_the_next_waits(
     go, in_flight, most = threading.Event(), [], []
     write = _store.write_checkpoint
 
-    def slow(directory: Path, content: Any) -> Path:
-        in_flight.append(content.step)
+    def slow(directory: Path, manifest: Any, *content: Any) -> Path:
+        in_flight.append(manifest.step)
         most.append(len(in_flight))
         go.wait(10)
-        path = write(directory, content)
-        in_flight.remove(content.step)
+        path = write(directory, manifest, *content)
+        in_flight.remove(manifest.step)
         return path
 
     monkeypatch.setattr(_store, "write_checkpoint", slow)
@@ -268,7 +268,7 @@ def test_later_checkpoints_are_put_aside(tmp_path: Path, caplog: pytest.LogCaptu
         moved += store.abandon_after(1)
     assert [path.name for path in moved] == ["abandoned-step-00000002", "abandoned-step-00000002.2"]
     assert load_checkpoint(tmp_path).step == 1
-    assert "lies after it" in caplog.text
+    assert "renamed the later" in caplog.text
 
 
 def test_a_directory_has_one_writer(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_what_cannot_be_saved_is_refused_at_once(tmp_path: Path, error: Any, cal
 
 
 def test_keep_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="keep=0"):
+    with pytest.raises(ConfigError, match=r"keep must be at least 1.*got 0"):
         CheckpointStore(tmp_path, keep=0)
 
 

@@ -110,7 +110,7 @@ def test_the_number_at_the_start_says_that_it_is_a_file_of_pytorch(
     magic = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
     assert data.startswith(magic)
     path.write_bytes(pickle.dumps(7, 2) + data[len(magic) :])
-    with pytest.raises(CheckpointError, match="no file of PyTorch"):
+    with pytest.raises(CheckpointError, match="not a PyTorch file"):
         read_torch_file(path)
 
 
@@ -182,7 +182,7 @@ def test_a_tensor_is_not_larger_than_its_file(tmp_path: Path, torch: types.Modul
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("m/data.pkl", pickled({"w": Tensor("0", huge)}, torch))
         archive.writestr("m/data/0", small.tobytes())
-    with pytest.raises(CheckpointError, match="cannot hold"):
+    with pytest.raises(CheckpointError, match="the limit is"):
         read_torch_file(path)
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_slurm_step() -> None:
     batch = {**STEP, "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "n[09-10],big"}
     del batch["SLURM_STEP_NODELIST"]
     assert Cluster.from_environment(batch) is None
-    with pytest.raises(ConfigError, match="expected on n10, and runs on big"):
+    with pytest.raises(ConfigError, match="must run on n10, but runs on big"):
         Cluster.from_environment({**STEP, "SLURM_PROCID": "1", "SLURMD_NODENAME": "big"})
 
 

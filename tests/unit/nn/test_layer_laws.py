@@ -455,7 +455,7 @@ def test_shared_by_images_of_other_sizes(name: str) -> None:
         for t in towers[:2]
     ]
     if sizes[0] != sizes[1]:
-        with pytest.raises(LayerError, match="exists with other arguments"):
+        with pytest.raises(LayerError, match="already exists with other arguments"):
             towers[2].trace(is_training=False)
         return
     towers[2].trace(is_training=False)
@@ -550,25 +550,33 @@ def test_chains_and_argscopes_take_keras_layers_and_modules() -> None:
 
 
 MISTAKES = {
-    r"Conv2D 'a': 3 groups do not divide 4 channels": lambda x: nn.Conv2D("a", x, 6, 3, groups=3),
-    r"Conv2D 'a': 2 groups do not divide 5 filters": lambda x: nn.Conv2D("a", x, 5, 3, groups=2),
-    r"GroupNorm 'a': 32 groups do not divide 4 channels": lambda x: nn.GroupNorm("a", x),
-    r"Maxout 'a': 3 groups do not divide 4 channels": lambda x: nn.Maxout("a", x, 3),
-    r"LSTM 'a' got an input of the wrong rank": lambda x: nn.LSTM("a", x, 3),
-    r"Conv1D 'a' got an input of the wrong rank": lambda x: nn.Conv1D("a", x, 3, 3),
-    r"'a': unknown activation 'rleu'": lambda x: nn.Conv2D("a", x, 3, 3, activation="rleu"),
-    r"'a': unknown activation 3": lambda x: nn.FullyConnected("a", x, 3, activation=3),
+    r"Conv2D 'a': 3 groups must divide the number of channels, 4": lambda x: nn.Conv2D(
+        "a", x, 6, 3, groups=3
+    ),
+    r"Conv2D 'a': 2 groups must divide the number of filters, 5": lambda x: nn.Conv2D(
+        "a", x, 5, 3, groups=2
+    ),
+    r"GroupNorm 'a': 32 groups must divide the number of channels, 4": lambda x: nn.GroupNorm(
+        "a", x
+    ),
+    r"Maxout 'a': 3 groups must divide the number of channels, 4": lambda x: nn.Maxout("a", x, 3),
+    r"LSTM 'a' needs an input of rank": lambda x: nn.LSTM("a", x, 3),
+    r"Conv1D 'a' needs an input of rank": lambda x: nn.Conv1D("a", x, 3, 3),
+    r"'a': activation must be .*, got 'rleu'": lambda x: nn.Conv2D("a", x, 3, 3, activation="rleu"),
+    r"'a': activation must be .*, got 3": lambda x: nn.FullyConnected("a", x, 3, activation=3),
     r"GRU 'a' cannot be built: .*foo": lambda x: nn.GRU("a", x[:, 0], 3, activation="foo"),
     r"LSTM 'a' cannot be built: .*units.*positive": lambda x: nn.LSTM("a", x[:, 0], -1),
-    r"Embedding 'a' takes whole numbers": lambda x: nn.Embedding("a", x, 3, 3),
+    r"Embedding 'a' needs integers": lambda x: nn.Embedding("a", x, 3, 3),
     r"FixedUnPooling 'a': the matrix": lambda x: nn.FixedUnPooling("a", x, 2, np.ones((2, 3))),
-    r"BatchNorm 'a': sync_statistics": lambda x: nn.BatchNorm(
+    r"BatchNorm 'a' cannot combine sync_statistics": lambda x: nn.BatchNorm(
         "a", x, sync_statistics=True, virtual_batch_size=2
     ),
-    r"SpectralNorm 'a': power_iterations=0": lambda x: nn.SpectralNorm("a", x[0, 0], 0),
-    r"SpectralNorm 'a' got an input of the wrong rank": lambda x: nn.SpectralNorm("a", x[0, 0, 0]),
-    r"GroupNorm 'a' got an input of the wrong rank": lambda x: nn.GroupNorm("a", x[0, 0, 0], 2),
-    r"BatchRenorm 'a': rmax=0": lambda x: nn.BatchRenorm("a", x, 0, 1),
+    r"SpectralNorm 'a': power_iterations must be positive, got 0": lambda x: nn.SpectralNorm(
+        "a", x[0, 0], 0
+    ),
+    r"SpectralNorm 'a' needs an input of rank": lambda x: nn.SpectralNorm("a", x[0, 0, 0]),
+    r"GroupNorm 'a' needs an input of rank": lambda x: nn.GroupNorm("a", x[0, 0, 0], 2),
+    r"BatchRenorm 'a': rmax must be .*rmax=0": lambda x: nn.BatchRenorm("a", x, 0, 1),
     r"LSTM 'a': initial_state": lambda x: nn.LSTM("a", x[0], 3, initial_state=tf.zeros([6, 3])),
     r"GRU 'a': initial_state": lambda x: nn.GRU("a", x[0], 3, initial_state=tf.zeros([6, 4])),
     r"MaxPooling 'a' cannot .*Negative(.|\n)*shape \(None, 6, 5, 4\)": lambda x: nn.MaxPooling(
@@ -577,14 +585,14 @@ MISTAKES = {
     r"UpSampling 'a' cannot .*interpolation": lambda x: nn.UpSampling("a", x, interpolation="foo"),
     r"ConcatWith '' cannot .*[Dd]imension": lambda x: nn.ConcatWith(x, x[:, :2]),
     r"Conv2D 'a' cannot .*hee": lambda x: nn.Conv2D("a", x, 3, 3, kernel_initializer="hee"),
-    r"Conv2D 'a' .* its channels": lambda x: nn.Conv2D(
+    r"Conv2D 'a' .* number of channels": lambda x: nn.Conv2D(
         "a", tf.compat.v1.placeholder_with_default(x, [None] * 4), 3, 3
     ),
     r"LinearWrap.Dense cannot .*": lambda x: LinearWrap(x).Dense("fc", 3)(),
-    r"'a/kernel' is the name of two": lambda x: keras.layers.Dense(3, name="a")(
+    r"both have a variable 'a/kernel'": lambda x: keras.layers.Dense(3, name="a")(
         nn.FullyConnected("a", x, 3)
     ),
-    r"'b/kernel' is the name of two": lambda x: nn.FullyConnected(
+    r"both have a variable 'b/kernel'": lambda x: nn.FullyConnected(
         "b", keras.layers.Dense(3, name="b")(x), 3
     ),
 }

@@ -229,7 +229,7 @@ def test_the_same_dropout_twice_draws_two_masks() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.5])
 def test_dropout_of_a_senseless_share(rate: float) -> None:
-    with pytest.raises(LayerError, match=f"Dropout 'd': a rate of {rate}"):
+    with pytest.raises(LayerError, match=rf"Dropout 'd': rate must be in \[0, 1\), got {rate}"):
         tower_of(lambda x: Dropout("d", x, rate)).trace(is_training=True)
 
 
@@ -371,13 +371,19 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_float32() -> None:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (lambda x: Conv2D("c", x, 3, 3), "Conv2D 'c' got an input of the wrong rank"),
-        (lambda x: MaxPooling("c", x, 2), "MaxPooling 'c' got an input of the wrong rank"),
-        (lambda x: GlobalAvgPooling("c", x), "GlobalAvgPooling 'c' got an input of the wrong rank"),
-        (lambda x: Conv2D("c", x[:, None, None], 3, (3, 3, 3)), r"\(3, 3, 3\) is no size"),
-        (lambda x: Conv2D("c", x[:, None, None], 3, 2.5), "2.5 is no size"),
-        (lambda x: Conv2D("c", x[:, None, None], 3, 2, 1, "full"), "unknown padding 'full'"),
-        (lambda x: MaxPooling("c", x[:, None, None], 2, padding=1), "unknown padding 1"),
+        (lambda x: Conv2D("c", x, 3, 3), "Conv2D 'c' needs an input of rank 4"),
+        (lambda x: MaxPooling("c", x, 2), "MaxPooling 'c' needs an input of rank 4"),
+        (lambda x: GlobalAvgPooling("c", x), "GlobalAvgPooling 'c' needs an input of rank 4"),
+        (lambda x: Conv2D("c", x[:, None, None], 3, (3, 3, 3)), r"2 integers, got \(3, 3, 3\)"),
+        (lambda x: Conv2D("c", x[:, None, None], 3, 2.5), "2 integers, got 2.5"),
+        (
+            lambda x: Conv2D("c", x[:, None, None], 3, 2, 1, "full"),
+            "padding must be one of same, valid, got 'full'",
+        ),
+        (
+            lambda x: MaxPooling("c", x[:, None, None], 2, padding=1),
+            "padding must be one of same, valid, got 1",
+        ),
         (lambda x: AvgPooling("c", x[:, None, None], 2, data_format="CHWN"), "'CHWN'"),
     ],
 )
@@ -387,13 +393,13 @@ def test_mistakes_are_named(layer, message: str) -> None:
 
 
 def test_full_connection_of_unknown_size() -> None:
-    with pytest.raises(LayerError, match="needs to know the size") as caught:
+    with pytest.raises(LayerError, match="needs a static input size") as caught:
         tower_of(lambda x: FullyConnected("fc", x, 3), spec(None, None, 6)).trace(is_training=True)
     assert "GlobalAvgPooling" in str(caught.value)
 
 
 def test_layers_need_a_tower() -> None:
-    with pytest.raises(LayerError, match="There is no tower here"):
+    with pytest.raises(LayerError, match="No tower is being built"):
         FullyConnected("fc", tf.zeros([1, 2]), 3)
 
 

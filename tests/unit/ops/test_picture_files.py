@@ -23,7 +23,7 @@ def read() -> Callable[[bytes], tf.Tensor]:
 def test_as_the_library_or_refused(read: Callable[[bytes], tf.Tensor], name: str) -> None:
     data, _, _, in_graphs = ENCODINGS[name]
     if not in_graphs:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"picture: .*\. Save it as PNG"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"image: .*\. Save it as PNG"):
             read(data)
         return
     expected, found = decode_image(data), read(data).numpy()

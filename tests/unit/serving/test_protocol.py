@@ -35,7 +35,7 @@ from towerpack.serving._batcher import Batcher
 from towerpack.serving._protocol import Call
 from towerpack.tower import TowerFunction
 
-ENCODED = "This model cannot read the picture: "
+ENCODED = "This model cannot read the image: "
 BRIGHT, DARK = png(20, 30, 250), png(5, 9, 10)
 PREDICT = "/v1/models/light:predict"
 

@@ -16,7 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack._core.naming import alike
 from towerpack.checkpoint import read_weights
-from towerpack.checkpoint.torch_file import check_expansion, most_bytes
+from towerpack.checkpoint.torch_file import check_size, most_bytes
 from towerpack.zoo import PRETRAINED, read_pretrained
 
 _TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
@@ -89,7 +89,7 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
     left = most_bytes(path.stat().st_size)
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
-            check_expansion(archive, left)
+            check_size((e.file_size for e in archive.infolist()), path.stat().st_size)
             content = archive.read("model.weights.h5")
     else:
         content = path.read_bytes()
