@@ -1,4 +1,4 @@
-"""Where in a pipeline a stage stands when it is compiled or opened."""
+"""Context in which a stage is compiled or opened: its seed and its position in the pipeline."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where in a pipeline a stage stands, and with which seed it runs.
+    """Seed and position in the pipeline of a stage that is compiled or opened.
 
     Args:
-        seed: The run's.
-        branch: Which inputs of stages with several were taken from the outermost down to here.
-        tally: What the iteration counts.
-        serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
-        workers: Those of a parallel stage further up, which apply the maps found here.
-        in_order: A resume may read again, and must find the same, even with `ordered=False`.
-        kept: A stage above keeps datapoints while it reads the next ones.
-        ambient: The pass of the user's code around this flow, if this only hands on such code.
+        seed: Seed of the run.
+        branch: Index of the chosen input at each stage with several inputs, outermost first.
+        tally: Counters of the iteration.
+        serial: Whether parallel stages are ignored, so that the caller or a worker reads.
+        workers: Workers of a parallel stage above, which apply the maps of this part.
+        in_order: Whether a resume may read again and needs the same order, even with
+            `ordered=False`.
+        retained: Whether a stage above retains datapoints while it reads the next ones.
+        ambient: Pass of the user code that yields the datapoints, if this flow only passes them on.
     """
 
     seed: int
@@ -36,22 +37,21 @@ class StageContext:
     serial: bool = False
     workers: ReadAhead | None = None
     in_order: bool = False
-    kept: bool = False
+    retained: bool = False
     ambient: Ambient | None = None
 
     def child(self, index: int) -> StageContext:
         return replace(self, branch=f"{self.branch}{index}.")
 
-    def kept_in_order(self) -> StageContext:
-        """The context of what a stage keeps and may read again."""
-        return replace(self, in_order=True, kept=True)
+    def retained_in_order(self) -> StageContext:
+        return replace(self, in_order=True, retained=True)
 
-    def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
-        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
+    def key(self, flow: DataFlow, stage_seed: int | None = None) -> int:
+        """Return the random key of a stage. With `stage_seed` it is the same in every pipeline.
 
-        It depends on the branch and the height above the source, so that wrapping a pipeline in
-        further stages changes nothing in it, and no two stages share it.
+        The key depends on the branch and the height above the source. So wrapping a pipeline in
+        further stages does not change its random numbers, and no two stages share a key.
         """
-        if own_seed is not None:
-            return derive_seed(own_seed, type(flow).__name__)
+        if stage_seed is not None:
+            return derive_seed(stage_seed, type(flow).__name__)
         return derive_seed(self.seed, self.branch, height_of(flow))

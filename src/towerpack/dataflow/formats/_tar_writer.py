@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._arguments import integer_of, repr_of
 from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._user_files import PathLike, path_of
@@ -91,7 +91,7 @@ class TarWriter:
             if match is None or match.groups() != (key, extension):
                 raise ConfigError(
                     f"The file {name!r} would not be read back under its key.",
-                    got=f"the key {given(key)}",
+                    got=f"the key {repr_of(key)}",
                     expected="keys without dots after the last slash, extensions without slashes",
                 )
             files[name] = encode_file(extension, datapoint[extension])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given
+from towerpack.dataflow._arguments import repr_of
 from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
@@ -222,7 +222,7 @@ def profile(
         DataFlowError: A pass has no datapoints.
     """
     if not 0 < seconds < math.inf:
-        raise ConfigError("seconds is no length of time.", got=given(seconds), expected="above 0")
+        raise ConfigError("seconds is no length of time.", got=repr_of(seconds), expected="above 0")
     count, reading, consuming = 0, 0.0, 0.0
     with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
         flow, stages, timers = probed(ds, directory)

@@ -1,4 +1,4 @@
-"""Print what datapoints are made of."""
+"""Printing of the structure of datapoints."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from towerpack.dataflow.stages._base import PlannedStage
 
 
 class PrintData(PlannedStage):
-    """Write the structure of the first datapoints to standard output, once for each iterator.
-
-    Contract: order, length, randomness, safety and resuming of `ds`.
+    """Print the structure of the first datapoints to standard output, once for each iterator.
 
     Args:
-        num: How many datapoints to write about; of a resumed iterator none.
-        max_depth: How deep to go into nested lists and dicts.
-        max_list: How many elements of a list to show.
+        ds: Flow whose datapoints are passed on.
+        num: Number of datapoints to print. A resumed iterator prints none.
+        name: Title of the output; by default there is none.
+        max_depth: Depth to which nested lists and dicts are printed.
+        max_list: Number of elements to print of each list.
     """
 
     transparent = True
@@ -60,15 +60,20 @@ class PrintData(PlannedStage):
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         inner = self.ds.open_in(context, epoch, state)
-        told = set[int]() if context.tally is None else context.tally.told
-        # The state is that of `ds`, so it does not tell the position: a resumed pass is past it.
-        if state is not None or id(self) in told:
+        printed = set[int]() if context.tally is None else context.tally.printed
+        # The state is that of `ds` and has no position to print.
+        if state is not None or id(self) in printed:
             return inner
-        told.add(id(self))
+        printed.add(id(self))
         return PrintStream(inner, self)
 
     def show(self, position: int, datapoint: Datapoint) -> None:
-        """Write about one datapoint."""
+        """Print the structure of one datapoint.
+
+        Args:
+            position: Position in the pass.
+            datapoint: Datapoint to print.
+        """
         title = f"{self.name}: " if self.name else ""
         lines = [f"{title}datapoint {position} of {pipeline_of(self.ds)}"]
         lines += describe_tree(datapoint, self.max_depth, self.max_list)
