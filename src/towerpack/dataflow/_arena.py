@@ -74,7 +74,6 @@ def address_of(array: Array) -> int:
 
 
 def aligned(offset: int, nbytes: int) -> int:
-    """Return the first aligned offset from `offset` on for an array of `nbytes`."""
     align = _PAGE if nbytes >= _LARGE else _ALIGN
     return -(-offset // align) * align
 

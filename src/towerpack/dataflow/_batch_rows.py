@@ -73,7 +73,6 @@ class RowLender:
         self._requests = 0
 
     def offered(self) -> AbstractContextManager[None]:
-        """Offer the rows to the makers while the batch is read."""
         return _set("offered", self)
 
     def turns(self, calls: Iterable[Any]) -> Generator[Any]:
@@ -110,7 +109,6 @@ class RowLender:
 
 
 def _same(row: Array, array: Array) -> bool:
-    """Return whether an array is a row or another view of its memory in the same order."""
     here = array is row or address_of(array) == address_of(row)
     return here and array.flags.c_contiguous
 

@@ -114,8 +114,7 @@ class ParallelStage(Wrapper):
     transparent = True
 
     @abstractmethod
-    def workers(self) -> ReadAhead:
-        """Return the workers that read ahead."""
+    def workers(self) -> ReadAhead: ...
 
     def reset_state(self) -> None:
         # Workers prepare the wrapped flow. A flow that is prepared here may no longer pickle.

@@ -33,7 +33,6 @@ def is_datapoint(value: object) -> bool:
 
 
 def keys_of(datapoint: Datapoint) -> list[Hashable]:
-    """Return the keys of a dict, or the indices of a tuple or list."""
     if isinstance(datapoint, dict):
         return list(cast("dict[Hashable, Any]", datapoint))
     return list(range(len(datapoint)))
@@ -56,7 +55,6 @@ def rebuild(like: Datapoint, values: Iterable[Any]) -> Datapoint:
 
 
 def replaced(datapoint: Datapoint, changed: Mapping[Any, Any]) -> Datapoint:
-    """Return a new datapoint with other components at some indices or keys."""
     if isinstance(datapoint, dict):
         return {**cast("dict[Hashable, Any]", datapoint), **changed}
     values = values_of(datapoint)

@@ -150,21 +150,9 @@ class DataFlow:
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
 
     def compile_in(self, context: StageContext) -> Node | None:
-        """Return the plan of this flow, or `None` if it can only be read in order. For stages.
-
-        Args:
-            context: Seed and position of this flow in the pipeline.
-        """
         return IndexNode(self) if _is_indexable(self) else None
 
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Open one pass. For stages.
-
-        Args:
-            context: Seed and position of this flow in the pipeline.
-            epoch: Number of the pass.
-            state: State of a stream of an equal flow, or `None` to start at the beginning.
-        """
         node = self.compile_in(context)
         if context.workers is not None and inputs_of(self):
             stream = context.workers.open_ahead(self, node, context, epoch, state)
@@ -176,14 +164,6 @@ class DataFlow:
         return self.read_in_order(context, epoch, state)
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Open one pass over a flow without a plan. Arguments are those of `open_in`.
-
-        Args:
-            context, epoch, state: As for `open_in`.
-
-        Raises:
-            ConfigError: The class defines no datapoints.
-        """
         name = type(self).__name__
         if type(self).__iter__ is DataFlow.__iter__:
             raise ConfigError(
@@ -285,7 +265,6 @@ def is_exact(flow: DataFlow) -> TypeGuard[Stage]:
 
 
 def has_items(cls: type[DataFlow]) -> bool:
-    """Return whether a class defines `__getitem__` and no `__iter__`."""
     inherited = (DataFlow.__iter__, ProxyDataFlow.__iter__)
     return hasattr(cls, "__getitem__") and cls.__iter__ in inherited
 

@@ -1,5 +1,3 @@
-"""Parts of objects of any class that enter checksums of settings."""
-
 from __future__ import annotations
 
 import copyreg
@@ -61,7 +59,6 @@ def is_library(name: str | None) -> bool:
 
 
 def codes_in(code: CodeType) -> Iterable[CodeType]:
-    """Return a code object and those of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -179,7 +176,6 @@ def _assigned_in(cls: type) -> set[str]:
 
 
 def _methods(cls: type) -> list[tuple[str, CodeType]]:
-    """Return the code of the methods of a class of the program."""
     if is_library(cls.__module__):
         return []
     return [(n, f.__code__) for n, f in vars(cls).items() if isinstance(f, FunctionType)]

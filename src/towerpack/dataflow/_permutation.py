@@ -74,7 +74,6 @@ def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
 
 
 def _rounds(bits: int, key: int, count: int) -> list[Round]:
-    """Return the hash functions of the rounds, which map low to high bits and back in turn."""
     half_bits, other_bits = bits // 2, bits - bits // 2
     rounds: list[Round] = []
     for _ in range(_ROUNDS):

@@ -75,7 +75,6 @@ def is_shard(flow: DataFlow) -> bool:
 
 
 def height_of(flow: DataFlow) -> int:
-    """Return the number of stages between a flow and the source furthest below it."""
     below = max((height_of(inner) + 1 for inner in inputs_of(flow)), default=0)
     return below - 1 if isinstance(flow, Described) and flow.transparent else below
 

@@ -1,5 +1,3 @@
-"""Plans: compiled pipelines over indexable sources, with random access to every pass."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -53,8 +51,6 @@ class Node:
 
 
 class InnerNode(Node):
-    """Base class of plans that read one other plan and have its size and chunk."""
-
     def __init__(self, inner: Node) -> None:
         self.inner = inner
         self.size = inner.size

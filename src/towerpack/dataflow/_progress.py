@@ -1,5 +1,3 @@
-"""Progress bar for measurements, and endless passes over a flow."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Context in which a stage is compiled or opened: its seed and its position in the pipeline."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -40,8 +40,6 @@ class Tally:
 
 
 class Stream(ABC):
-    """Running iteration of one stage."""
-
     @abstractmethod
     def __next__(self) -> Datapoint: ...
 

@@ -264,7 +264,7 @@ class ReplayStream(Stream):
                 raise
             raise DataFlowError(
                 f"{self._name} raised {type(error).__name__} at datapoint {self._count}: {error}",
-                fix="correct the cause above; next() tries this datapoint again",
+                fix="see the cause above; next() tries this datapoint again",
             ) from error
         finally:
             AMBIENT.reset(token)

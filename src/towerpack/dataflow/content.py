@@ -105,7 +105,6 @@ class _Digest:
         self._seen: dict[int, tuple[object, int]] = {}
 
     def is_new(self, value: object, depth: int) -> bool:
-        """Return whether the value has not been added yet, or not to this depth."""
         _, before = self._seen.get(id(value), (None, 0))
         if depth > before:
             self._seen[id(value)] = value, depth  # Keeps the object, so that its id stays unique.
@@ -174,7 +173,6 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
 
 
 def _constants(code: CodeType) -> tuple[Any, ...]:
-    """Return the constants of a code object without the docstring."""
     constants = code.co_consts
     is_function = code.co_flags & inspect.CO_NEWLOCALS and code.co_name[0] != "<"
     documented = is_function and constants and isinstance(constants[0], str)
@@ -182,7 +180,6 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
 
 
 def _is_bound(value: Any) -> bool:
-    """Return whether a value is a built-in method of an object, not of a module or class."""
     unbound = ModuleType, type, type(None)
     return isinstance(value, BuiltinMethodType) and not isinstance(value.__self__, unbound)
 
@@ -255,7 +252,6 @@ def _referred(function: FunctionType) -> list[Any]:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Return whether a value is an eager tensor of TensorFlow, not a variable."""
     return type(value).__name__ == "EagerTensor" and value.dtype.name not in ("resource", "variant")
 
 
@@ -313,7 +309,6 @@ def content_of(flow: DataFlow, *, sample: bool = False) -> str:
 
 
 def _content_of_stage(stage: Described) -> str:
-    """Return the description of a stage and a checksum of all its arguments."""
     if stage.transparent or not isinstance(stage, KeepsArguments):
         return stage.content()
     arguments = arguments_of(stage).items()

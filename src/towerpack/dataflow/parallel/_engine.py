@@ -1,5 +1,3 @@
-"""Engine of one pass with workers, which issues work ahead and takes the results."""
-
 from __future__ import annotations
 
 import sys
@@ -111,7 +109,6 @@ class Engine:
         return next((unit for unit in self._order if unit.done), None)
 
     def _raise_death(self, waited_since: float | None) -> None:
-        """Raise the death of a worker if earlier work is not done soon."""
         if waited_since is None or time.monotonic() - waited_since < _DEATH_PATIENCE_S:
             return
         for unit in self._order:

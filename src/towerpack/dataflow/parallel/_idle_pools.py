@@ -1,5 +1,3 @@
-"""Worker pools that wait for the next pass."""
-
 from __future__ import annotations
 
 from towerpack.dataflow.parallel._options import Options

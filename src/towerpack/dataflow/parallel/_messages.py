@@ -85,7 +85,6 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def restore_failure(failure: Failure) -> BaseException:
-    """Return the exception, with its original type if possible."""
     errors = [_restored(*link) for link in failure.chain]
     for error, cause in itertools.pairwise(errors):
         error.__cause__ = cause

@@ -1,5 +1,3 @@
-"""Options of parallel stages."""
-
 from __future__ import annotations
 
 import math

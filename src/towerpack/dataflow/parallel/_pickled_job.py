@@ -25,8 +25,6 @@ _LONG = 1024
 
 
 class Piece(NamedTuple):
-    """Memory of one array in a file."""
-
     file: str | int  # path, or index of a descriptor that is sent along
     start: int
     nbytes: int
@@ -90,8 +88,6 @@ class FlatList(Sequence[Any]):
 
 
 class PickledJob:
-    """Pickled job, which lives while workers may need it."""
-
     def __init__(self, job: object) -> None:
         self.pieces: list[Piece] = []
         """Memory of the arrays, followed by that of the pickle."""

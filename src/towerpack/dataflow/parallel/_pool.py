@@ -1,5 +1,3 @@
-"""Pools of workers and their memory, which a parallel stage reuses in every pass."""
-
 from __future__ import annotations
 
 import time
@@ -21,8 +19,6 @@ _MOST_LENT_BYTES = 1 << 30
 
 
 class Member(ABC):
-    """Consumer's record of one worker."""
-
     def __init__(self) -> None:
         self.queue: deque[Unit] = deque()
         self.since = time.monotonic()
@@ -30,8 +26,7 @@ class Member(ABC):
         self.started = True
 
     @abstractmethod
-    def stacks(self) -> str:
-        """Return the stack traces of the worker's threads."""
+    def stacks(self) -> str: ...
 
     def assign(self, unit: Unit) -> None:
         if not self.queue:
@@ -45,8 +40,6 @@ class Member(ABC):
 
 
 class Pool(ABC):
-    """Pool of workers with their memory."""
-
     def __init__(self, options: Options, slots: SlotPool) -> None:
         self.options = options
         self.slots = slots
@@ -88,20 +81,16 @@ class Pool(ABC):
         return self.options.copy or count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 
     def prepare(self, job: Job) -> None:
-        """Prepare a new job for all workers."""
         return
 
     def check(self) -> None:
-        """Detect workers that have ended."""
         return
 
     def cancel(self) -> None:
-        """Cancel all issued units."""
         return
 
     @abstractmethod
-    def start_members(self) -> None:
-        """Start workers up to the configured number."""
+    def start_members(self) -> None: ...
 
     @abstractmethod
     def submit(self, unit: Unit, member: Member) -> None: ...

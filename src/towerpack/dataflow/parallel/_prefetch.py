@@ -1,5 +1,3 @@
-"""Parallel stages, which read the wrapped flow ahead with processes or threads."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

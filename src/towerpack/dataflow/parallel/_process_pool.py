@@ -1,5 +1,3 @@
-"""Workers that are processes: fresh interpreters, or forks on request."""
-
 from __future__ import annotations
 
 import atexit

@@ -37,7 +37,6 @@ def memory_file(name: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> None:
-    """Reserve memory for a part of a file, or raise a `DataFlowError`."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, offset, nbytes)
@@ -96,14 +95,11 @@ def is_lent(array: object) -> bool:
 
 @dataclass(eq=False)
 class Slot:
-    """Memory for one unit of work."""
-
     offset: int | None  # in the file of the slots, unless the slot has its own file
     nbytes: int
     memory: SlotMemory
 
     def bytes(self) -> Bytes:
-        """Return a new array over the slot."""
         return np.frombuffer(self.memory, np.uint8)
 
 
@@ -150,7 +146,6 @@ class SlotPool:
         return Slot(None, nbytes, memory)
 
     def expect(self, nbytes: int) -> None:
-        """Set the minimum size of new slots to the size that units need."""
         self.wanted = max(self.wanted, whole_pages(nbytes))
 
     def give_back(self, slot: Slot) -> None:

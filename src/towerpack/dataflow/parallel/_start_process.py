@@ -1,5 +1,3 @@
-"""Start of worker processes: fresh interpreters, or forks on request."""
-
 from __future__ import annotations
 
 import contextlib

@@ -60,8 +60,6 @@ def _serve(
 
 
 class ThreadPool(Pool):
-    """Pool of worker threads, which return results without pickling."""
-
     members: list[ThreadMember]
 
     def __init__(self, options: Options) -> None:

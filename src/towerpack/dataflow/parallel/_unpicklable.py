@@ -1,5 +1,3 @@
-"""Search for the part of a pipeline that cannot be pickled, for error messages."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""Units of work, sources of work, and the job by which workers do it."""
-
 from __future__ import annotations
 
 import contextlib
@@ -73,7 +71,6 @@ class Job:
         return self._one_by_one(epoch, start, stop)
 
     def seed_of(self, work: Work) -> int:
-        """Return the seed for the global generators of `random` and NumPy."""
         epoch, start, _ = work
         return hash((self._key, epoch, start))
 
@@ -150,15 +147,13 @@ class WorkSource(ABC):
         """Return the next work, or `None` if there is none at present."""
 
     @abstractmethod
-    def is_over(self) -> bool:
-        """Return whether there is no more work."""
+    def is_over(self) -> bool: ...
 
     def raise_error(self) -> None:
         """Raise the error that prevents further work. The next `next_work` retries."""
         return
 
     def close(self) -> None:
-        """Release resources at the end of a pass."""
         return
 
     def observe(self, unit: Unit) -> None:

@@ -1,5 +1,3 @@
-"""Flow of datapoints that other processes or machines send."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Sender of a flow to another process or machine."""
-
 from __future__ import annotations
 
 import math
@@ -111,7 +109,6 @@ class _Sender:
         self.number = 0
 
     def add(self, datapoint: Datapoint) -> None:
-        """Send a datapoint now, or together with the following ones."""
         now = time.monotonic()
         self._quick = self._quick + 1 if now - self._added_s < _QUICKLY_S else 0
         self._added_s = now

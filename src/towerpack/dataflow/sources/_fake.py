@@ -1,5 +1,3 @@
-"""Random data, for tests of speed and shapes."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -29,8 +29,6 @@ _DECODING = 'lambda file: decode_image(Path(file).read_bytes()), on_error="skip"
 
 
 class FilesStage(PlannedSource["FilesNode"]):
-    """Base class of sources that read one file for each datapoint."""
-
     def __init__(
         self,
         files: Strings,

@@ -89,8 +89,7 @@ class OrderedSource(Stage):
         self.random = shuffle and seed is None
 
     @abstractmethod
-    def in_order(self) -> Node:
-        """Return the plan without the shuffle."""
+    def in_order(self) -> Node: ...
 
     def identity(self) -> str:
         return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
@@ -171,8 +170,6 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Read blocks of rows as columns, whose arrays `allocate` allocates."""
-
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
         self.held = data if isinstance(data, HeldArrays) else HeldArrays(data)
         self.size = size

@@ -1,5 +1,3 @@
-"""Base classes of stages that have a plan, and of stages that transform windows."""
-
 from __future__ import annotations
 
 import sys
@@ -31,8 +29,7 @@ class PlannedStage(Wrapper):
     """Base class of stages that have a plan if the wrapped flow has one."""
 
     @abstractmethod
-    def node(self, inner: Node, context: StageContext) -> Node:
-        """Return the plan of this stage over the plan of `ds`."""
+    def node(self, inner: Node, context: StageContext) -> Node: ...
 
     def resized(self, size: int) -> int:
         return size
@@ -53,8 +50,7 @@ class WindowStage(PlannedStage):
     reads_again: bool = True  # a window has several outputs, so that a resume may read it again
 
     @abstractmethod
-    def transform(self, context: StageContext, epoch: int) -> Transform:
-        """Return the function that transforms each window of a pass."""
+    def transform(self, context: StageContext, epoch: int) -> Transform: ...
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         again = self.reads_again

@@ -1,5 +1,3 @@
-"""Batches of consecutive datapoints."""
-
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
@@ -92,11 +90,6 @@ class BatchData(WindowStage):
         return batch
 
     def warn_if_short(self, datapoints: int | None) -> None:
-        """Log a warning, once, if a pass is not empty but too short for a batch.
-
-        Args:
-            datapoints: Number of datapoints in a pass or in its first batch; `None` if infinite.
-        """
         if self._warned or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
         self._warned = True
@@ -107,8 +100,6 @@ class BatchData(WindowStage):
 
 @dataclass(frozen=True)
 class Collate:
-    """Function that stacks a block of datapoints, which is not empty."""
-
     stack: Stack
     pad: Pad | None
     allocate: Allocate = np.empty
@@ -149,7 +140,6 @@ class BatchNode(Node):
         self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
-        """Return the positions in `inner` of the rows of one batch."""
         stop = (position + 1) * self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size

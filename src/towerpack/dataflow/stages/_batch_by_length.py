@@ -1,5 +1,3 @@
-"""Batches of datapoints of similar length."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -190,8 +188,6 @@ class Buckets:
 
 @dataclass
 class PaddedBatch:
-    """Function that stacks the datapoints of one bucket and pads them to the bucket's width."""
-
     length_of: Callable[[Datapoint], int]
     pad: Pad
     widths: list[int]

@@ -1,5 +1,3 @@
-"""Batches of datapoints with a common property, such as their shape."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable

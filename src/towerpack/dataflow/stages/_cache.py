@@ -1,5 +1,3 @@
-"""Cache of datapoints in memory."""
-
 from __future__ import annotations
 
 import math
@@ -86,8 +84,6 @@ class CacheData(PlannedStage):
 
 
 class CacheNode(InnerNode):
-    """Read each position of epoch 0 of another plan once."""
-
     def __init__(
         self, inner: Node, by_position: Cache[dict[int, Datapoint]], context: StageContext
     ) -> None:

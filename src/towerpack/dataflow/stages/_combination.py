@@ -55,8 +55,7 @@ class Combination(KeepsArguments, Stage):
         return tuple(self.flows)
 
     @abstractmethod
-    def combine(self, nodes: list[Node], context: StageContext) -> Node:
-        """Return the plan of this stage over the plans of the flows."""
+    def combine(self, nodes: list[Node], context: StageContext) -> Node: ...
 
     def compile(self, context: StageContext) -> Node | None:
         inputs = enumerate(self.flows)
@@ -88,8 +87,6 @@ class CombinedStream(Stream):
 
 
 class LocatedNode(Node):
-    """Read each position from the input that holds it."""
-
     def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
         self.inputs = nodes
         self.size = size

@@ -1,5 +1,3 @@
-"""Filters of datapoints."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

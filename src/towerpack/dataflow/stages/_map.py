@@ -1,5 +1,3 @@
-"""Maps: functions of single datapoints or of blocks of datapoints."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
@@ -83,12 +81,6 @@ class MapData(FunctionStage):
         return None if inner is None else self.node(inner, self.mapper(context))
 
     def node(self, inner: Node, mapper: Mapper) -> Node:
-        """Return the plan of this stage. For subclasses.
-
-        Args:
-            inner: Plan of `ds`.
-            mapper: Function to apply, with its random key.
-        """
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
@@ -194,7 +186,6 @@ class SelectComponent(MapData):
 
 
 def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
-    """Return some components of a datapoint or of columns."""
     if isinstance(datapoint, dict):
         return {index: cast("Any", datapoint)[index] for index in idxs}
     values = [datapoint[index] for index in idxs]

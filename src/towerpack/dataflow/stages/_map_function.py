@@ -37,8 +37,6 @@ Limit = int | float | None
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """Handling of bad datapoints; see `MapData`."""
-
     on_error: OnError
     max_errors: Limit
 
@@ -64,8 +62,6 @@ class ErrorPolicy:
 
 @dataclass(eq=False)
 class Mapper:
-    """Map function with its random key and its name in messages."""
-
     f: Callable[..., Any]
     name: str
     key: int | None = None  # random key, if the function gets a generator
@@ -93,7 +89,7 @@ class Mapper:
             f"{self.name} raised {type(error).__name__} on {where}: {cause.what}",
             got="\nin ".join(filter(None, [cause.got, describe_datapoint(datapoint)])),
             expected=cause.expected,
-            fix=self._or_skip(cause.fix or "correct the cause above"),
+            fix=self._or_skip(cause.fix or "see the cause above"),
         )
 
     def _or_skip(self, fix: str) -> str:
@@ -101,8 +97,6 @@ class Mapper:
 
 
 class MapStream(InnerStream):
-    """Map the datapoints of another stream, and skip bad ones if the policy allows it."""
-
     def __init__(
         self,
         inner: Stream,
@@ -217,7 +211,6 @@ class FunctionStage(Wrapper):
         return function_name(self.f)
 
     def function(self) -> Callable[..., Any]:
-        """Return the function of a datapoint, and of `rng` if requested."""
         return self.f
 
     def mapper(self, context: StageContext) -> Mapper:

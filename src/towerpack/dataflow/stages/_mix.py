@@ -1,5 +1,3 @@
-"""Mixtures of flows: in fixed proportions, or in a random order."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -49,8 +47,6 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
 
 
 class Turns(NamedTuple):
-    """Periodic schedule of turns."""
-
     whose: Array  # flow of each turn in a period
     nth: Array  # number of earlier turns of that flow in the period, for each turn
     weights: Array  # number of turns in a period, for each flow
@@ -82,8 +78,6 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
 
 
 class EvenMix:
-    """Map from positions of a mixture to flows and positions in these flows."""
-
     def __init__(
         self, sizes: Sequence[int | None], weights: Sequence[int], *, stop_first: bool
     ) -> None:

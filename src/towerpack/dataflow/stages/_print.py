@@ -1,5 +1,3 @@
-"""Printing of the structure of datapoints."""
-
 from __future__ import annotations
 
 import sys
@@ -68,12 +66,6 @@ class PrintData(PlannedStage):
         return PrintStream(inner, self)
 
     def show(self, position: int, datapoint: Datapoint) -> None:
-        """Print the structure of one datapoint.
-
-        Args:
-            position: Position in the pass.
-            datapoint: Datapoint to print.
-        """
         title = f"{self.name}: " if self.name else ""
         lines = [f"{title}datapoint {position} of {pipeline_of(self.ds)}"]
         lines += describe_tree(datapoint, self.max_depth, self.max_list)

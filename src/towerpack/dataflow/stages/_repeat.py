@@ -141,8 +141,6 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
 
 
 class PassesNode(InnerNode):
-    """Read consecutive passes of another plan as one pass."""
-
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         super().__init__(inner)
         self.forwarded = (inner,)

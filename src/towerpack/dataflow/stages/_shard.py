@@ -1,5 +1,3 @@
-"""Shards: the part of a flow that one host reads."""
-
 from __future__ import annotations
 
 from copy import copy

@@ -1,5 +1,3 @@
-"""Shuffles of whole passes and shuffles within windows."""
-
 from __future__ import annotations
 
 import math
@@ -123,8 +121,7 @@ class PermutedNode(InnerNode):
         self.block = block
 
     @abstractmethod
-    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        """Return the positions in `inner` of the block from `start` to `stop`."""
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array: ...
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self.inner.read(epoch, self.sources(epoch, positions))

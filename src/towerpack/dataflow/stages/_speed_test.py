@@ -1,5 +1,3 @@
-"""Measurements of the speed of a flow."""
-
 from __future__ import annotations
 
 import sys
