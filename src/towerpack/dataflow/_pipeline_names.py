@@ -43,8 +43,9 @@ class Described:
         return self.identity()
 
     def identity(self) -> str:
-        """Return the settings that must agree between two runs to restore a state."""
-        return ""
+        """Return the settings that must agree between two runs; by default a source's length."""
+        length = None if self.inputs else self.length()
+        return "" if length is None else str(length)
 
     def content(self) -> str:
         """Return a text that differs between stages with different datapoints, if possible."""

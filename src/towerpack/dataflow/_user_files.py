@@ -75,7 +75,7 @@ def file_of(path: PathLike) -> Path:
 
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the files of a path, of several, or of a pattern such as `train-*.tar`, sorted."""
+    """Return the files that one or more paths or a pattern such as `train-*.tar` name."""
     names: Iterable[PathLike]
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         names = paths

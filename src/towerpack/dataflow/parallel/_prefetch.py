@@ -7,13 +7,7 @@ from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._options import (
-    Backend,
-    OnWorkerDeath,
-    Options,
-    Start,
-    usable_cpus,
-)
+from towerpack.dataflow.parallel._options import Backend, OnWorkerDeath, Options, Start, usable_cpus
 from towerpack.dataflow.parallel._read_ahead import ReadAhead
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData

@@ -271,8 +271,8 @@ def _death_error(member: ProcessMember, unit: Unit | None) -> WorkerError:
     work = "" if unit is None else f" at {place_of(unit.work)}"
     report = member.report().strip()
     details = f"Its last output:\n{report}" if report else None
-    what = f"A worker (process {member.process.pid}) {end}{work}."
-    return WorkerError(what, fix=fix, details=details)
+    pid = member.process.pid
+    return WorkerError(f"A worker (process {pid}) {end}{work}.", fix=fix, details=details)
 
 
 # All open pools. With weak references, a garbage collection could close the sockets too early.

@@ -108,7 +108,7 @@ class ReadAhead:
         return begin
 
     def options_for(self, flow: DataFlow, node: Node | None = None) -> Options:
-        """Return the options with the backend for a plan and the largest number of workers."""
+        """Return the options for a plan: choose the backend, and the most workers of any stage."""
         options, backend = self.options, self.options.backend
         if backend is None:
             # Threads that only gather rows of arrays are as fast as processes and start at once.

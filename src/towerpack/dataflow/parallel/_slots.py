@@ -117,7 +117,7 @@ class SlotPool:
         self.total_bytes = 0
 
     def take(self, nbytes: int = 0) -> Slot:
-        """Return a slot of at least `nbytes` and of the expected size."""
+        """Return a free or new slot of at least `nbytes` bytes."""
         self._collect()
         size = max(self.wanted, whole_pages(nbytes))
         while self._free:

@@ -39,9 +39,7 @@ class ThreadMember(Member):
 
 
 def _serve(
-    number: int,
-    tasks: queue.SimpleQueue[_Task | None],
-    results: queue.SimpleQueue[_Done | None],
+    number: int, tasks: queue.SimpleQueue[_Task | None], results: queue.SimpleQueue[_Done | None]
 ) -> None:
     while (task := tasks.get()) is not None:
         unit, job, memory = task

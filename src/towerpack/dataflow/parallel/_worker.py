@@ -136,7 +136,7 @@ class Worker:
                 continue
             for waiting in self._backlog:
                 if waiting[0] == "unit":
-                    waiting[0] = "cancelled"
+                    waiting[0] = "canceled"
         return self._backlog.popleft()
 
     def _load(self, pieces: list[Piece], fds: list[int]) -> None:

@@ -128,6 +128,7 @@ def _pair(file: Path, *, secret: bool = False) -> tuple[bytes, bytes | None]:
             fix="create keys with `towerpack data keys`, whose help says where to copy them",
         ) from error
     if secret and os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
-        what = f"The secret key {file} can be read by other users."
-        raise ConfigError(what, fix=f"run `chmod 600 {file}`")
+        raise ConfigError(
+            f"The secret key {file} can be read by other users.", fix=f"run `chmod 600 {file}`"
+        )
     return public_key, secret_key

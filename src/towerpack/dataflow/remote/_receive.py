@@ -114,9 +114,6 @@ class RemoteDataZMQ(Stage):
     def arguments(self) -> str:
         return ", ".join(self.addresses)
 
-    def identity(self) -> str:
-        return ""
-
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         del context, epoch
         if state is not None and not isinstance(state, int):
@@ -277,8 +274,9 @@ class RemoteStream(Stream):
 
 
 def _over(why: str) -> DataFlowError:
-    what = f"This pass over remote data has ended: {why}."
-    return DataFlowError(what, fix="start a new pass: flow.iterate()")
+    return DataFlowError(
+        f"This pass over remote data has ended: {why}.", fix="start a new pass: flow.iterate()"
+    )
 
 
 def _unpacked(frames: Sequence[Any]) -> list[Datapoint]:

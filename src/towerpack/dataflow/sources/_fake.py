@@ -68,9 +68,6 @@ class FakeData(Stage):
     def length(self) -> Length:
         return self.size
 
-    def identity(self) -> str:
-        return str(self.size)
-
     def content(self) -> str:
         drawn = f"{self.shapes}, {self.dtypes}, {self.domains}, {self.repeats_first}"
         return f"{super().content()}, {drawn}"

@@ -45,10 +45,6 @@ class DataFromIterable(Stage):
     def length(self) -> Length:
         return len(self._source) if isinstance(self._source, Sized) else None
 
-    def identity(self) -> str:
-        length = self.length()
-        return "" if length is None else str(length)
-
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._source, self.random)}"
 

@@ -147,7 +147,7 @@ class ImageCSV(FilesStage):
     ) -> None:
         self.path = file_of(path)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        rows = labelled_rows(
+        rows = labeled_rows(
             self.path, base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
         )
         names = None if classes is None else _class_names(classes)
@@ -160,7 +160,7 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
-def labelled_rows(
+def labeled_rows(
     path: str | Path,
     base: Path,
     encoding: str | None = None,

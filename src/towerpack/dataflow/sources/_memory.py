@@ -159,9 +159,6 @@ class DataFromArrays(Stage):
     def length(self) -> Length:
         return self._size
 
-    def identity(self) -> str:
-        return str(self._size)
-
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._held.data)}"
 

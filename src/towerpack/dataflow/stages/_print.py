@@ -82,19 +82,13 @@ class PrintNode(InnerNode):
         block = self.inner.read(epoch, positions)
         if self._left:
             for position, row in zip(as_ints(positions), to_rows(block), strict=True):
-                self._show(position, row)
+                if position in self._left:
+                    self._left.discard(position)
+                    self._flow.show(position, row)
         return block
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        datapoint = self.inner.get(epoch, position)
-        if self._left:
-            self._show(position, datapoint)
-        return datapoint
-
-    def _show(self, position: int, datapoint: Datapoint) -> None:
-        if position in self._left:
-            self._left.discard(position)
-            self._flow.show(position, datapoint)
+        return super().get(epoch, position) if self._left else self.inner.get(epoch, position)
 
 
 class PrintStream(InnerStream):

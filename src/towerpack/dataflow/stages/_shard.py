@@ -124,8 +124,10 @@ class ShardRows(Wrapper):
         super().__init__(ds)
         self.num_shards, self.index = _checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
-            what = f"ShardRows must wrap a BatchData, got a {type(ds).__name__}."
-            raise ConfigError(what, fix="put ShardRows directly on BatchData, or use ShardData")
+            raise ConfigError(
+                f"ShardRows must wrap a BatchData, got a {type(ds).__name__}.",
+                fix="put ShardRows directly on BatchData, or use ShardData",
+            )
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
                 f"{num_shards} hosts cannot share the batches of {ds} evenly.",
