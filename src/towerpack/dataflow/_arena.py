@@ -1,8 +1,4 @@
-"""Arenas: memory that a parallel stage lends to each unit of work for the arrays of its result.
-
-Code that creates the last arrays of a plan (a stack, a gather) calls `lent_empty`. User functions
-get memory of an arena only by `empty_row`, since the memory is reused.
-"""
+"""Arenas: memory that a parallel stage lends to each unit of work for the arrays of its result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rows of a batch, lent to the maps directly below it, which write their results in place.
-
-`empty_row` in such a map returns a row of an array for the whole batch. If all rows of that array
-come back in order, the array is the stacked component. Otherwise the rows are copied.
-"""
+"""Rows of a batch, lent to the maps directly below it, which write their results in place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Base classes of stages, and how stages compile to a plan."""
-
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -1,8 +1,4 @@
-"""Datapoints (tuples, lists or dicts of components) and blocks of many datapoints.
-
-A block is a list of datapoints or `Columns` of stacked components. With columns, pipelines over
-arrays need no Python loop over datapoints.
-"""
+"""Datapoints (tuples, lists or dicts of components) and blocks of many datapoints."""
 
 from __future__ import annotations
 
@@ -171,7 +167,6 @@ def take(block: Block, order: NDArray[np.int64]) -> Block:
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
-    """Concatenate blocks. Columns stay columns if all agree in structure, shape and dtype."""
     if len(blocks) == 1:
         return blocks[0]
     columns = [block for block in blocks if isinstance(block, Columns)]

@@ -1,5 +1,3 @@
-"""DataFlow and the other base classes that users derive from."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -49,8 +47,8 @@ class DataFlow:
 
     A subclass defines `__iter__` as a generator, and `__len__` if the length is known. A subclass
     with `__len__` and `__getitem__` (datapoint i, for i in 0..len-1) but no `__iter__` is
-    *indexable*: it can be shuffled exactly and resumes at once. If a class has `__iter__` too,
-    `__iter__` is used.
+    *indexable*: it can be shuffled exactly and resumes at once. If a class has `__iter__` too, it
+    takes precedence. `super().__iter__()` iterates as if the class had no `__iter__`.
 
     `reset_state` of a subclass is called once in each process, before the flow is read. Pass n of a
     flow is its epoch n. All randomness is a function of (seed, epoch, position).

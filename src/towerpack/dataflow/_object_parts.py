@@ -66,10 +66,7 @@ def codes_in(code: CodeType) -> Iterable[CodeType]:
 
 
 def generator_state(value: object) -> Any:
-    """Return the state of a random number generator, or `None` for other values.
-
-    The state is empty if it differs between starts: for generators of the process or without seed.
-    """
+    """Return the state of a random generator, () if it has no seed, `None` for other values."""
     if isinstance(value, (random.Random, np.random.RandomState)):
         # Their state does not show whether they were seeded.
         process_wide = [cast("Any", f).__self__ for f in (random.random, np.random.random)]
@@ -91,11 +88,7 @@ def generator_state(value: object) -> Any:
 
 
 def configuration_of(value: Any) -> dict[str, Any] | None:
-    """Return the configuration of a Keras object, or `None` for other values.
-
-    Functions, arguments of functions, and attributes that the program's own methods assign are
-    added, because Keras omits them.
-    """
+    """Return the configuration of a Keras object, or `None` for other values."""
     cls = cast("Any", type(value))
     if isinstance(value, type) or not callable(getattr(value, "get_config", None)):
         return None
@@ -105,6 +98,7 @@ def configuration_of(value: Any) -> dict[str, Any] | None:
     except Exception:  # noqa: BLE001 - Keras and the program's classes raise errors of many kinds.
         config = {n: v for n, v in attributes.items() if n[0] != "_" or isinstance(v, dict)}
     config.pop("name", None)
+    # Keras omits functions, their arguments, and attributes that the program's methods assign.
     assigned = _assigned_in(cls)
     for name, attribute in attributes.items():
         function = isinstance(attribute, FunctionType) and not is_library(attribute.__module__)
@@ -129,11 +123,7 @@ def _without_counts(value: Any, names: dict[str, str]) -> Any:
 
 
 def attributes_of(value: object, *, private: bool = True) -> list[tuple[str, Any]]:
-    """Return the attributes and slots of an object by name, without its caches.
-
-    A private attribute is a cache if a method assigns or changes it after the object is built. With
-    `private=False`, only numbers, texts and arrays of private attributes are returned.
-    """
+    """Return attributes by name, without private ones that methods assign or change later."""
     state: Any = object.__getstate__(value)
     parts = cast("tuple[Any, ...]", state) if isinstance(state, tuple) else (state,)
     attributes = sorted((n, v) for part in parts if part for n, v in part.items())
@@ -182,10 +172,7 @@ def _methods(cls: type) -> list[tuple[str, CodeType]]:
 
 
 def parts_of(value: Any) -> Any:
-    """Return constructor arguments, configuration, pickled parts or attributes of an object.
-
-    Classes of objects without comparable parts are noted.
-    """
+    """Return constructor arguments, configuration, pickled parts or attributes of an object."""
     cls = cast("Any", type(value))
     if isinstance(value, KeepsArguments) and is_library(cls.__module__):
         return sorted(arguments_of(value).items())

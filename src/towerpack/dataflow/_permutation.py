@@ -38,12 +38,7 @@ def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int
     Up to 4,096 elements are sorted by hashes, so that all permutations are equally likely. More
     elements are permuted by an unbalanced Feistel network of six rounds over the next power of two.
     Results of at least `size` are permuted again ("cycle walking", Black & Rogaway 2002). The order
-    does not depend on the version of NumPy.
-
-    Args:
-        positions: Integers in `range(size)`; not checked.
-        size: At least 1, below 2**62.
-        key: Any 64-bit integer.
+    does not depend on the version of NumPy. `size` must be below 2**62.
     """
     if size <= _SORTED_UP_TO:
         hashed = mix(np.arange(size, dtype=np.uint64) ^ np.uint64(mix_int(key)))

@@ -14,20 +14,12 @@ Length = int | float | None
 
 
 class Described:
-    """Base class of stages: attributes and methods by which a stage describes itself.
+    """Base class of stages: attributes and methods by which a stage describes itself."""
 
-    Attributes:
-        transparent: Whether the stage passes on its input unchanged. States and random keys then
-            ignore the stage.
-        random: Whether the stage draws random numbers from the run's seed.
-        shard: Whether the stage is one of several parts, which need the same seed.
-        without_effect: Names of arguments that do not change the datapoints.
-    """
-
-    transparent: bool = False
-    random: bool = False
-    shard: bool = False
-    without_effect: tuple[str, ...] = ()
+    transparent: bool = False  # passes on its input; states and random keys ignore the stage
+    random: bool = False  # draws random numbers from the run's seed
+    shard: bool = False  # is one of several parts, which need the same seed
+    without_effect: tuple[str, ...] = ()  # names of arguments that do not change the datapoints
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:

@@ -13,20 +13,12 @@ from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints,
 
 
 class Node:
-    """Compiled stage. A subclass defines `get`, `read` or both; the defaults call each other.
+    """Compiled stage, thread-safe. A subclass defines `get`, `read` or both."""
 
-    Nodes are thread-safe and can be pickled by cloudpickle.
-
-    Attributes:
-        size: Number of datapoints in a pass; `None` if infinite.
-        chunk: Number of datapoints to read at a time. Above 1 only if reading ahead is cheap and
-            runs no user code on single datapoints.
-        forwarded: Plans whose datapoints are passed on unchanged and not retained.
-    """
-
-    size: int | None
+    size: int | None  # number of datapoints in a pass; None if infinite
+    # Number of datapoints to read at a time. 1 if that is slow or runs user code for each of them.
     chunk: int = 1
-    forwarded: Sequence[Node] = ()
+    forwarded: Sequence[Node] = ()  # plans whose datapoints are passed on and not retained
     _last: Any = None  # cache of the last result: set by one assignment, and not pickled
 
     @property

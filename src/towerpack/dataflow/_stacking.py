@@ -130,7 +130,9 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     ragged = False
     for index, array in enumerate(arrays):
         if type(array) is not np.ndarray:
-            _check_kind(array, index, key, first)
+            if not isinstance(cast("object", array), np.ndarray):
+                raise _mismatch(index, key, array, first, _CONVERT)
+            array_of(array, f"{name_of(key)} of item {index}")  # refuses masked arrays
         if array.dtype != dtype:
             raise _mismatch(index, key, array, first, _CONVERT)
         if array.shape != shape:
@@ -149,13 +151,6 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     # Twice as fast as np.stack, which creates a view of every item first.
     np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
     return out
-
-
-def _check_kind(array: object, index: int, key: Hashable, first: Array) -> None:
-    if not isinstance(array, np.ndarray):
-        raise _mismatch(index, key, array, first, _CONVERT)
-    if isinstance(array, np.ma.MaskedArray):
-        array_of(array, f"{name_of(key)} of item {index}")
 
 
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:

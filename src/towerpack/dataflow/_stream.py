@@ -1,8 +1,4 @@
-"""Streams, which are running iterations of single stages, and the iterator that users hold.
-
-The state of a stream consists of integers, strings, lists and dicts. It describes the position
-*before* the next datapoint. If `next` raised, the failed datapoint is the next one.
-"""
+"""Streams, which are running iterations of single stages, and the iterator that users hold."""
 
 from __future__ import annotations
 

@@ -226,10 +226,7 @@ class ReadyNode(InnerNode):
 
 
 class ReplayStream(Stream):
-    """Iterate over user code. A resume starts the code again and skips datapoints.
-
-    If the reader retains datapoints, each is copied, since the code may reuse one array.
-    """
+    """Iterate over user code. A resume starts the code again and skips datapoints."""
 
     def __init__(
         self,
@@ -269,6 +266,7 @@ class ReplayStream(Stream):
         finally:
             AMBIENT.reset(token)
         self._count += 1
+        # The code may reuse the memory of a datapoint that the reader retains.
         return duplicate(datapoint) if self._retained else datapoint
 
     def state(self) -> State:

@@ -317,9 +317,9 @@ def _content_of_stage(stage: Described) -> str:
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:
-    """Return checksums of a sample of a pipeline's data, and of the first component only.
+    """Return checksums of a sample of the data and of the first component ("" if unknown).
 
-    Both are the same on all machines. The second one is "" if it is unknown.
+    Both are the same on all machines.
     """
     return _on_any_machine(os.path.basename, _sources_of, flow)
 

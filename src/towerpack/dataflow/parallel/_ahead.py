@@ -1,5 +1,3 @@
-"""Plans and streams of the consumer that take datapoints from workers."""
-
 from __future__ import annotations
 
 import sys
@@ -94,10 +92,7 @@ class UnorderedStream(Stream):
 
 
 class ReadStream(Stream):
-    """Yield results of workers for a source that a thread reads. States are those of the source.
-
-    For each group of datapoints, the first item is the result and the others are `None`.
-    """
+    """Yield the result of workers for each group of datapoints, followed by `None` for the rest."""
 
     def __init__(self, reader: Reader, begin: Begin, state: State, tally: Tally | None) -> None:
         self._reader = reader

@@ -25,8 +25,6 @@ _SPARE_SLOTS = 4
 
 
 class Engine:
-    """Engine of one pass, with a borrowed pool. Jobs with equal keys are equal."""
-
     closed = True  # closed, interrupted, or not started
 
     def __init__(

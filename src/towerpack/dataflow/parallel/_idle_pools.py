@@ -7,8 +7,6 @@ _MOST_IDLE = 2  # for two simultaneous passes, each followed by another pass
 
 
 class IdlePools:
-    """Unused pools of one stage, which end with the stage."""
-
     def __init__(self) -> None:
         self._pools: list[Pool] = []
         self._closed = False

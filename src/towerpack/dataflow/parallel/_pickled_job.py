@@ -1,7 +1,4 @@
-"""Jobs for worker processes, pickled once, with large arrays in shared memory.
-
-Arrays of a `numpy.memmap` stay in their file. Workers map memory privately (copy on write).
-"""
+"""Jobs for worker processes, pickled once, with large arrays in shared memory or mapped files."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ class Pool(ABC):
         """Wait for a message of a worker, and process all available messages."""
 
     @abstractmethod
-    def wake(self) -> None:
-        """End a `wait` from another thread."""
+    def wake(self) -> None: ...
 
     @abstractmethod
     def take(self, unit: Unit) -> list[Datapoint]:

@@ -1,5 +1,3 @@
-"""Compilation of parts of a pipeline for the workers of a parallel stage."""
-
 from __future__ import annotations
 
 import weakref
@@ -23,10 +21,7 @@ from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
 
 
 class ReadAhead:
-    """Workers of one parallel stage. They also run the structural stages directly above it.
-
-    Arguments named `flow` are the parallel stage, the topmost of these stages, or a flow below.
-    """
+    """Workers of one parallel stage. They also run the structural stages directly above it."""
 
     def __init__(self, name: str, options: Options, idle: IdlePools) -> None:
         self._name = name

@@ -1,8 +1,4 @@
-"""Pipelines that can only be read in order: a thread reads, and workers run the stages above.
-
-These stages become a plan over the datapoints that are sent to workers. Their streams run in the
-consumer over the results of the workers, so that states are those of the serial stages.
-"""
+"""Pipelines that can only be read in order: a thread reads, and workers run the stages above."""
 
 from __future__ import annotations
 

@@ -74,10 +74,7 @@ def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
 
 
 def bundle(block: Block) -> Block:
-    """Convert datapoints to columns if `to_rows` restores them exactly.
-
-    The values of a component are stacked if they are similar arrays or NumPy scalars.
-    """
+    """Convert datapoints to columns if `to_rows` restores them exactly."""
     if isinstance(block, Columns) or len(block) < 2:
         return block
     first: Any = block[0]

@@ -75,7 +75,6 @@ def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
 
 
 def bases_of(array: Any) -> Iterator[object]:
-    """Iterate over an array and the objects that own its memory."""
     while array is not None:
         yield array
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
@@ -84,8 +83,7 @@ def bases_of(array: Any) -> Iterator[object]:
 def is_lent(array: object) -> bool:
     """Return whether the memory of an array is a slot of a parallel stage.
 
-    Nobody else writes to a slot. It can be used without a copy while a reference to the array
-    exists.
+    Such memory can be used without a copy while a reference to the array exists.
 
     Args:
         array: NumPy array or another object with memory.
@@ -117,7 +115,6 @@ class SlotPool:
         self.total_bytes = 0
 
     def take(self, nbytes: int = 0) -> Slot:
-        """Return a free or new slot of at least `nbytes` bytes."""
         self._collect()
         size = max(self.wanted, whole_pages(nbytes))
         while self._free:

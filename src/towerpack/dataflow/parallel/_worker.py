@@ -191,7 +191,6 @@ def use_one_thread() -> None:
 
 
 def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
-    """Write a result into the arena, or into a new file if it does not fit."""
     parts = pack(result.block)
     extents = put(parts, arena)
     if extents is not None:

@@ -1,5 +1,3 @@
-"""Sources of images that are in separate files."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Sources that are read in order: generators, other iterables, and queues."""
-
 from __future__ import annotations
 
 import queue

@@ -1,5 +1,3 @@
-"""Sources of labeled images: in one folder for each class, or listed in a CSV file."""
-
 from __future__ import annotations
 
 import os

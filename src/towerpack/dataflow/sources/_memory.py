@@ -1,5 +1,3 @@
-"""Sources of arrays and lists in memory, and base classes of sources that have a plan."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -81,8 +79,6 @@ def items_of(source: Stage) -> Node | None:
 
 
 class OrderedSource(Stage):
-    """Base class of sources with the arguments `shuffle` and `seed`."""
-
     def __init__(self, *, shuffle: bool, seed: int | None) -> None:
         self.shuffle = shuffle
         self.seed = check_seed(seed)
@@ -103,8 +99,6 @@ class OrderedSource(Stage):
 
 
 class PlannedSource(OrderedSource, Generic[N]):
-    """Base class of sources whose datapoints a plan reads."""
-
     def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
         self._node = node

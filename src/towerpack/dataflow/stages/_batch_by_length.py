@@ -141,8 +141,6 @@ class BatchByLength(Wrapper):
 
 
 class Buckets:
-    """Ranges of lengths, and the batch size of each."""
-
     def __init__(
         self,
         boundaries: Sequence[int],

@@ -35,10 +35,9 @@ Cache = dict[str, tuple[int, T]]
 class CacheData(PlannedStage):
     """Cache datapoints in memory, so that the wrapped flow runs only once.
 
-    Every pass yields the datapoints of epoch 0 of `ds`, so random stages below have no effect in
-    later passes. An indexable source is cached datapoint by datapoint. Other flows are cached when
-    a pass reaches its end. Each process has its own cache. Arrays are read-only. Do not change
-    lists and dicts in components.
+    Every pass yields the datapoints of epoch 0 of `ds`, so random stages below draw only once. An
+    indexable source is cached datapoint by datapoint, other flows when a pass reaches its end. Each
+    process has its own cache. Arrays are read-only. Do not change lists and dicts in components.
 
     Args:
         ds: Finite flow that fits in memory.

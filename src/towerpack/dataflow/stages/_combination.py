@@ -1,5 +1,3 @@
-"""Stages that read several flows: one after another, or in parallel."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Calls of user functions for single datapoints, and handling of their errors."""
-
 from __future__ import annotations
 
 import inspect
@@ -189,8 +187,6 @@ def function_name(f: Callable[..., Any]) -> str:
 
 
 class FunctionStage(Wrapper):
-    """Base class of stages that call a user function. The arguments are those of `MapData`."""
-
     def __init__(
         self, ds: DataFlow, f: Callable[..., Any], rng: bool, on_error: OnError, max_errors: Limit
     ) -> None:

@@ -57,8 +57,7 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
     """Return the even schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
 
     Turn n of a flow with weight w of W has the time window `n * W / w` to `(n + 1) * W / w`. The
-    earliest deadline goes first, so that no flow deviates from its share by more than one turn
-    (Baruah et al. 1996, proportionate progress).
+    earliest deadline goes first (Baruah et al. 1996, proportionate progress).
     """
     weights = tuple(weight // gcd(*weights) for weight in weights)
     period = sum(weights)

@@ -1,5 +1,3 @@
-"""Repeated passes, passes of a fixed length, and repeated datapoints."""
-
 from __future__ import annotations
 
 import math

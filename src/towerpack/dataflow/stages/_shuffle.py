@@ -62,8 +62,8 @@ class LocallyShuffleData(WindowStage):
     Args:
         ds: Any flow, also an infinite one.
         buffer_size: Number of datapoints in a window.
-        num_reuse: Number of times that each datapoint occurs, at random positions of its window.
-            This saves slow reads, but an indexable source is read again each time.
+        num_reuse: Number of times that each datapoint occurs, at random positions of its window. It
+            multiplies the length and saves slow reads (an indexable source is read again).
         shuffle_interval: Ignored; accepted for programs written for Tensorpack.
         seed: Seed of this shuffle only; by default the run's seed.
     """
