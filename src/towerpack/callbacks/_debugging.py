@@ -6,7 +6,7 @@ import code
 import contextlib
 import pdb
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require

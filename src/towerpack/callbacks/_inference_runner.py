@@ -19,7 +19,7 @@ from towerpack._display.terminal import task
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._inferencers import Inferencer
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow.stages._repeat import tell_if_short
+from towerpack.dataflow.stages._repeat import warn_if_shorter_than_len
 
 if TYPE_CHECKING:
     from towerpack.inputs.feeder import FedBatch, Feeder
@@ -162,7 +162,7 @@ class InferenceRunner(Callback):
                 count += 1
                 yield datapoint
         if not self._warned:
-            self._warned = tell_if_short(flow, count)
+            self._warned = warn_if_shorter_than_len(flow, count)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prefix!r})"

@@ -1,4 +1,4 @@
-"""Data pipelines that need no framework: sources, stages, plans and exact resuming.
+"""Data pipelines that need no deep learning framework: sources and stages.
 
 ds = DataFromArrays(images, labels)
 ds = ShuffleData(ds)
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from towerpack._core.lazy import lazy
 
-# Each name is loaded when it is first used, so that a worker process, which needs little of all
-# this, starts fast.
+# Names are loaded when they are first used, so that worker processes start fast.
 __getattr__, __dir__, _names = lazy(__name__)
 # Programs write `dataset.Mnist("train")` and `imgaug.Flip()` after `import *`.
 __all__ = [*_names, "dataset", "imgaug"]  # pyright: ignore[reportUnsupportedDunderAll]

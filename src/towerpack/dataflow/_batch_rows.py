@@ -1,8 +1,4 @@
-"""Rows of a batch, lent to the maps directly below it, which write their results in place.
-
-What such a map asks for with `empty_row` is a row of an array for the whole batch. If the stack
-then gets all rows of an array, in order, it takes that array as it is. Otherwise it copies.
-"""
+"""Rows of a batch, lent to the maps directly below it, which write their results in place."""
 
 from __future__ import annotations
 
@@ -19,14 +15,14 @@ from towerpack.dataflow._arena import Allocate, Array, address_of
 
 Result = TypeVar("Result")
 Key = tuple[int, tuple[int, ...], np.dtype[Any]]
-"""Number of rows that a datapoint had asked for before; shape and dtype of the row."""
+"""Number of rows that the datapoint requested before, then shape and dtype of the row."""
 
 
 class _Rows(threading.local):
     offered: RowLender | None = None
     """Rows of the batch that this thread reads, for the maps below it."""
     making: RowLender | None = None
-    """Rows for the datapoint that this thread makes."""
+    """Rows for the datapoint that this thread creates."""
 
 
 _ROWS = _Rows()
@@ -43,50 +39,49 @@ def _set(name: str, value: RowLender | None) -> Generator[None]:
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Memory for one component of the datapoint that is being made, in its place in the batch.
+    """Allocate an array for one component of a datapoint, directly in the batch if possible.
 
-    That saves copying it there. For functions of a map directly below a `BatchData`, over an
-    indexable source; between the two may be stages that only reorder (`ShuffleData`,
-    `RepeatedData`, `ConcatData`). Anywhere else it is `numpy.empty(shape, dtype)`.
+    Call it in the function of a `MapData` below a `BatchData` over an indexable source, to save a
+    copy. Stages that only reorder (`ShuffleData`, `RepeatedData`, `ConcatData`) may stand between
+    the two. Elsewhere it is `numpy.empty(shape, dtype)`.
 
-    Write all of it, return it in the datapoint, and do not keep it: it is a part of the batch,
-    whose memory workers use again.
+    Write all elements, return the array in the datapoint, and keep no reference: its memory is
+    reused.
 
     Args:
-        shape: Of the component, as `numpy.empty` takes it.
-        dtype: Of the component.
+        shape: Shape of the component.
+        dtype: Data type of the component.
     """
     lender = _ROWS.making
     return np.empty(shape, dtype) if lender is None else lender.empty(shape, dtype)
 
 
 class RowLender:
-    """Rows of a batch of `size` datapoints, lent to the plans `makers`: row n to the n-th."""
+    """Lender of the rows of a batch of `size` datapoints to the plans `makers`."""
 
     def __init__(self, size: int, allocate: Allocate, makers: Container[RowMaker]) -> None:
         self.makers = makers
         self._size = size
         self._allocate = allocate
-        # An array for the batch, and the rows of it that were handed out.
+        # An array for the batch, and its rows that were handed out.
         self._columns: dict[Key, tuple[Array, list[Array]]] = {}
         self._row = -1
-        self._asked = 0
+        self._requests = 0
 
     def offered(self) -> AbstractContextManager[None]:
-        """Inside, where the batch is read, its makers have rows."""
         return _set("offered", self)
 
     def turns(self, calls: Iterable[Any]) -> Generator[Any]:
-        """The same; each turn is another datapoint."""
+        """Yield the items of `calls`, and go on to the next row for each."""
         for call in calls:
             self._row += 1
-            self._asked = 0
+            self._requests = 0
             yield call
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
         sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        key = (self._asked, sides, np.dtype(dtype))
-        self._asked += 1
+        key = (self._requests, sides, np.dtype(dtype))
+        self._requests += 1
         if self._row == 0:
             self._columns[key] = self._allocate((self._size, *sides), dtype), []
         if key not in self._columns or self._row >= self._size:
@@ -97,9 +92,9 @@ class RowLender:
         return row
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these arrays are, all and in order. It is not given away twice."""
+        """Return the array that consists of exactly these rows in order, if any, and forget it."""
         for key, (data, handed) in self._columns.items():
-            # A row's own shape and dtype can be set, which does not change what it is a row of.
+            # User code may have set another shape or dtype of a row.
             fits = (arrays[0].shape, arrays[0].dtype) == (data.shape[1:], data.dtype)
             if not fits or not len(handed) == len(data) == len(arrays):
                 continue
@@ -110,20 +105,19 @@ class RowLender:
 
 
 def _same(row: Array, array: Array) -> bool:
-    """Test whether an array has the memory of a row, in its order; also as another view."""
     here = array is row or address_of(array) == address_of(row)
     return here and array.flags.c_contiguous
 
 
 class RowMaker:
-    """Mixed into plans that make datapoints one at a time, for the memory that is lent for them."""
+    """Mixin of plans that create datapoints one at a time, in rows of the batch above them."""
 
     def make(self, f: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> list[Result]:
-        """Call a function for each datapoint; `empty_row` is a row of the batch above, if any."""
+        """Call a function for each datapoint. In it, `empty_row` returns rows of the batch."""
         lender = _ROWS.offered
         if lender is None or self not in lender.makers:
             return without_rows(lambda: list(starmap(f, calls)))
-        before, _ROWS.making = _ROWS.making, lender  # not `_set`: this is for each batch
+        before, _ROWS.making = _ROWS.making, lender  # `_set` would be slower
         try:
             return list(starmap(f, lender.turns(calls)))
         finally:
@@ -131,7 +125,7 @@ class RowMaker:
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a map's function, which may read other pipelines: they make no rows of the batch."""
+    """Call a function without lent rows, since it may read other pipelines."""
     if _ROWS.making is None:
         return f(*arguments)
     with _set("making", None):

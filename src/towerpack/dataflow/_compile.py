@@ -1,5 +1,3 @@
-"""Stages, and how they compile to a plan."""
-
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -20,33 +18,47 @@ if TYPE_CHECKING:
 
 
 class Stage(Described, DataFlow):
-    """Base of exact sources and stages: they compile to a plan, or open a stream with a state.
+    """Base class of sources and stages that compile to a plan, or open a stream with a state.
 
-    Derive from it for a stage whose state is cheaper than iterating again; otherwise `DataFlow`
-    with `__iter__` does. A subclass that overrides `__iter__` is treated as a plain `DataFlow`.
+    Derive from it if restoring a state is cheaper than iterating again. Otherwise derive from
+    `DataFlow` and define `__iter__`. A subclass that overrides `__iter__` is treated as a plain
+    `DataFlow`.
 
     Attributes:
-        structural: It only restructures its one input, so the workers of a parallel stage below do
-            its work too.
-        runs_code: It iterates code of the user's, which may use the memory of a datapoint again.
+        structural: Whether the stage only restructures its input. The workers of a parallel stage
+            directly below then do its work too.
+        runs_code: Whether the stage iterates over user code, which may reuse a datapoint's memory.
     """
 
     structural: bool = False
     runs_code: bool = False
 
     def compile(self, context: StageContext) -> Node | None:
-        """The plan, or `None` if this stage, or what it wraps, can only be read in order."""
+        """Return the plan, or `None` if this stage or its input can only be read in order.
+
+        Args:
+            context: Seed and position of this stage in the pipeline.
+        """
         return None
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Start (`state=None`) or continue a pass; called only where there is no plan."""
+        """Open a pass. This method is called only if there is no plan.
+
+        Args:
+            context: Seed and position of this stage in the pipeline.
+            epoch: Number of the pass.
+            state: State of a stream of an equal stage, or `None` to start at the beginning.
+
+        Raises:
+            InternalError: The class overrides neither `compile` nor `open`.
+        """
         raise InternalError(f"{type(self).__name__} has neither a plan nor a stream.")
 
     def __len__(self) -> int:
         length = self.length()
         if length is None:
             raise TypeError(
-                f"the length of {self} is not known: for training, pass steps_per_epoch="
+                f"the length of {self} is not known; for training, pass steps_per_epoch="
             )
         if isinstance(length, float):
             raise TypeError(f"{self} is infinite")
@@ -60,7 +72,7 @@ class Stage(Described, DataFlow):
             node = self.compile_in(replace(context, serial=True))
             return None if node is None else parallel.workers().read_ahead(self, node, context)
         if overrides_reset(self) and not self.inputs:
-            make_ready(self)  # a source's plan holds its data
+            make_ready(self)  # the plan of a source contains its data
         node = self.compile(context)
         return node and prepared(self, node)
 
@@ -79,7 +91,7 @@ class Stage(Described, DataFlow):
 
 
 class Wrapper(KeepsArguments, Stage):
-    """Base of stages that wrap one flow; `makes_batches` if they stack its datapoints."""
+    """Base class of stages that wrap one flow. `makes_batches` is set if they stack datapoints."""
 
     makes_batches: bool = False
 
@@ -95,16 +107,16 @@ class Wrapper(KeepsArguments, Stage):
 
 
 class ParallelStage(Wrapper):
-    """Base of stages that read what they wrap ahead, with workers."""
+    """Base class of stages whose workers read the wrapped flow ahead."""
 
     transparent = True
 
     @abstractmethod
-    def workers(self) -> ReadAhead:
-        """The workers, which read ahead what is compiled for them."""
+    def workers(self) -> ReadAhead: ...
 
     def reset_state(self) -> None:
-        """Do nothing: what is wrapped is made ready where it is read, and may then not travel."""
+        # Workers prepare the wrapped flow. A flow that is prepared here may no longer pickle.
+        return
 
     def compile(self, context: StageContext) -> Node | None:
         return self.ds.compile_in(context)
@@ -124,5 +136,5 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
 
 
 def prepared(flow: DataFlow, node: Node) -> Node:
-    """A plan that a stage makes, with `reset_state` before it if the user's class has one."""
+    """Return a plan that first calls `reset_state` of the stage if its class overrides that."""
     return ReadyNode(flow, node) if overrides_reset(flow) else node

@@ -1,5 +1,3 @@
-"""DataFlow and the other base classes that users derive from."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -52,22 +50,22 @@ log = get_logger(__name__)
 
 
 class DataFlow:
-    """A stream of datapoints that can be iterated again and again.
+    """Base class of data pipelines: a stream of datapoints that can be iterated repeatedly.
 
-    A subclass needs `__iter__`, a generator, and if it knows its length, `__len__`. One that has
-    `__len__` and `__getitem__` (the i-th datapoint, for i in 0..len-1), and no `__iter__`, is
-    *indexable*: it can be shuffled exactly, and resumes at once. An `__iter__` is what counts where
-    there is one; in it, `super().__iter__()` gives what there would be without it.
+    A subclass defines `__iter__` as a generator, and `__len__` if the length is known. A subclass
+    with `__len__` and `__getitem__` (datapoint i, for i in 0..len-1) but no `__iter__` is
+    *indexable*: it can be shuffled exactly and resumes at once. If a class has `__iter__` too, it
+    takes precedence. `super().__iter__()` iterates as if the class had no `__iter__`.
 
-    `reset_state` of a subclass is called once in each process, before the flow is read.
-    The n-th pass of a flow is its epoch n, and everything random in a pass is a function of
-    (seed, epoch, position).
+    `reset_state` of a subclass is called once in each process, before the flow is read. Pass n of a
+    flow is its epoch n. All randomness is a function of (seed, epoch, position).
 
-    Contract: order as `__iter__` gives it; thread- and fork-safe as far as its `__iter__` is;
-    resumable, by iterating again and skipping, if it gives the same datapoints again.
+    Unless its documentation says otherwise, a flow keeps the order and length of the flow that it
+    wraps and draws no random numbers. It is thread-safe, fork-safe and resumable if the wrapped
+    flow is. Indexable sources resume at once, other flows by iterating again and skipping.
     """
 
-    # Mangled names, so that no attribute of a subclass can meet them.
+    # Mangled names cannot collide with attributes of subclasses.
     __passes: int = 0
     __seed: int | None = None
 
@@ -76,11 +74,11 @@ class DataFlow:
         prepare_on_use(cls)
 
     def __iter__(self) -> Iterator[Datapoint]:
-        # In a subclass that has one of its own, this is its `super().__iter__()`.
+        # A subclass that overrides `__iter__` comes here by `super().__iter__()`.
         return with_method(self, DataFlow.__iter__).iterate()
 
     def __len__(self) -> int:
-        # Not the whole pipeline: naming it would ask for the length again.
+        # The name of the whole pipeline would contain the length.
         raise TypeError(f"the length of {type(self).__name__} is not known")
 
     def __bool__(self) -> bool:
@@ -90,7 +88,7 @@ class DataFlow:
         return pipeline_of(self)
 
     def reset_state(self) -> None:
-        """Call those of the flows that are wrapped; programs need not call it."""
+        """Call `reset_state` of the wrapped flows. Programs need not call it."""
         for inner in inputs_of(self):
             make_ready(inner)
 
@@ -100,65 +98,66 @@ class DataFlow:
         """Start or continue a pass.
 
         Args:
-            state: From `state()` of an iterator over an equal flow, to continue there. It carries
-                seed and epoch.
-            epoch: Which pass; by default the flow counts them.
-            seed: What randomness is a function of; by default one is drawn, logged, and kept for
-                all passes over this flow.
+            state: Result of `state()` of an iterator over an equal flow, to continue from there.
+                It contains seed and epoch.
+            epoch: Number of the pass. By default the flow counts its passes.
+            seed: Seed of all randomness. By default a seed is drawn, logged, and used for all
+                passes over this flow.
 
         Raises:
-            ConfigError: Seed or epoch is no integer, or out of range.
-            StateError: The state is of another pipeline, or disagrees with seed or epoch.
+            ConfigError: Seed or epoch is not an integer or is out of range.
+            StateError: The state belongs to another pipeline, or contradicts `seed` or `epoch`.
         """
         signature = signature_of(self)
         seed = check_seed(seed)
         epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
-        at, skipped = None, 0
-        ambient = AMBIENT.get()  # code of the user's that is at work, if it is
+        position, skipped = None, 0
+        ambient = AMBIENT.get()  # set while a user's `__iter__` runs
         lent = ambient if ambient and state is None and stands_for_code(self) else None
         if state is not None:
-            seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
+            seed, epoch, position, skipped = read_state(state, signature, seed=seed, epoch=epoch)
             self.__passes, self.__seed = epoch + 1, seed
         elif ambient is not None:
-            its_seed, its_epoch = (lent.seed, lent.epoch) if lent else ambient.next_pass(self)
-            seed = its_seed if seed is None else seed
-            epoch = its_epoch if epoch is None else epoch
+            default = (lent.seed, lent.epoch) if lent else ambient.next_pass(self)
+            seed = default[0] if seed is None else seed
+            epoch = default[1] if epoch is None else epoch
         else:
             if epoch is None:
                 epoch = self.__passes
                 self.__passes += 1
-            seed = self.__own_seed() if seed is None else seed
+            seed = self.__fixed_seed() if seed is None else seed
         tally = Tally(skipped)
         in_order = ambient is not None
         context = StageContext(seed, tally=tally, in_order=in_order, ambient=lent)
         try:
-            stream = self.open_in(context, epoch, at)
+            stream = self.open_in(context, epoch, position)
         except (KeyError, TypeError, IndexError) as error:
             if state is None:
                 raise
             raise StateError(
                 f"The state does not have the structure of this pipeline ({type(error).__name__}: "
                 f"{error}).",
-                fix="the state is damaged; start afresh or take another one",
+                fix="pass another state or start a new pass: this state is damaged",
             ) from error
         return DataIterator(stream, tally, signature, pipeline_of(self), seed, epoch)
 
     def plan(self, *, seed: int | None = None) -> Plan:
-        """Random access to every pass. Parallel stages have no part in it.
+        """Return random access to every pass. Parallel stages are ignored.
+
+        Args:
+            seed: Seed of all randomness, as for `iterate`.
 
         Raises:
-            ConfigError: Something in the pipeline can only be read in order.
+            ConfigError: A part of the pipeline can only be read in order.
         """
-        seed = self.__own_seed() if seed is None else check_seed(seed)
+        seed = self.__fixed_seed() if seed is None else check_seed(seed)
         root = require_plan(self, StageContext(seed, serial=True), f"{self} has no plan")
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
 
     def compile_in(self, context: StageContext) -> Node | None:
-        """Compile to a plan; `None` if this flow can only be read in order. For stages."""
         return IndexNode(self) if _is_indexable(self) else None
 
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Open one pass, from its beginning or from a state."""
         node = self.compile_in(context)
         if context.workers is not None and inputs_of(self):
             stream = context.workers.open_ahead(self, node, context, epoch, state)
@@ -170,7 +169,6 @@ class DataFlow:
         return self.read_in_order(context, epoch, state)
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Open one pass over a flow that has no plan."""
         name = type(self).__name__
         if type(self).__iter__ is DataFlow.__iter__:
             raise ConfigError(
@@ -179,30 +177,28 @@ class DataFlow:
             )
         key, lent = context.key(self), context.ambient
         return ReplayStream(
-            lambda: iter(self), lambda: lent or Ambient(key, epoch), name, state, context.kept
+            lambda: iter(self), lambda: lent or Ambient(key, epoch), name, state, context.retained
         )
 
-    def __own_seed(self) -> int:
+    def __fixed_seed(self) -> int:
         if self.__seed is None:
             self.__seed = fresh_seed()
             if is_random(self):
-                log.info("%s was given no seed and drew %d", self, self.__seed)
+                log.info("%s has no seed and drew %d", self, self.__seed)
                 if is_shard(self):
                     log.warning(
-                        "%s is one of several parts, and was given no seed: other hosts draw other "
-                        "seeds, and what they read overlaps. Call iterate(seed=...).",
+                        "%s is one of several shards and has no seed: other hosts draw other "
+                        "seeds, and their shards overlap. Call iterate(seed=...).",
                         self,
                     )
         return self.__seed
 
 
 class ProxyDataFlow(Wrapping, DataFlow):
-    """Wrap another flow: derive from it and override `__iter__`.
+    """Base class of user-defined flows that wrap another flow and override `__iter__`.
 
-    Seed and epoch reach `self.ds` by themselves, so `for dp in self.ds` is all it takes.
-
-    Contract: order and length of `ds`; thread- and fork-safe as `ds` is; resumable by iterating
-    again and skipping. If the length changes, override `__len__`.
+    Iterate with `for dp in self.ds`: seed and epoch are passed on automatically. Override `__len__`
+    if the length changes. The flow resumes by iterating again and skipping.
 
     Args:
         ds: The flow to wrap.
@@ -220,19 +216,16 @@ class ProxyDataFlow(Wrapping, DataFlow):
 
 
 class RNGDataFlow(DataFlow):
-    """A flow whose `__iter__` draws random numbers, from `self.rng`.
-
-    Contract: as `DataFlow`; random by `rng`, which belongs to the pass.
-    """
+    """Base class of user-defined flows whose `__iter__` draws random numbers from `self.rng`."""
 
     __fallback: np.random.Generator | None = None
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the running pass, a function of (seed, epoch, place in the pipeline).
+        """Generator of the running pass, a function of (seed, epoch, position in the pipeline).
 
-        In a plain `for dp in flow` over this flow itself, where nothing tells its seed, it is an
-        unseeded one. Use `flow.iterate()`, as all stages do.
+        A plain `for dp in flow` over this flow itself has no seed and gets an unseeded generator.
+        Use `flow.iterate()` instead, as all stages do.
         """
         ambient = AMBIENT.get()
         if ambient is not None:
@@ -243,14 +236,13 @@ class RNGDataFlow(DataFlow):
 
 
 def require_plan(flow: DataFlow, context: StageContext, problem: str) -> Node:
-    """The plan of a flow in a context; a `ConfigError` about the `problem` if there is none."""
+    """Return the plan of a flow, or raise a `ConfigError` that begins with `problem`."""
     node = flow.compile_in(context)
     if node is None:
         raise ConfigError(
             f"{problem}: {pipeline_of(sequential_part(flow))} can only be read in order.",
-            expected="a source with __len__ and __getitem__, and no __iter__; stages that keep to "
-            "a plan",
-            fix="load it: DataFromList(list(ds)); or LocallyShuffleData, to shuffle",
+            expected="a source with __len__ and __getitem__ but no __iter__",
+            fix="load the data with DataFromList(list(ds)), or shuffle with LocallyShuffleData",
         )
     return node
 
@@ -263,7 +255,7 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 
 def stands_for_code(flow: DataFlow) -> bool:
-    """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
+    """Return whether a flow only passes on what user code yields. Both then share one pass."""
     inner = flow
     while is_exact(inner) and inner.transparent:
         (inner,) = inner.inputs
@@ -273,14 +265,13 @@ def stands_for_code(flow: DataFlow) -> bool:
 
 
 def is_exact(flow: DataFlow) -> TypeGuard[Stage]:
-    """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
+    """Return whether a flow is a stage whose class does not override `__iter__`."""
     return isinstance(flow, Described) and type(flow).__iter__ is DataFlow.__iter__
 
 
 def has_items(cls: type[DataFlow]) -> bool:
-    """Whether flows of a class are read by number: an `__iter__` of the user's would count more."""
-    ours = (DataFlow.__iter__, ProxyDataFlow.__iter__)
-    return hasattr(cls, "__getitem__") and cls.__iter__ in ours
+    inherited = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+    return hasattr(cls, "__getitem__") and cls.__iter__ in inherited
 
 
 def _is_indexable(flow: DataFlow) -> bool:
@@ -288,51 +279,49 @@ def _is_indexable(flow: DataFlow) -> bool:
 
 
 def length_of(flow: DataFlow) -> Length:
-    """Datapoints in a pass, without an error where that is not known."""
+    """Return the number of datapoints in a pass, without an error if it is unknown."""
     if is_exact(flow):
         return flow.length()
     return measured_length(flow)
 
 
 def is_random(flow: DataFlow) -> bool:
-    """Whether a stage of this pipeline is known to draw from the run's seed."""
     return any(
-        isinstance(one, RNGDataFlow) or (isinstance(one, Described) and one.random)
-        for one in flows_in(flow)
+        isinstance(stage, RNGDataFlow) or (isinstance(stage, Described) and stage.random)
+        for stage in flows_in(flow)
     )
 
 
 def may_write_over(flow: DataFlow) -> bool:
-    """Whether datapoints come from iterating code of the user's, which may use memory again."""
+    """Return whether datapoints come from user code, which may reuse the memory of a datapoint."""
     if not is_exact(flow) or not is_ours(type(flow)):
         return flow.compile_in(StageContext(0, serial=True)) is None
     return flow.runs_code or any(map(may_write_over, inputs_of(flow)))
 
 
 def read_pass(data: Iterable[Datapoint], *, keep: bool = False) -> Iterator[Datapoint]:
-    """Read a flow, or another iterable, once; with `keep` the caller may keep all datapoints."""
+    """Iterate once over a flow or another iterable. With `keep`, no datapoint is overwritten."""
     if not isinstance(data, DataFlow):
         return iter(data)
     return map(duplicate, data.iterate()) if keep and may_write_over(data) else data.iterate()
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
-    """Refuse what is no DataFlow, and say how to make one of it."""
     if isinstance(ds, DataFlow):
         return ds
     raise ConfigError(
         f"{type(owner).__name__} wraps a DataFlow, not a {type(ds).__name__}.",
-        fix="wrap it in DataFromArrays, DataFromList, DataFromIterable or DataFromGenerator",
+        fix="wrap the data in DataFromArrays, DataFromList, DataFromIterable or DataFromGenerator",
     )
 
 
 def require_flows(flows: Any, owner: DataFlow) -> list[DataFlow]:
-    """Refuse what is no list of flows. One flow would be iterated, and give datapoints."""
+    # A single flow is iterable too, but yields datapoints.
     if isinstance(flows, DataFlow) or not isinstance(flows, Iterable):
+        name = type(owner).__name__
         raise ConfigError(
-            f"{type(owner).__name__} takes a list of flows.",
-            got=f"a {type(flows).__name__}",
-            fix=f"{type(owner).__name__}([ds, ...])",
+            f"{name} takes a list of flows, got a {type(flows).__name__}.",
+            fix=f"pass a list: {name}([ds, ...])",
         )
     return [require_flow(flow, owner) for flow in cast("Iterable[Any]", flows)]
 
@@ -342,10 +331,10 @@ def check_seed(seed: int) -> int: ...
 @overload
 def check_seed(seed: int | None) -> int | None: ...
 def check_seed(seed: int | None) -> int | None:
-    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1; or `None`."""
+    """Return a seed as a Python integer in 0..2**63-1, which fits every file format, or `None`."""
     if seed is None:
         return None
-    value = integer_of(seed, "seed")
-    if not 0 <= value < 1 << 63:
-        raise ConfigError(f"The seed {value} is out of range.", expected="0 to 2**63 - 1")
+    value = integer_of(seed, "seed", 0)
+    if value >= 1 << 63:
+        raise ConfigError(f"seed must be at most 2**63 - 1, got {value}.")
     return value

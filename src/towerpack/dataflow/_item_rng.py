@@ -1,8 +1,4 @@
-"""Random numbers of datapoints, each a pure function of (key, epoch, position).
-
-So a datapoint gets the same numbers whether it is read alone, within a block of any size, by any
-worker, or again after a resume.
-"""
+"""Random numbers of datapoints, as a pure function of (key, epoch, position)."""
 
 from __future__ import annotations
 
@@ -22,11 +18,11 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 # A draw for some thousand rows costs hardly more than one for a hundred.
 _AHEAD = 16
 _AHEAD_ROWS = 4096
-_KEPT_WORDS = 1 << 15
+_CACHED_WORDS = 1 << 15
 
 
 def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
-    """The generator of one datapoint: Philox, keyed by stage and epoch, counting from position."""
+    """Return the generator of one datapoint: Philox with a counter that starts at `position`."""
     philox = np.random.Philox(
         key=np.array((key, epoch & MASK), np.uint64),
         counter=np.array((0, position, 0, 0), np.uint64),
@@ -35,7 +31,7 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
 
 
 class Words:
-    """The random words of some rows, drawn for all at once and kept for whoever asks next."""
+    """Random 64-bit words of some rows, drawn for all rows at once and cached."""
 
     def __init__(self, key: int, epoch: int, positions: Positions) -> None:
         self.epoch = epoch
@@ -43,23 +39,23 @@ class Words:
         self._key = derive_seed(key, "items", epoch)
         counters = as_array(positions).astype(np.uint64) * _STRIDE
         self._rows = mix(counters + np.uint64(mix_int(self._key)))
-        self._kept: dict[tuple[int, tuple[int, ...]], U64] = {}
-        self._room = _KEPT_WORDS
+        self._cache: dict[tuple[int, tuple[int, ...]], U64] = {}
+        self._room = _CACHED_WORDS
 
     def hold(self, epoch: int, positions: range) -> bool:
-        own = self.positions
-        return self.epoch == epoch and own[0] <= positions.start and positions.stop - 1 <= own[-1]
+        first, last = self.positions[0], self.positions[-1]
+        return self.epoch == epoch and first <= positions.start and positions.stop - 1 <= last
 
     def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
-        """Words of some rows for one call, of shape [rows, *shape]; not to be changed."""
-        kept = self._kept.get((call, shape))
-        if kept is None:
+        """Return read-only words of some rows for one call, of shape [rows, *shape]."""
+        words = self._cache.get((call, shape))
+        if words is None:
             size = len(self._rows) * math.prod(shape)
             if size > self._room:
                 return self._drawn(call, shape, rows)
             self._room -= size
-            kept = self._kept[call, shape] = self._drawn(call, shape, slice(None))
-        return kept[rows]
+            words = self._cache[call, shape] = self._drawn(call, shape, slice(None))
+        return words[rows]
 
     def _drawn(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
         words = mix(self._rows[rows] ^ np.uint64(mix_int(self._key + call)))
@@ -70,17 +66,16 @@ class Words:
 
 
 class ItemRNG:
-    """Draw random numbers for a block of datapoints: each call gives every one its own.
+    """Random number generator for a block of datapoints.
 
-    What a datapoint gets depends on its position and on which call it is (the first, the second
-    ...), never on the block it is read in. So a vectorised map must make the same calls for every
-    block: no `if` on the data around a draw.
+    The numbers of a datapoint depend on its position and on the number of the call (first, second,
+    ...), not on the block. So a vectorized map must make the same calls for every block.
 
     Args:
-        key: Names the stage.
-        epoch: The pass.
-        positions: Of the datapoints in the block.
-        words: Those of a range that these positions are within, if they were drawn before.
+        key: Random key of the stage.
+        epoch: Number of the pass.
+        positions: Positions of the datapoints in the block.
+        words: Cached words of a range that contains these positions.
     """
 
     def __init__(
@@ -95,33 +90,51 @@ class ItemRNG:
         return self._rows.stop - self._rows.start
 
     def random(self, size: int | tuple[int, ...] = ()) -> NDArray[np.float64]:
-        """Uniform in [0, 1), of shape [datapoints, *size]."""
+        """Draw uniform numbers in [0, 1).
+
+        Args:
+            size: Shape of the numbers for each datapoint.
+
+        Returns:
+            Numbers of shape [datapoints, *size], as for all methods.
+        """
         return (self._draw(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def uniform(
         self, low: float = 0.0, high: float = 1.0, size: int | tuple[int, ...] = ()
     ) -> NDArray[np.float64]:
-        """Uniform in [low, high), of shape [datapoints, *size]."""
+        """Draw uniform numbers in [low, high).
+
+        Args:
+            low, high: Ends of the interval.
+            size: Shape of the numbers for each datapoint.
+        """
         return low + (high - low) * self.random(size)
 
     def integers(self, low: int, high: int, size: int | tuple[int, ...] = ()) -> NDArray[np.int64]:
-        """Integers in low..high-1, of shape [datapoints, *size].
+        """Draw uniform integers in low..high-1.
+
+        Args:
+            low, high: Ends of the range; `high` is excluded.
+            size: Shape of the numbers for each datapoint.
 
         Raises:
             ConfigError: The range is empty or has more than 2**32 values.
         """
         if not 0 < high - low <= 1 << 32:
-            raise ConfigError(
-                f"integers({low}, {high}) has {high - low} values to choose from.",
-                expected="1 to 2**32 values: low <= drawn < high",
-            )
+            raise ConfigError(f"high - low must be in 1..2**32, got low={low}, high={high}.")
         words = (self._draw(size) >> np.uint64(32)) * np.uint64(high - low)
         return (words >> np.uint64(32)).astype(np.int64) + low
 
     def normal(
         self, loc: float = 0.0, scale: float = 1.0, size: int | tuple[int, ...] = ()
     ) -> NDArray[np.float64]:
-        """Normal numbers of shape [datapoints, *size] (Box & Muller 1958)."""
+        """Draw normally distributed numbers (Box & Muller 1958).
+
+        Args:
+            loc, scale: Mean and standard deviation.
+            size: Shape of the numbers for each datapoint.
+        """
         radius = np.sqrt(-2.0 * np.log1p(-self.random(size)))
         return loc + scale * radius * np.cos(2.0 * math.pi * self.random(size))
 
@@ -132,7 +145,7 @@ class ItemRNG:
 
 
 class ItemRNGs:
-    """Make the `ItemRNG` of each block of a stage, drawing ahead; for several threads at once."""
+    """Factory of the `ItemRNG` of each block, which draws ahead. It is thread-safe."""
 
     def __init__(self, key: int, size: int | None = None) -> None:
         self._key = key
@@ -147,7 +160,7 @@ class ItemRNGs:
             count = max(len(positions), min(_AHEAD * len(positions), _AHEAD_ROWS))
             stop = min(positions.start + count, sys.maxsize if self._size is None else self._size)
             words = Words(self._key, epoch, range(positions.start, stop))
-            self._last = words  # one assignment: safe between threads
+            self._last = words  # one assignment, so this is thread-safe
         return ItemRNG(self._key, epoch, positions, words)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Streams: what one iteration over a flow is made of; and the iterator that users hold.
-
-A stream's state is made of integers, strings, lists and dicts. It describes the position *before*
-the datapoint that `next` would give, also after `next` raised: a failed datapoint is tried again.
-"""
+"""Streams, which are running iterations of single stages, and the iterator that users hold."""
 
 from __future__ import annotations
 
@@ -21,27 +17,25 @@ State = Any
 
 
 class Tally:
-    """Counts of one iteration: skipped datapoints, stages that have warned, and what to close."""
+    """Records of one iteration: skipped datapoints, stages that have printed, cleanup functions."""
 
     def __init__(self, skipped: int = 0) -> None:
         self.skipped = skipped
-        self.told: set[int] = set()
+        self.printed: set[int] = set()  # ids of stages
         self.closing: list[Callable[[], None]] = []
 
     def uncount(self, state: dict[str, Any]) -> None:
-        """Subtract what a resume will read, leave out and count again."""
+        """Subtract skipped datapoints that a resume reads, skips and counts again."""
         self.skipped -= check_count(state.get("again"), sys.maxsize)
 
     def part(self) -> Tally:
-        """One that counts by itself, for what may outlive this one; the rest is shared."""
+        """Return a tally with a count of its own that shares all other records."""
         tally = Tally()
-        tally.told, tally.closing = self.told, self.closing
+        tally.printed, tally.closing = self.printed, self.closing
         return tally
 
 
 class Stream(ABC):
-    """One running iteration of one stage."""
-
     @abstractmethod
     def __next__(self) -> Datapoint: ...
 
@@ -50,10 +44,10 @@ class Stream(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Where the stream is; `open` of an equal stage continues from it."""
+        """Return the state from which `open` of an equal stage continues."""
 
     def close(self) -> None:
-        """Give up what the stream holds. Wrapping streams pass it on."""
+        """Release resources. Wrapping streams close the wrapped stream."""
         return
 
 
@@ -65,7 +59,7 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Read a plan from one position on, passing over what `ordered=False` has handed on before."""
+    """Read a plan in order, without the ranges that `ordered=False` has already yielded."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._node = node
@@ -81,16 +75,16 @@ class PlanStream(Stream):
     def __next__(self) -> Datapoint:
         position = self._position
         if position >= self._stop:
-            position = self._pass_over()
+            position = self._next_gap()
         try:
             if self._chunk == 1:
                 datapoint = self._get(self._epoch, position)
             else:
                 datapoint = self._read_ahead(position)
-        except StopIteration as error:  # it would seem to be the end
+        except StopIteration as error:  # would look like the end of the pass
             raise DataFlowError(
-                f"StopIteration was raised where datapoint {position} was to be read.",
-                fix="next(iterator, default) does not raise it; see the cause above",
+                f"Reading datapoint {position} raised StopIteration.",
+                fix="use next(iterator, default), which does not raise it; see the cause above",
             ) from error
         self._position = position + 1
         return datapoint
@@ -99,7 +93,7 @@ class PlanStream(Stream):
         ahead = [*self._ahead]
         return {"from": self._position, "ahead": ahead} if ahead else self._position
 
-    def _pass_over(self) -> int:
+    def _next_gap(self) -> int:
         while self._position >= self._stop:
             if not self._ahead:
                 raise StopIteration
@@ -117,18 +111,16 @@ class PlanStream(Stream):
 
 
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
-    """A state, with how many bad datapoints a resume leaves out again. See `Tally.uncount`."""
+    """Add the number of bad datapoints that a resume skips again. See `Tally.uncount`."""
     return {**state, "again": again} if again else state
 
 
 def ended_early(
-    name: object, found: int, wanted: int, origin: str = "the state was taken from"
+    name: object, length: int, position: int, origin: str = "from which the state was taken"
 ) -> StateError:
     return StateError(
-        f"{name} ended before the place where it is to continue.",
-        got=f"{found} datapoints",
-        expected=f"at least {wanted}",
-        fix=f"the data differ from those that {origin}",
+        f"{name} ended after {length} datapoints, before position {position} of the state.",
+        fix=f"restore the data {origin}: they have changed",
     )
 
 
@@ -141,31 +133,29 @@ def check_count(state: State, limit: int) -> int:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or not 0 <= state <= limit:
         raise StateError(
-            f"A position of {state!r:.200} is not within a pass.",
-            expected=f"an integer in 0..{limit}",
-            fix="the state is damaged, was taken from other data, or was taken with ordered=False, "
-            "which it then needs again",
+            f"A position in a state must be an integer in 0..{limit}, got {state!r:.200}.",
+            fix="use the data and the ordered= with which the state was taken, or start a new pass",
         )
     return state
 
 
 def ranges_done(state: State, size: int) -> list[list[int]]:
-    """Which positions a state says were handed on: all before one, and some ranges after it."""
+    """Return the ranges of positions that were yielded before a state was taken, in order."""
     if not isinstance(state, dict):
         return [[0, check_count(state, size)]]
     fields = cast("dict[str, Any]", state)
     ranges = [[0, fields["from"]], *map(list, fields["ahead"])]
-    edges = [edge for one in ranges for edge in one]
+    edges = [edge for pair in ranges for edge in pair]
     if {*map(len, ranges)} != {2} or edges != sorted(edges) or edges[-1] > size:
         raise StateError(
             f"The ranges of a state are not within a pass of {size}: {ranges!r:.200}.",
-            fix="the state is damaged, or was taken from other data",
+            fix="use the data with which the state was taken, or start a new pass",
         )
     return ranges
 
 
 class Done:
-    """Which positions of a pass were handed on, as `ranges_done` tells them of a state."""
+    """Positions of a pass that were yielded, as sorted ranges."""
 
     def __init__(self, state: State, size: int) -> None:
         self._ranges = ranges_done(state, size)
@@ -174,9 +164,9 @@ class Done:
         ranges = self._ranges
         index = bisect.bisect_right(ranges, [position, sys.maxsize])
         ranges.insert(index, [position, position + 1])
-        for at in (index, index - 1):  # join it with its neighbours
-            if at + 1 < len(ranges) and ranges[at][1] == ranges[at + 1][0]:
-                ranges[at][1] = ranges.pop(at + 1)[1]
+        for i in (index, index - 1):  # join the range with its neighbors
+            if i + 1 < len(ranges) and ranges[i][1] == ranges[i + 1][0]:
+                ranges[i][1] = ranges.pop(i + 1)[1]
 
     def gaps(self, size: int) -> list[tuple[int, int]]:
         starts = [end for _, end in self._ranges]
@@ -184,22 +174,24 @@ class Done:
         return [gap for gap in zip(starts, [*ends, size], strict=True) if gap[0] < gap[1]]
 
     def state(self) -> State:
-        """A position, if nothing after it is done."""
         first = self._ranges[0][1]
         if len(self._ranges) == 1:
             return first
-        return {"from": first, "ahead": [list(one) for one in self._ranges[1:]]}
+        return {"from": first, "ahead": [list(pair) for pair in self._ranges[1:]]}
 
 
 class DataIterator:
-    """One pass over a flow. Not safe to share between threads without a lock.
+    """Iterator over one pass of a flow, returned by `flow.iterate()`.
 
-    Holds everything about the pass; the flow knows nothing of it. Works as a context manager,
-    which closes it.
+    It can be used as a context manager that closes it. Several threads need a lock to share it.
 
-    Attributes:
-        seed: What this pass's randomness is a function of, with the epoch.
-        epoch: Which pass this is.
+    Args:
+        stream: Running iteration of the last stage.
+        tally: Counters of the pass.
+        signature: Text by which states of the pipeline are recognized.
+        pipeline: Name of the pipeline in messages.
+        seed: Seed of all randomness in the pass.
+        epoch: Number of the pass.
     """
 
     def __init__(
@@ -224,10 +216,10 @@ class DataIterator:
             raise
 
     def state(self) -> dict[str, Any]:
-        """Where this pass is, for `flow.iterate(state=...)`: small, and msgpack can carry it.
+        """Return the state of this pass, for `flow.iterate(state=...)`.
 
-        Describes the position before the datapoint that `next` would give. If `next` raised, that
-        is the datapoint that failed.
+        The state is small and can be stored by msgpack or JSON. It describes the position before
+        the next datapoint. If `next` raised, the next datapoint is the one that failed.
         """
         return {
             "version": _VERSION,
@@ -240,11 +232,11 @@ class DataIterator:
 
     @property
     def skipped(self) -> int:
-        """How many bad datapoints `on_error="skip"` has left out of this pass so far."""
+        """Number of bad datapoints that `on_error="skip"` has skipped in this pass so far."""
         return max(0, self._tally.skipped)
 
     def close(self) -> None:
-        """Give up generators, files and workers that the pass holds."""
+        """Release the generators, files and workers of this pass."""
         self._stream.close()
         for close in self._tally.closing:
             close()
@@ -259,33 +251,27 @@ class DataIterator:
 def read_state(
     state: object, signature: str, *, seed: int | None, epoch: int | None
 ) -> tuple[int, int, State, int]:
-    """Seed, epoch, position and skipped datapoints of a state; a `StateError` if it is no fit."""
+    """Return seed, epoch, position and number of skipped datapoints of a state, and check it."""
     fields = cast("dict[str, Any]", state)
     needed = {"version", "flow", "seed", "epoch", "at"}
     if not isinstance(state, Mapping) or not needed <= fields.keys():
-        raise StateError(
-            f"This is no state of an iterator: {state!r:.80}",
-            expected="what `iterator.state()` returned",
-        )
+        raise StateError(f"state must be a result of `iterator.state()`, got {state!r:.80}.")
     if fields["version"] != _VERSION:
         raise StateError(
-            f"This state has version {fields['version']!r}.",
-            expected=f"version {_VERSION}",
-            fix="continue with the version of Towerpack that wrote it",
+            f"The version of a state must be {_VERSION}, got {fields['version']!r}.",
+            fix="continue with the version of Towerpack that wrote the state",
         )
     if fields["flow"] != signature:
         raise StateError(
             "This state belongs to another pipeline.",
             got=str(fields["flow"]),
             expected=signature,
-            fix="build the pipeline as it was when the state was taken, or start afresh",
+            fix="build the pipeline as it was when the state was taken, or start a new pass",
         )
-    for name, wanted in (("seed", seed), ("epoch", epoch)):
-        if wanted not in (None, fields[name]):
+    for name, argument in (("seed", seed), ("epoch", epoch)):
+        if argument not in (None, fields[name]):
             raise StateError(
-                f"The {name} given and the state's {name} differ.",
-                got=f"{name}={wanted}",
-                expected=f"{name}={fields[name]}, from the state",
-                fix=f"leave out {name}=: the state carries it",
+                f"{name} must be {fields[name]}, as in the state, got {argument}.",
+                fix=f"leave out {name}=: the state contains it",
             )
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)

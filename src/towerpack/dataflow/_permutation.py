@@ -1,7 +1,4 @@
-"""Permutations that are computed, not stored: the order of a shuffle.
-
-Where does position p of n go, under this key? The answer needs no memory.
-"""
+"""Permutations for shuffles, computed position by position, without memory for the order."""
 
 from __future__ import annotations
 
@@ -15,20 +12,20 @@ MASK = (1 << 64) - 1
 _SORTED_UP_TO = 4096
 _ROUNDS = 6
 _TABLE_PAYS = 4
-_PIECE = 8192  # so few stay in the cache, and their memory is not given back between steps
+_PIECE = 8192  # so few numbers stay in the CPU cache
 
 Round = Callable[[U64], U64]
 
 
 def mix(values: U64) -> U64:
-    """Hash 64-bit words (the finaliser of splitmix64, Steele et al. 2014); a bijection."""
+    """Hash 64-bit words by a bijection: the finalizer of splitmix64 (Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def mix_int(value: int) -> int:
-    """`mix` of one Python integer, after a step of splitmix64's counter."""
+    """Return `mix` of one Python integer, after a step of splitmix64's counter."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -36,18 +33,12 @@ def mix_int(value: int) -> int:
 
 
 def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Images of `positions` under the permutation of `range(size)` that `key` names.
+    """Return the images of `positions` under a random permutation of `range(size)`.
 
-    Up to 4,096 elements the order is that of hashed indices (every permutation equally likely,
-    which a small Feistel network is not). Above, an unbalanced Feistel network of six rounds
-    permutes the smallest power of two that is at least `size`, and results outside are fed back in
-    until they fall inside ("cycle walking", Black & Rogaway 2002), at most twice on average. Both
-    are our own arithmetic, so an order does not depend on the version of NumPy.
-
-    Args:
-        positions: Each in `range(size)`; not checked.
-        size: At least 1, below 2**62.
-        key: Any 64-bit integer.
+    Up to 4,096 elements are sorted by hashes, so that all permutations are equally likely. More
+    elements are permuted by an unbalanced Feistel network of six rounds over the next power of two.
+    Results of at least `size` are permuted again ("cycle walking", Black & Rogaway 2002). The order
+    does not depend on the version of NumPy. `size` must be below 2**62.
     """
     if size <= _SORTED_UP_TO:
         hashed = mix(np.arange(size, dtype=np.uint64) ^ np.uint64(mix_int(key)))
@@ -66,7 +57,6 @@ def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int
 
 
 def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
-    """Each half in turn is changed by a hash of the other; any such step can be undone."""
     low_bits = np.uint64(bits // 2)
     low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
     high = values >> low_bits
@@ -79,7 +69,6 @@ def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
 
 
 def _rounds(bits: int, key: int, count: int) -> list[Round]:
-    """The hashes of halves: of low ones to as many bits as high ones have, and so on in turn."""
     half_bits, other_bits = bits // 2, bits - bits // 2
     rounds: list[Round] = []
     for _ in range(_ROUNDS):
@@ -98,6 +87,6 @@ def _round(half_bits: int, key: np.uint64, result_bits: int, count: int) -> Roun
 
     if count < _TABLE_PAYS << half_bits:
         return hashed
-    # There are few halves, each many times: looking a hash up takes a sixth of computing it.
+    # There are few different halves: looking up a hash takes a sixth of the time to compute it.
     table = hashed(np.arange(1 << half_bits, dtype=np.uint64))
     return lambda half: table.take(half.view(np.int64), mode="clip")

@@ -1,9 +1,3 @@
-"""Plans: what a pipeline over an indexable source compiles to.
-
-A plan reads any datapoint of any pass in any order, as a pure function of (seed, epoch, position).
-Resuming, sharding over hosts and any number of workers follow from that by arithmetic.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -19,47 +13,36 @@ from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, 
 
 
 class Node:
-    """One compiled stage: defines `get`, `read` or both, each of which is made of the other.
+    """Compiled stage, thread-safe. A subclass defines `get`, `read` or both."""
 
-    Safe to read from several threads; pickles (by cloudpickle).
-
-    Attributes:
-        size: Datapoints in a pass; `None` is infinite.
-        chunk: How many datapoints a consumer of single ones should read at a time; above 1 only
-            where reading ahead is cheap and runs no code of the user's on single datapoints.
-        forwarded: Plans whose datapoints it hands on as they are, without keeping any.
-    """
-
-    size: int | None
+    size: int | None  # number of datapoints in a pass; None if infinite
+    # Number of datapoints to read at a time. 1 if that is slow or runs user code for each of them.
     chunk: int = 1
-    forwarded: Sequence[Node] = ()
-    _last: Any = None  # what was made last, kept by one assignment; does not travel
+    forwarded: Sequence[Node] = ()  # plans whose datapoints are passed on and not retained
+    _last: Any = None  # cache of the last result: set by one assignment, and not pickled
 
     @property
     def releases_gil(self) -> bool:
-        """Whether it does nothing but move rows of arrays, for which NumPy lets go of the GIL."""
+        """Whether the plan only moves rows of arrays, for which NumPy releases the GIL."""
         return bool(self.forwarded) and all(inner.releases_gil for inner in self.forwarded)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        """Return the datapoints at `positions` of a pass; the caller may change their memory."""
+        """Return the datapoints at `positions` of a pass. The caller may change their memory."""
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        """One datapoint."""
         return to_rows(self.read(epoch, range(position, position + 1)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_last"}
 
     def lay_into(self, allocate: Allocate) -> None:
-        """Let `allocate` make its arrays, but those that code of the user's may keep."""
+        """Allocate result arrays with `allocate`, except arrays that user code may retain."""
         for inner in self.forwarded:
             inner.lay_into(allocate)
 
 
 class InnerNode(Node):
-    """Base of plans that read one other; as long as that, and read in chunks as that."""
-
     def __init__(self, inner: Node) -> None:
         self.inner = inner
         self.size = inner.size
@@ -67,7 +50,7 @@ class InnerNode(Node):
 
 
 def makers_of(node: Node) -> Iterator[Node]:
-    """The plans that make what a plan gives: itself, or those that it forwards."""
+    """Iterate over the plans that create the datapoints: the plan itself, or those it forwards."""
     if not node.forwarded:
         yield node
     for inner in node.forwarded:
@@ -76,13 +59,15 @@ def makers_of(node: Node) -> Iterator[Node]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """Random access to every pass of a pipeline: made by `flow.plan(seed=...)`.
+    """Random access to every pass of a pipeline, created by `flow.plan(seed=...)`.
+
+    A plan reads the datapoints of any pass in any order, as a function of (seed, epoch, position).
 
     Attributes:
-        root: The compiled pipeline, for engines that split it.
-        seed: What its randomness is a function of.
-        signature: What states of it carry.
-        pipeline: How messages name it.
+        root: Compiled pipeline.
+        seed: Seed of all randomness.
+        signature: Text by which states of this pipeline are recognized.
+        pipeline: Name of the pipeline in messages.
     """
 
     root: Node
@@ -92,7 +77,7 @@ class Plan:
 
     @property
     def size(self) -> int | None:
-        """Datapoints in a pass; `None` is infinite."""
+        """Number of datapoints in a pass; `None` if infinite."""
         return self.root.size
 
     def __len__(self) -> int:
@@ -106,7 +91,11 @@ class Plan:
     def read(
         self, positions: Sequence[int] | range | NDArray[np.integer], *, epoch: int = 0
     ) -> list[Datapoint]:
-        """The datapoints at `positions` of pass `epoch`, in that order.
+        """Return the datapoints at several positions of a pass, in the order of the positions.
+
+        Args:
+            positions: Positions from 0; an array has shape [n].
+            epoch: Number of the pass.
 
         Raises:
             ConfigError: A position is outside the pass.
@@ -120,11 +109,9 @@ class Plan:
             ends = int(positions.min()), int(positions.max())
         for position in ends:
             if position < 0 or (self.size is not None and position >= self.size):
-                raise ConfigError(
-                    f"There is no position {position} in a pass.",
-                    expected="0 or more" if self.size is None else f"0..{self.size - 1}",
-                    pipeline=self.pipeline,
-                )
+                limit = "at least 0" if self.size is None else f"in 0..{self.size - 1}"
+                what = f"A position must be {limit}, got {position}."
+                raise ConfigError(what, pipeline=self.pipeline)
         try:
             return to_rows(self.root.read(epoch, positions))
         except TowerpackError as error:
@@ -132,5 +119,10 @@ class Plan:
             raise
 
     def get(self, position: int, *, epoch: int = 0) -> Datapoint:
-        """The datapoint at one position of pass `epoch`."""
+        """Return the datapoint at one position of a pass.
+
+        Args:
+            position: Position in the pass, from 0.
+            epoch: Number of the pass.
+        """
         return self.read(range(position, position + 1), epoch=epoch)[0]

@@ -1,5 +1,3 @@
-"""Passes that are measured, and a bar that shows how far something is."""
-
 from __future__ import annotations
 
 import contextlib
@@ -11,15 +9,12 @@ from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.datapoints import Datapoint
 
-Tick = Callable[[float], None]
-"""Takes how much is done."""
-
 _REDRAW_S = 0.1
 
 
 @contextlib.contextmanager
-def progress(what: str, total: float | None) -> Generator[Tick]:
-    """Lend a function that shows, after `what`, how far something of `total` is."""
+def progress(title: str, total: float | None) -> Generator[Callable[[float], None]]:
+    """Show a progress bar. The yielded function draws it for an amount of `total` that is done."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -30,7 +25,7 @@ def progress(what: str, total: float | None) -> Generator[Tick]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         drawn = 0.0
 
         def tick(done: float) -> None:
@@ -50,4 +45,4 @@ def endless(ds: DataFlow, *, seed: int | None = None) -> Generator[Datapoint]:
                 yield datapoint
                 empty = False
         if empty:
-            raise DataFlowError("A pass has no datapoints to measure.", pipeline=str(ds))
+            raise DataFlowError("A pass has no datapoints.", pipeline=str(ds))

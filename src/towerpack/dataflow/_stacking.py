@@ -1,16 +1,15 @@
-"""Datapoints to columns: components stacked along a new first axis, dtypes kept.
+"""Stacking of datapoints along a new first axis.
 
-    component            becomes
-    array, NumPy scalar  an array of its dtype; all must agree in shape and dtype
+    component            dtype of the stack
+    array, NumPy scalar  its dtype; all must agree in shape and dtype
     bool                 bool
     int                  int64
-    float                float32 (also ints and floats mixed)
+    float                float32 (also for a mix of ints and floats)
     str, bytes           object (fixed-width arrays would cut trailing NUL bytes)
-    list, tuple          as an array of its numbers, by the rules above
-                         (an empty one is of the kind of the others)
+    list, tuple          dtype of an array of its numbers, by the rules above
+                         (an empty one gets the dtype of the others)
 
-Numbers of Python's and NumPy scalars stack if these are of the dtype that those become. Anything
-else does not stack.
+Python numbers and NumPy scalars can be mixed if their dtypes by these rules agree.
 """
 
 from __future__ import annotations
@@ -37,15 +36,14 @@ from towerpack.dataflow.datapoints import (
 )
 
 Pad = float | Mapping[Hashable, float]
-"""A value for all components, or for those that may be ragged, by index or key."""
+"""Padding value for all components, or a dict of values for ragged components."""
 
 Array = NDArray[Any]
 Into = tuple[Allocate, RowLender | None]
 _NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 _CONVERT = "convert to one type before batching"
-# Not every stage that stacks takes them.
 _LISTS = 'BatchData(stack="list")'
-_RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or {_LISTS}"
+_RESHAPE = f"make the shapes agree before batching, or use BatchData(pad=...) or {_LISTS}"
 
 
 def stack_rows(
@@ -54,13 +52,14 @@ def stack_rows(
     allocate: Allocate = np.empty,
     lender: RowLender | None = None,
 ) -> Datapoint:
-    """Stack datapoints into one; arrays are made by `allocate` or in rows of `lender`."""
+    """Stack datapoints into one. Arrays are allocated by `allocate` or lent by `lender`."""
     _check_structure(rows)
     first = rows[0]
     unknown = pad.keys() - {*keys_of(first)} if isinstance(pad, Mapping) else ()
     for key in unknown:
         raise BatchError(
-            f"There is no component {key!r} to pad.", got=f"pad={pad!r}", expected=choices_of(first)
+            f"pad= names a component {key!r}, which datapoints do not have.",
+            expected=choices_of(first),
         )
     into = allocate, lender
     keyed = zip(keys_of(first), _columns(rows), strict=True)
@@ -73,7 +72,7 @@ def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
 
 
 def _columns(rows: Sequence[Datapoint]) -> Sequence[Sequence[Any]]:
-    # In the order of the first row: dicts may have theirs in another.
+    # Dicts may differ in the order of their keys.
     if isinstance(rows[0], dict):
         return [[row[key] for row in rows] for key in keys_of(rows[0])]
     return list(zip(*rows, strict=True))
@@ -83,10 +82,8 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
     first = rows[0]
     if not is_datapoint(first):
         raise BatchError(
-            f"A {type(first).__name__} is no datapoint that can be batched.",
-            got=describe(first),
-            expected="a tuple, list or dict of components",
-            fix="yield (x,) rather than x",
+            f"A datapoint to batch must be a tuple, list or dict, got {describe(first)}.",
+            fix="put single values into a tuple: (x,)",
         )
     kind, keys = cast("type[Any]", type(first)), keys_of(first)
     for index, row in enumerate(rows):
@@ -96,10 +93,10 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
             or (issubclass(kind, dict) and set(row) != set(keys))
         ):
             raise BatchError(
-                f"item {index} does not stack with item 0.",
+                f"Item {index} of a batch does not stack with item 0.",
                 got=describe_datapoint(row),
                 expected=f"{describe_datapoint(first)}, as item 0",
-                fix="make all datapoints alike before batching",
+                fix="give all datapoints the same structure before batching",
             )
 
 
@@ -119,10 +116,10 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
         return _stack_arrays(empty_alike(arrays), key, pad, into)
     raise BatchError(
-        f"A {type(first).__name__} does not stack.",
+        f"Values of type {type(first).__name__} do not stack.",
         got=f"{name_of(key)} {describe(first)}",
         expected="arrays, numbers, str or bytes",
-        fix=f"convert it before batching, select other components, or see {_LISTS}",
+        fix=f"convert them before batching, select other components, or use {_LISTS}",
     )
 
 
@@ -133,7 +130,9 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     ragged = False
     for index, array in enumerate(arrays):
         if type(array) is not np.ndarray:
-            _check_kind(array, index, key, first)
+            if not isinstance(cast("object", array), np.ndarray):
+                raise _mismatch(index, key, array, first, _CONVERT)
+            array_of(array, f"{name_of(key)} of item {index}")  # refuses masked arrays
         if array.dtype != dtype:
             raise _mismatch(index, key, array, first, _CONVERT)
         if array.shape != shape:
@@ -147,26 +146,18 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     whole = None if lender is None else lender.whole(arrays)
     if whole is not None:
         return whole
-    # Never into what was lent: the arrays may be its rows in another order.
+    # Not into the lent array: `arrays` may be its rows in another order.
     out = allocate((len(arrays), *shape), dtype)
-    # Twice as fast as np.stack, which makes a view of every item first.
+    # Twice as fast as np.stack, which creates a view of every item first.
     np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
     return out
-
-
-def _check_kind(array: object, index: int, key: Hashable, first: Array) -> None:
-    """Refuse what is no array, and those of which more than the values counts."""
-    if not isinstance(array, np.ndarray):
-        raise _mismatch(index, key, array, first, _CONVERT)
-    if isinstance(array, np.ma.MaskedArray):
-        array_of(array, f"{name_of(key)} of item {index}")
 
 
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:
     shape = np.max([array.shape for array in arrays], axis=0).tolist()
     dtype = arrays[0].dtype
     try:
-        with np.errstate(all="ignore"):  # what does not fit is told below
+        with np.errstate(all="ignore"):  # an unfit value is reported below
             fill = np.array(pad).astype(dtype)
         fits = dtype.kind not in "biu" or bool(fill == pad)
     except (TypeError, ValueError, OverflowError):
@@ -175,7 +166,7 @@ def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: 
         raise BatchError(
             f"{name_of(key)} cannot be padded with {pad!r}.",
             expected=f"a value that {dtype} can hold",
-            fix="change pad=, or the component's dtype before batching",
+            fix="change pad=, or the dtype of the component before batching",
         )
     out = allocate((len(arrays), *shape), dtype)
     out[...] = fill
@@ -185,7 +176,6 @@ def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: 
 
 
 def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
-    """Numbers of Python's and scalars of NumPy's, also among each other."""
     kinds = {cast("type[Any]", type(item)) for item in items}
     becomes: dict[Any, Any] = _NUMBERS
     if float in kinds:
@@ -233,14 +223,14 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
         raise BatchError(f"{name_of(key)} of item {index} is a ragged list.") from error
     if array.dtype.kind in "OUS":
         raise BatchError(
-            f"{name_of(key)} of item {index} is a list of what does not stack.",
-            fix=f"convert it to an array before batching, or see {_LISTS}",
+            f"{name_of(key)} of item {index} is a list of values that do not stack.",
+            fix=f"convert it to an array before batching, or use {_LISTS}",
         )
     return _python_dtype(array, sequence)
 
 
 def empty_alike(arrays: list[Array]) -> list[Array]:
-    """Give arrays of empty lists, which do not tell their items' type, the type of the others."""
+    """Give arrays of empty lists, whose dtype is unknown, the dtype of the other arrays."""
     like = next((array for array in arrays if array.size), None)
     if like is None:
         return arrays
@@ -249,7 +239,7 @@ def empty_alike(arrays: list[Array]) -> list[Array]:
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
-    """Python floats become float32 as elsewhere; a list of NumPy scalars keeps its dtype."""
+    """Convert lists of Python floats to float32. Lists of NumPy scalars keep their dtype."""
     leaf: Any = sequence
     while isinstance(leaf, (list, tuple)) and leaf:
         leaf = cast("Any", leaf[0])
@@ -260,7 +250,7 @@ def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
 
 def _mismatch(index: int, key: Hashable, item: object, first: object, fix: str) -> BatchError:
     return BatchError(
-        f"item {index} does not stack with item 0.",
+        f"Item {index} of a batch does not stack with item 0.",
         got=f"{name_of(key)} {describe(item)}",
         expected=f"{name_of(key)} {describe(first)}, as item 0",
         fix=fix,

@@ -1,11 +1,10 @@
-"""Flows that users write: their pass, their `reset_state`, what their class overrides.
+"""Support for flows that users write: seeds of their passes, and calls of `reset_state`.
 
-`for dp in self.ds` in a user's `__iter__` has no arguments through which seed and epoch could come.
-They come from `AMBIENT`: while such a generator runs, this context variable holds its pass.
+`for dp in self.ds` in a user's `__iter__` has no arguments for seed and epoch. Both come from the
+context variable `AMBIENT`, which holds the pass of the generator that is running.
 
-Flows for the predecessor open or read their files in `reset_state`, which the caller had to call.
-`prepare_on_use` makes the methods of such a class call `reset_state` first, once in each process.
-So every reader of a flow, also code of the user's, may iterate it or ask for its length at once.
+Flows written for Tensorpack open or read their files in `reset_state`, which the caller had to
+call. `prepare_on_use` makes the methods of such a class call `reset_state` first.
 """
 
 from __future__ import annotations
@@ -31,32 +30,32 @@ from towerpack.dataflow.datapoints import Block, Datapoint, Positions, duplicate
 
 T = TypeVar("T")
 AGAIN = 1 << 32
-"""A flow that is begun once more within one pass of what wraps it is in epoch e + AGAIN, and then
-in e + 2 * AGAIN: epochs that no pass of its own has. `divmod(epoch, AGAIN)` gives back both."""
+"""A flow that is iterated again within one pass of its wrapper is in epoch e + AGAIN, then in
+e + 2 * AGAIN. `divmod(epoch, AGAIN)` returns both numbers."""
 
 _LIBRARY = __name__.partition(".")[0]
-_WITHIN = 1 << 30  # from here on: what is begun within passes that were begun once more
+_WITHIN = 1 << 30  # offset of passes within repeated passes
 
 
 class Ambient:
-    """The pass of one user-written flow, with a seed that is keyed by the flow's place."""
+    """Pass of one user-written flow. The seed depends on the position in the pipeline."""
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
         self.epoch = epoch
-        # Objects are kept so that their ids stay theirs.
+        # Holds the objects, so that their ids stay unique.
         self._known: dict[int, tuple[object, int]] = {}
         self._passes = Counter[int]()
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
-        """Seed and epoch for one more pass over an inner flow; the first has the epoch of this."""
+        """Return seed and epoch for the next pass over an inner flow within this pass."""
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1
         outer_again, number = divmod(self.epoch, AGAIN)
         if outer_again:
-            # A sum would not tell the second pass in the first one from the first in the second.
+            # With a sum, pass 2 within pass 1 would equal pass 1 within pass 2.
             again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
         return derive_seed(self.seed, "inside", index), number + again * AGAIN
 
@@ -78,38 +77,38 @@ def is_ours(cls: type[Any] | Callable[..., Any]) -> bool:
 
 
 def alike(cls: Any, methods: dict[str, Any]) -> Any:
-    """A subclass with other methods, and with the same name. It cannot be found by that."""
+    """Return a subclass with other methods but the same name."""
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     metaclass = cast("Any", type(cls))  # often ABCMeta
     return metaclass(cls.__name__, (cls,), {**names, **methods})
 
 
 def with_method(target: T, method: Callable[..., Any]) -> T:
-    """An object as it were if its class had not overridden a method; what it holds is the same."""
+    """Return an object with the same attributes, whose class uses `method` instead of its own."""
     cls: Any = type(target)
     if getattr(cls, method.__name__) is method:
         return target
 
     def reduce(self: T, protocol: Any) -> Any:
-        return with_method, (_sharing(cls, self), method)  # a class without a name cannot travel
+        return with_method, (_sharing(cls, self), method)  # pickle cannot find the new class
 
     return _sharing(alike(cls, {method.__name__: method, "__reduce_ex__": reduce}), target)
 
 
 def _sharing(cls: type[T], target: T) -> T:
-    made = object.__new__(cls)
-    made.__dict__ = target.__dict__
-    return made
+    result = object.__new__(cls)
+    result.__dict__ = target.__dict__
+    return result
 
 
-# Attributes of a flow, pickled with it: another process has another number.
+# Attributes of a flow. The first is a process id, so that an unpickled copy is prepared again.
 _RESET_IN = "_DataFlow__reset_in"
 _LENGTH_BEFORE = "_DataFlow__length_before"
 _lock = threading.RLock()  # threads that read the same flow wait while its `reset_state` runs
 
 
 def _renew_lock() -> None:
-    global _lock  # whose holder may be gone in a fork
+    global _lock  # its holder may not exist in a fork
     _lock = threading.RLock()
 
 
@@ -122,7 +121,7 @@ def overrides_reset(flow: Any) -> bool:
 
 
 def is_ready(flow: object) -> bool:
-    """Whether `reset_state` was called in this process, or is being called by this thread."""
+    """Return whether `reset_state` was called in this process, or is running in this thread."""
     with _lock:
         return vars(flow).get(_RESET_IN) == os.getpid()
 
@@ -137,14 +136,14 @@ _PREPARES = "_towerpack_prepares"
 
 
 def prepare_on_use(cls: type[Any]) -> None:
-    """Let the methods that read flows of a class call its own `reset_state` first."""
+    """Make the methods that read flows of a class call its `reset_state` first, if overridden."""
     if is_ours(cls.reset_state):
         return
     calls = {"reset_state": _reset, "__iter__": _read, "__getitem__": _read, "__len__": _measure}
     for name, call in {**calls, "length": _measure}.items():
         method: Any = getattr(cls, name, None)
-        users = isinstance(method, FunctionType) and (name == "length" or not is_ours(method))
-        if users and not hasattr(method, _PREPARES):
+        overridden = isinstance(method, FunctionType) and (name == "length" or not is_ours(method))
+        if overridden and not hasattr(method, _PREPARES):
             setattr(cls, name, _calling(call, method))
 
 
@@ -160,7 +159,7 @@ def _calling(call: Callable[..., Any], method: Callable[..., Any]) -> Callable[.
 def _reset(flow: Any, method: Callable[[Any], Any]) -> None:
     state: dict[str, Any] = flow.__dict__
     with _lock:
-        state[_RESET_IN] = os.getpid()  # now: `method` may read the flow itself
+        state[_RESET_IN] = os.getpid()  # set before the call: `method` may read the flow itself
         try:
             method(flow)
         except BaseException:
@@ -195,7 +194,7 @@ def _measure(flow: Any, method: Callable[[Any], Any]) -> Any:
 
 
 class IndexNode(Node):
-    """A source written by the user, read by `source[i]`."""
+    """Plan of a user-written source, which is read by `source[i]`."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -210,12 +209,12 @@ class IndexNode(Node):
             name = type(self._source).__name__
             raise DataFlowError(
                 f"{name}[{position}] raised {type(error).__name__}: {error}",
-                fix=f"what has __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
+                fix=f"make __getitem__ accept all indices below the length, {self.size}",
             ) from error
 
 
 class ReadyNode(InnerNode):
-    """Read the plan of a stage of the user's when its `reset_state` has run in this process."""
+    """Call `reset_state` of a user-written stage in each process, then read the stage's plan."""
 
     def __init__(self, flow: Any, inner: Node) -> None:
         super().__init__(inner)
@@ -227,10 +226,7 @@ class ReadyNode(InnerNode):
 
 
 class ReplayStream(Stream):
-    """Run the user's code, which only knows how to start: a resume runs it again and skips.
-
-    If datapoints are `kept`, each is copied: the code may fill one array again and again.
-    """
+    """Iterate over user code. A resume starts the code again and skips datapoints."""
 
     def __init__(
         self,
@@ -238,10 +234,10 @@ class ReplayStream(Stream):
         ambient: Callable[[], Ambient],
         name: str,
         state: State,
-        kept: bool = False,
+        retained: bool = False,
     ) -> None:
         self._start = start
-        self._kept = kept
+        self._retained = retained
         self._make_ambient = ambient
         self._name = name
         self._count = check_count(state, sys.maxsize)
@@ -270,7 +266,8 @@ class ReplayStream(Stream):
         finally:
             AMBIENT.reset(token)
         self._count += 1
-        return duplicate(datapoint) if self._kept else datapoint
+        # The code may reuse the memory of a datapoint that the reader retains.
+        return duplicate(datapoint) if self._retained else datapoint
 
     def state(self) -> State:
         return self._count

@@ -1,4 +1,4 @@
-"""Files of the user's: named, found, opened once in each process, and never believed."""
+"""Paths and files of users: checks, resources that each process opens, errors of parsers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, Generic, TypeVar, cast, overload
 import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError, TowerpackError
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 
 T = TypeVar("T")
 
 PathLike = str | os.PathLike[str]
 
-# Deflate, the usual compression, makes at most 1,032 bytes of one.
+# Deflate, the usual compression, expands one byte to at most 1,032 bytes.
 _MOST_EXPANSION = 1032
 _ALWAYS_ALLOWED = 64 << 20
 
 
 class PerProcess(Generic[T]):
-    """A resource that each process opens when it first needs it. Pickled unopened."""
+    """Resource that each process opens when it is first needed. It is pickled unopened."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -34,7 +34,7 @@ class PerProcess(Generic[T]):
         pid = os.getpid()
         if opened is None or opened[0] != pid:
             opened = (pid, self._make())
-            self._opened = opened  # one assignment: safe between threads
+            self._opened = opened  # one assignment, so this is thread-safe
         return opened[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class PerProcess(Generic[T]):
 
 
 class OpenFile:
-    """A file descriptor for reading at offsets, from any thread; closed with the last reference."""
+    """Read-only file descriptor for any thread, closed when its last reference is dropped."""
 
     def __init__(self, path: PathLike) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -51,7 +51,7 @@ class OpenFile:
         data = os.pread(self._fd, nbytes, offset)
         if len(data) in (0, nbytes):
             return data
-        # One call gives 2 GB at most.
+        # One call reads at most 2 GB.
         return data + self.read_at(offset + len(data), nbytes - len(data))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -60,43 +60,43 @@ class OpenFile:
 
 
 def path_of(path: object) -> Path:
-    """A path that may be there or not; a `ConfigError` for what names nothing."""
+    """Return a path, which may not exist. Raise a `ConfigError` for other types."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError("This is no path.", got=given(path), expected="a str or a pathlib.Path")
+        raise ConfigError(f"A path must be a str or a pathlib.Path, got {repr_of(path)}.")
     return Path(cast("PathLike", path))
 
 
 def file_of(path: PathLike) -> Path:
-    found = path_of(path)
-    if not found.is_file():
-        got = "a directory" if found.is_dir() else "nothing there"
-        raise ConfigError(f"There is no file {found}.", got=got, expected="a file")
-    return found
+    file = path_of(path)
+    if not file.is_file():
+        problem = f"{file} is a directory" if file.is_dir() else f"There is no file {file}"
+        raise ConfigError(f"{problem}.", expected="a file")
+    return file
 
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """One file, several, or those that a pattern such as `train-*.tar` names, sorted."""
-    named: Iterable[PathLike]
+    """Return the files that one or more paths or a pattern such as `train-*.tar` name."""
+    names: Iterable[PathLike]
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        named = paths
+        names = paths
     else:
         pattern = str(path_of(paths))
         is_pattern = glob.has_magic(pattern) and not os.path.exists(pattern)
-        named = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
-    found = [file_of(path) for path in named]
-    if not found:
-        raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
-    return found
+        names = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
+    files = [file_of(path) for path in names]
+    if not files:
+        raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more files")
+    return files
 
 
-class reading:  # noqa: N801 - as those of contextlib
-    """Turn what a parser raises in a `with` block into a `FormatError` that names the file.
+class reading:  # noqa: N801 - named like those of contextlib
+    """Convert errors of a parser in a `with` block to a `FormatError` that names the file.
 
-    Our own errors and `MemoryError` pass. `what` is what it should be: "an npz file".
+    Towerpack's own errors and `MemoryError` pass. `what` names the format, such as "an npz file".
     """
 
-    # No generator: from Python 3.12 on, an error that one of contextlib's raises over another is in
-    # a cycle. Its frames, and what is open in them, would live until garbage is collected.
+    # Not a generator: since Python 3.12, an error that contextlib raises from another one is part
+    # of a reference cycle, which would keep open files alive.
 
     def __init__(self, path: PathLike, what: str) -> None:
         self._path = path
@@ -108,12 +108,12 @@ class reading:  # noqa: N801 - as those of contextlib
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, (TowerpackError, MemoryError)):
             return
-        fix = "the file is damaged or of another format; write or fetch it again"
-        # LMDB has an error of its own for each kind of damage, and these two for other failures.
+        fix = "write or download the file again: it is damaged or has another format"
+        # LMDB has an error class for each kind of damage, and these two for other failures.
         name = f"{type(error).__module__}.{type(error).__name__}"
         unusable = isinstance(error, (BlockingIOError, PermissionError))
         if unusable or name in ("lmdb.Error", "lmdb.LockError"):
-            fix = "close the file where it is open, also in other programs; check its permissions"
+            fix = "close the file in all programs that use it, and check its permissions"
         raise FormatError(
             f"{os.fspath(self._path)} cannot be read as {self._what}.",
             got=f"{type(error).__name__}: {error}",
@@ -122,19 +122,19 @@ class reading:  # noqa: N801 - as those of contextlib
 
 
 def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
-    """Refuse data that claim to be far larger than the `stored` bytes of the file allow."""
+    """Raise a `FormatError` if the size of data is implausible for the `stored` bytes."""
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
         raise FormatError(
             f"{what} of {os.fspath(path)} claims {nbytes:,} bytes.",
             got=f"{stored:,} bytes in the file",
             expected=f"at most {most:,} bytes",
-            fix="the file is damaged; write or fetch it again",
+            fix="write or download the file again: it is damaged",
         )
 
 
 class Strings(Sequence[str]):
-    """Strings, also names of files that are not UTF-8, as one buffer: a million in few objects."""
+    """Sequence of strings in one buffer, which saves memory. File names need not be UTF-8."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         buffer = bytearray()
@@ -157,6 +157,6 @@ class Strings(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            raise IndexError(f"{index} is not within {len(self)} strings")
+            raise IndexError(f"index {index} is out of range for {len(self)} strings")
         start, end = self._ends[position : position + 2].tolist()
         return self._buffer[start:end].decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Arguments of a wrong type, refused where they are given rather than where they are used."""
+"""Checks of arguments, made where the arguments are passed rather than where they are used."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ from towerpack._core.errors import ConfigError
 
 
 def integer_of(value: Any, name: str, least: int | None = None) -> int:
-    """An argument that counts, as an integer of Python's; NumPy's are taken too.
+    """Return an argument as a Python integer. NumPy integers are accepted, floats are not.
 
     Raises:
-        ConfigError: It is too small, or no integer. `2.0` is none either: it comes from a division
-            that will not always be even.
+        ConfigError: The value is too small or not an integer. `2.0` is refused too: it comes from a
+            division whose result is not always whole.
     """
     try:
         number = operator.index(value)
     except TypeError:
         raise ConfigError(
-            f"{name} is no integer.",
-            got=given(value),
-            expected="an integer",
-            fix="divide with //, or convert it: int(...)",
+            f"{name} must be an integer, got {repr_of(value)}.",
+            fix="divide with // or convert the value with int(...)",
         ) from None
     if least is not None and number < least:
-        raise ConfigError(f"{name} is {number}.", expected=f"{least} or more")
+        raise ConfigError(f"{name} must be at least {least}, got {number}.")
     return number
 
 
+def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
+    *names, last = (f'"{choice}"' for choice in choices)
+    if f'"{value}"' not in (*names, last):
+        raise ConfigError(f"{name} must be {', '.join(names)} or {last}, got {value!r}.")
+
+
 def names_of(names: Iterable[str]) -> list[str]:
-    """Names as a list; a string is one name, and not its letters."""
+    """Return names as a list. A string is one name, not a sequence of letters."""
     return [names] if isinstance(names, str) else list(names)
 
 
-def given(value: Any) -> str:
+def repr_of(value: Any) -> str:
     """Return a value and its type, shortened, for the `got` of an error."""
     return f"{value!r:.80} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""What tells the data of a source from others, so that a cache of them is not mistaken."""
+"""Checksums of data, functions and settings, by which caches and states are recognized."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64
 _FEW: Final = 1000  # Items, or KiB of an array, that are never sampled.
 _DEPTH: Final = 12
-_TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
+_DESCRIBED: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
-# Set where directories and times of files may differ between machines: what counts of a text.
+# Set if checksums must agree between machines: maps a text to its part that does.
 _portable: ContextVar[Callable[[str], str] | None] = ContextVar("portable", default=None)
 
 
@@ -52,20 +52,18 @@ def _some(items: Any) -> Any:
 
 
 def content_of_files(paths: Iterable[PathLike]) -> str:
-    """A checksum over where files lie, how large they are and when they were last written."""
+    """Return a checksum of paths, sizes and modification times of files."""
     digest = blake2b(digest_size=16)
-    for path in _some(list(paths)):
-        where = os.path.realpath(path)
+    for path in map(os.path.realpath, _some(list(paths))):
         if _portable.get():
-            digest.update(_pieces_of(where))
+            digest.update(_pieces_of(path))
             continue
         try:
-            found = os.stat(where)
+            status = os.stat(path)
+            text = f"{status.st_size} {status.st_mtime_ns}"
         except OSError:
-            told = "nothing there"
-        else:
-            told = f"{found.st_size} {found.st_mtime_ns}"
-        digest.update(f"{where!r} {told};".encode("ascii", "backslashreplace"))
+            text = "nothing there"
+        digest.update(f"{path!r} {text};".encode("ascii", "backslashreplace"))
     return digest.hexdigest()
 
 
@@ -83,21 +81,21 @@ def _pieces_of(path: str) -> bytes:
 
 
 def content_of_values(*values: Any) -> str:
-    """A checksum over arrays, plain values and containers of them; of others, over their types."""
+    """Return a checksum of arrays, plain values and containers. Other objects count by type."""
     return _content(values, 0)
 
 
 def checksum_of_setting(value: Any) -> str:
-    """A checksum over any value, the same in each process that starts with the same program.
+    """Return a checksum of any value that is the same in all processes of one program.
 
-    Functions count by their code, defaults, and the values that they refer to; classes by their
-    methods; objects by their class and attributes. Of libraries only names count.
+    Functions are compared by code, defaults and the values that they refer to, classes by methods,
+    objects by class and attributes. Functions and classes of libraries are compared by name.
     """
     return _sampling_in(True, _content, [value], _DEPTH)[:8]
 
 
 class _Digest:
-    """A checksum, and the functions and classes that are in it already."""
+    """Checksum that adds each function, class and object only once."""
 
     def __init__(self) -> None:
         self._sum = blake2b(digest_size=16)
@@ -107,10 +105,9 @@ class _Digest:
         self._seen: dict[int, tuple[object, int]] = {}
 
     def is_new(self, value: object, depth: int) -> bool:
-        """Whether the value has not been added yet, or not to this depth."""
         _, before = self._seen.get(id(value), (None, 0))
         if depth > before:
-            self._seen[id(value)] = value, depth  # Nothing else may get this id.
+            self._seen[id(value)] = value, depth  # Keeps the object, so that its id stays unique.
         return depth > before
 
 
@@ -122,7 +119,7 @@ def _content(values: Iterable[Any], depth: int) -> str:
 
 
 def _feed(digest: Any, value: Any, depth: int) -> None:
-    """Add a value; below `depth` containers and objects, nothing is seen of code and objects."""
+    """Add a value. Code and objects below `depth` containers and objects are ignored."""
     inside = max(0, depth - 1)
     portable = _portable.get()
     if isinstance(value, (np.ndarray, np.generic)):
@@ -144,11 +141,8 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     elif depth and isinstance(value, (set, frozenset)):
         items = cast("set[Any]", value)
         plain = *PLAIN, bytes
-        _feed(
-            digest,
-            sorted(repr(i) if isinstance(i, plain) else _content([i], depth) for i in items),
-            depth,
-        )
+        texts = [repr(i) if isinstance(i, plain) else _content([i], depth) for i in items]
+        _feed(digest, sorted(texts), depth)
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
     elif depth and _is_bound(value):
@@ -166,20 +160,19 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed_array(digest, np.asarray(value.numpy()))
     elif depth:
         _feed_object(digest, value, depth)
-    elif isinstance(value, (FunctionType, type, DataFlow)):  # a pipeline names its flows itself
+    elif isinstance(value, (FunctionType, type, DataFlow)):  # pipelines describe their flows
         digest.update(f"{getattr(value, '__qualname__', 'flow')};".encode())
     elif hasattr(value, "__dict__") and any(map(is_ours, type(value).__mro__)):  # an augmentor
         digest.update(f"{type(value).__qualname__};".encode())
         _feed(digest, attributes_of(value, private=False), depth)
     else:
         length: Any = ""
-        with suppress(TypeError, AttributeError):  # some have none, or one that is not known
+        with suppress(TypeError, AttributeError):  # the length may be unknown
             length = len(value)
         digest.update(f"{type(value).__qualname__} {length};".encode())
 
 
 def _constants(code: CodeType) -> tuple[Any, ...]:
-    """Return the constants of a code object without a function's docstring."""
     constants = code.co_consts
     is_function = code.co_flags & inspect.CO_NEWLOCALS and code.co_name[0] != "<"
     documented = is_function and constants and isinstance(constants[0], str)
@@ -187,7 +180,6 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
 
 
 def _is_bound(value: Any) -> bool:
-    """Whether a value is a built-in method of an object, not of a module or class."""
     unbound = ModuleType, type, type(None)
     return isinstance(value, BuiltinMethodType) and not isinstance(value.__self__, unbound)
 
@@ -198,7 +190,7 @@ def _feed_object(digest: _Digest, value: Any, depth: int) -> None:
     _feed_named(digest, cls, depth)
     if isinstance(value, ModuleType) or not digest.is_new(value, depth):
         return
-    if _portable.get():  # Libraries may keep what differs between machines.
+    if _portable.get():
         parts = portable_parts_of(value)
     elif isinstance(value, DataFlow):
         parts = content_of(value, sample=True), functions_of(value)
@@ -235,35 +227,31 @@ def _is_member(name: str, value: Any) -> bool:
 
 
 def _referred(function: FunctionType) -> list[Any]:
-    """The values of the closure, and of the program's globals, that a function reads."""
+    """Return the values of the closure and of the program's globals that a function reads."""
     code = function.__code__
     codes = [*codes_in(code)]
     used = [i for c in codes for i in dis.get_instructions(c)]
     assigned = {i.argval for i in used if i.opname in ("STORE_DEREF", "STORE_GLOBAL")}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # the variable has no value yet
-            found[name] = cell.cell_contents
+            values[name] = cell.cell_contents
     if not is_library(function.__module__):
         names = sorted({i.argval for i in used if i.opname == "LOAD_GLOBAL"})
-        found |= {n: function.__globals__[n] for n in names if n in function.__globals__}
-        modules = [v for v in found.values() if isinstance(v, ModuleType)]
-        named = sorted({name for c in codes for name in c.co_names})
-        for module in modules:
+        values |= {n: function.__globals__[n] for n in names if n in function.__globals__}
+        names = sorted({name for c in codes for name in c.co_names})
+        for module in [v for v in values.values() if isinstance(v, ModuleType)]:
             if not is_library(module.__name__):
-                found |= {
-                    f"{module.__name__}.{n}": vars(module)[n] for n in named if n in vars(module)
+                attributes = vars(module)
+                values |= {
+                    f"{module.__name__}.{n}": attributes[n] for n in names if n in attributes
                 }
     state: Any = (list, dict, set) if any(CHANGING & {*c.co_names} for c in codes) else ()
-    return [
-        value
-        for name, value in found.items()
-        if name not in assigned and not isinstance(value, (ModuleType, type(os.environ), state))
-    ]
+    excluded = ModuleType, type(os.environ), state
+    return [v for n, v in values.items() if n not in assigned and not isinstance(v, excluded)]
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether a value is an eager tensor of TensorFlow: no variable, and none of a graph."""
     return type(value).__name__ == "EagerTensor" and value.dtype.name not in ("resource", "variant")
 
 
@@ -281,7 +269,7 @@ def _feed_array(digest: Any, array: NDArray[Any]) -> None:
     rows = array.reshape(1) if array.ndim == 0 else array
     rows = _some(rows) if array.nbytes > _FEW << 10 else rows
     step = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(rows))))
-    for start in range(0, len(rows), step):  # an array that is mapped is not read as a whole
+    for start in range(0, len(rows), step):  # in pieces, since the array may be a mapped file
         digest.update(rows[start : start + step].tobytes())
 
 
@@ -290,38 +278,37 @@ def _is_parallel(flow: DataFlow | Described) -> bool:
 
 
 def serial_pipeline_of(flow: DataFlow) -> str:
-    """`pipeline_of` without the parallel stages, which change no datapoint."""
+    """Return `pipeline_of` without the parallel stages, which do not change datapoints."""
     return pipeline_of(flow, leave_out=_is_parallel)
 
 
 def functions_of(flow: DataFlow) -> str:
-    """A checksum over the code of a pipeline's functions, and over public attributes."""
+    """Return a checksum of the code of a pipeline's functions and of public attributes."""
     return _sampling_in(True, _functions_in, flows_in(flow))
 
 
 def _functions_in(flows: Iterable[DataFlow]) -> str:
-    found: list[Any] = []
-    for here in flows:
+    values: list[Any] = []
+    for flow in flows:
         functions: Any = FunctionType, MethodType, partial
-        attributes = sorted(vars(here).items())
-        given = [v for k, v in attributes if k[0] != "_" or isinstance(v, functions)]
-        if _is_parallel(here):  # how many workers there are changes no datapoint
-            given = [v for v in given if callable(v)]
-        elif isinstance(here, Stage):  # its numbers stand in its description
-            given = [v for v in given if not isinstance(v, _TOLD)]
-        found += [v for v in given if not isinstance(v, DataFlow)]
-        if not is_library(type(here).__module__):
-            found.append(type(here))
-    return _content(found, _DEPTH)
+        attributes = sorted(vars(flow).items())
+        settings = [v for k, v in attributes if k[0] != "_" or isinstance(v, functions)]
+        if _is_parallel(flow):  # the number of workers does not change datapoints
+            settings = [v for v in settings if callable(v)]
+        elif isinstance(flow, Stage):  # numbers are part of its description
+            settings = [v for v in settings if not isinstance(v, _DESCRIBED)]
+        values += [v for v in settings if not isinstance(v, DataFlow)]
+        if not is_library(type(flow).__module__):
+            values.append(type(flow))
+    return _content(values, _DEPTH)
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
+    """Return a description of a flow's stages and data. `sample` reads a part of large data."""
     return _sampling_in(sample, pipeline_of, flow, _content_of_stage, _is_parallel)
 
 
 def _content_of_stage(stage: Described) -> str:
-    """Describe a stage, and add a checksum over its arguments, so that none can be forgotten."""
     if stage.transparent or not isinstance(stage, KeepsArguments):
         return stage.content()
     arguments = arguments_of(stage).items()
@@ -330,41 +317,41 @@ def _content_of_stage(stage: Described) -> str:
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:
-    """Checksums of (a sample of) a pipeline's data and their first component ("" if unknown).
+    """Return checksums of a sample of the data and of the first component ("" if unknown).
 
-    The same on every machine that has the data.
+    Both are the same on all machines.
     """
     return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
-    """Stages of a pipeline and a checksum over their functions, the same on every machine.
+    """Return the stages of a pipeline and a checksum of their functions, without shards.
 
-    Shards and what only changes the speed are left out.
+    Both are the same on all machines. Stages that only change the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
-    told = [
+    names = [
         type(f).__name__ + ("" if hasattr(f, "path") else f"({f.arguments()})")
         for f in stages
         if not _is_parallel(f)
     ]
-    return " > ".join(reversed(told)), _on_any_machine(lambda _: "", _functions_in, stages)
+    return " > ".join(reversed(names)), _on_any_machine(lambda _: "", _functions_in, stages)
 
 
 def _sources_of(flow: DataFlow) -> tuple[str, str]:
-    told: list[Any] = []
+    values: list[Any] = []
     first: list[Any] = []
-    for here in flows_in(flow):
-        if not isinstance(here, Stage):  # a class of the user's, which may be one part of many
-            own = [v for k, v in sorted(vars(here).items()) if not k.startswith("_DataFlow__")]
-            told += [type(here).__qualname__, _content(own, _DEPTH)]
+    for source in flows_in(flow):
+        if not isinstance(source, Stage):  # a user-written class
+            settings = [v for k, v in sorted(vars(source).items()) if k[:11] != "_DataFlow__"]
+            values += [type(source).__qualname__, _content(settings, _DEPTH)]
             first.append(())
-        elif not here.inputs:
-            functions: list[Any] = [v for v in vars(here).values() if callable(v)]
-            name = name_of_stage(here, lambda stage: stage.content())
-            told += [name, _content(functions, _DEPTH)]
-            first.append(_first_component(here))
-    return _content(told, 0), _content(first, 0) if first and all(map(len, first)) else ""
+        elif not source.inputs:
+            functions: list[Any] = [v for v in vars(source).values() if callable(v)]
+            name = name_of_stage(source, lambda stage: stage.content())
+            values += [name, _content(functions, _DEPTH)]
+            first.append(_first_component(source))
+    return _content(values, 0), _content(first, 0) if first and all(map(len, first)) else ""
 
 
 def _first_component(source: DataFlow) -> Sequence[Any]:
@@ -382,7 +369,7 @@ def _on_any_machine(text: Callable[[str], str], f: Callable[..., Any], *argument
 
 
 def _sampling_in(sample: bool, f: Callable[..., Any], *arguments: Any) -> Any:
-    """Call `f`; with `sample`, only some rows, items or files of long data count, evenly spread."""
+    """Call `f`. With `sample`, checksums cover evenly spread rows, items or files of long data."""
     context = copy_context()
     context.run(_sampling.set, sample)
     return context.run(f, *arguments)

@@ -1,9 +1,4 @@
-"""Datapoints, one or many: a tuple, list or dict of components, taken apart and put together alike.
-
-Plans read in blocks: lists of datapoints, or columns of stacked components. Columns are what keeps
-flows over arrays out of Python loops: a source, a shuffle, a vectorised map and a batch hand on
-whole arrays, and only a consumer that wants single datapoints takes them apart.
-"""
+"""Datapoints (tuples, lists or dicts of components) and blocks of many datapoints."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import BatchError
 
 Datapoint = Any
-"""A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
+"""Tuple, list or dict of components. Sources may yield other types, which cannot be batched."""
 
 _UNCHANGING: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
@@ -35,7 +30,6 @@ def is_datapoint(value: object) -> bool:
 
 
 def keys_of(datapoint: Datapoint) -> list[Hashable]:
-    """Names of the components: the keys of a dict, otherwise 0, 1, ..."""
     if isinstance(datapoint, dict):
         return list(cast("dict[Hashable, Any]", datapoint))
     return list(range(len(datapoint)))
@@ -49,7 +43,7 @@ def values_of(datapoint: Datapoint) -> list[Any]:
 
 
 def rebuild(like: Datapoint, values: Iterable[Any]) -> Datapoint:
-    """A datapoint of the kind (and keys, and named tuple) of `like` with other components."""
+    """Return a datapoint with the type and keys of `like` and other components."""
     if isinstance(like, dict):
         return dict(zip(cast("dict[Hashable, Any]", like), values, strict=True))
     if isinstance(like, list):
@@ -59,7 +53,6 @@ def rebuild(like: Datapoint, values: Iterable[Any]) -> Datapoint:
 
 
 def replaced(datapoint: Datapoint, changed: Mapping[Any, Any]) -> Datapoint:
-    """A new datapoint of the same kind with other components at some indices or keys."""
     if isinstance(datapoint, dict):
         return {**cast("dict[Hashable, Any]", datapoint), **changed}
     values = values_of(datapoint)
@@ -69,46 +62,46 @@ def replaced(datapoint: Datapoint, changed: Mapping[Any, Any]) -> Datapoint:
 
 
 def copied(datapoint: Datapoint) -> Datapoint:
-    """A new container with the same components, so that a function may change it in place."""
+    """Return a new container with the same components, which a function may change in place."""
     if isinstance(datapoint, dict):
         return dict(cast("dict[Hashable, Any]", datapoint))
     return list(cast("list[Any]", datapoint)) if isinstance(datapoint, list) else datapoint
 
 
 def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = None) -> Any:
-    """Copy the arrays of a datapoint and their containers; other objects only if `deep`."""
+    """Copy the arrays and containers of a datapoint; other objects only if `deep`."""
     kind = cast("type[Any]", type(value))
     if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
     done = {} if done is None else done
-    if id(value) in done:  # what is one object stays one
+    if id(value) in done:  # keeps references to one object identical
         return done[id(value)]
     if kind is np.ndarray and not value.dtype.hasobject:
-        made = value.copy(order="K")
+        result = value.copy(order="K")
     elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
-        made = rebuild(value, [duplicate(one, deep=deep, done=done) for one in value])
+        result = rebuild(value, [duplicate(item, deep=deep, done=done) for item in value])
     elif kind in _CONTAINERS:
-        made = done[id(value)] = value.copy()  # which it may hold itself
-        for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
-            made[key] = duplicate(one, deep=deep, done=done)
+        result = done[id(value)] = value.copy()  # a container may contain itself
+        for key, item in value.items() if issubclass(kind, dict) else enumerate(value):
+            result[key] = duplicate(item, deep=deep, done=done)
     elif issubclass(kind, memoryview):
-        made = np.array(value).data
+        result = np.array(value).data
     else:
-        made = value
+        result = value
         if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
-            with contextlib.suppress(Exception):  # it holds what cannot be copied
-                made = copy.deepcopy(value, done)
-    done[id(value)] = made
-    return made
+            with contextlib.suppress(Exception):  # not all objects can be copied
+                result = copy.deepcopy(value, done)
+    done[id(value)] = result
+    return result
 
 
 def array_of(value: Any, name: str) -> NDArray[Any]:
-    """Convert a component to an array. Refuse masked arrays, whose masks would be dropped."""
+    """Convert a component to an array. Raise a `BatchError` for masked arrays."""
     items = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,)
     if any(isinstance(item, np.ma.MaskedArray) for item in items):
         raise BatchError(
             f"{name} is a masked array, whose mask would be lost.",
-            fix="call array.filled(...), or pass the mask as a component of its own",
+            fix="call array.filled(...), or pass the mask as a separate component",
         )
     return np.asarray(cast("Any", value))
 
@@ -119,13 +112,13 @@ def name_of(key: Hashable) -> str:
 
 
 def choices_of(datapoint: Datapoint) -> str:
-    """The indices or keys of the components, for messages: `0, 1 or 2`."""
+    """Return the indices or keys of the components for messages: `0, 1 or 2`."""
     names = [repr(key) for key in keys_of(datapoint)]
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "components"
 
 
 def describe(value: object) -> str:
-    """Type, shape and dtype of one component, for messages: `uint8 [32, 32, 3]`."""
+    """Return type, shape and dtype of a component for messages: `uint8 [32, 32, 3]`."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = cast("np.ndarray[Any, Any]", value)
         return f"{array.dtype} {list(array.shape)}"
@@ -148,7 +141,7 @@ def describe_datapoint(datapoint: object) -> str:
 
 
 Positions = range | NDArray[np.int64]
-"""Which datapoints to read. A `range` has step 1."""
+"""Positions of datapoints to read. A `range` has step 1."""
 
 
 def bytes_of(value: Any) -> int:
@@ -164,7 +157,7 @@ def bytes_of(value: Any) -> int:
 
 @dataclass(slots=True)
 class Columns:
-    """`size` datapoints as one datapoint whose components are stacked along a first axis."""
+    """Block of `size` datapoints, as one datapoint with components stacked along a first axis."""
 
     data: Datapoint
     size: int
@@ -191,7 +184,6 @@ def take(block: Block, order: NDArray[np.int64]) -> Block:
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
-    """One block after another; columns stay columns where all agree in structure and dtype."""
     if len(blocks) == 1:
         return blocks[0]
     columns = [block for block in blocks if isinstance(block, Columns)]
@@ -213,7 +205,7 @@ def read_groups(
     local: NDArray[np.int64],
     read: Callable[[int, NDArray[np.int64]], Block],
 ) -> Block:
-    """Read positions, each at `local` within one of several `groups`, in the order asked for."""
+    """Read positions `local` of several groups, and return their datapoints in the given order."""
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
     parts = np.split(order, ends)

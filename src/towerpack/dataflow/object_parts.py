@@ -1,5 +1,3 @@
-"""Parts of objects of any class, for checksums of settings."""
-
 from __future__ import annotations
 
 import copyreg
@@ -19,22 +17,22 @@ import numpy as np
 from towerpack._core.arguments import KeepsArguments, arguments_of
 
 PLAIN: Final = (type(None), bool, int, float, complex, str, range)
-# Their objects hold numbers that differ from start to start.
+# Objects of these libraries hold numbers that differ between starts of a program.
 OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
-# Methods that change containers: what such a function refers to is its state.
+# Methods that change containers. Containers of functions that call them are state, not settings.
 CHANGING: Final = {
     *("add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft"),
     *("setdefault", "update"),
 }
 _BUILDING: Final = {"__init__", "__new__", "__post_init__", "__setstate__"}
-# These objects are no settings. Checkpoints hold variables.
+# Objects that are not settings. Variables are in checkpoints.
 _NO_SETTINGS: Final = re.compile(r"(logging|threading|_thread|_contextvars)\..*|.*Variable")
 _uncompared: ContextVar[dict[str, None] | None] = ContextVar("uncompared", default=None)
 
 
 @contextmanager
 def noting_uncompared() -> Generator[dict[str, None]]:
-    """Collect the names of classes whose objects a checksum made within does not compare."""
+    """Collect the names of classes whose objects checksums in the `with` block do not cover."""
     names: dict[str, None] = {}
     token = _uncompared.set(names)
     try:
@@ -50,10 +48,7 @@ def _note(name: str) -> None:
 
 
 def is_library(name: str | None) -> bool:
-    """Whether a module is installed, and not a part of the user's program.
-
-    The name is None for a function that `exec` made.
-    """
+    """Return whether a module is a library. The name is `None` for functions created by `exec`."""
     if name is None:
         return False
     top = name.partition(".")[0]
@@ -64,7 +59,6 @@ def is_library(name: str | None) -> bool:
 
 
 def codes_in(code: CodeType) -> Iterable[CodeType]:
-    """Return a code object and those of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -72,16 +66,11 @@ def codes_in(code: CodeType) -> Iterable[CodeType]:
 
 
 def generator_state(value: object) -> Any:
-    """Return the state of a random number generator; None if the value is not a generator.
-
-    The state is empty for generators of the process and for generators without a seed, which are
-    others at each start.
-    """
+    """Return the state of a random generator, () if it has no seed, `None` for other values."""
     if isinstance(value, (random.Random, np.random.RandomState)):
-        # Their state does not tell whether a seed was given, and states without one would
-        # differ at each start and between workers.
-        of_the_process = [cast("Any", f).__self__ for f in (random.random, np.random.random)]
-        if value not in of_the_process and not isinstance(value, random.SystemRandom):
+        # Their state does not show whether they were seeded.
+        process_wide = [cast("Any", f).__self__ for f in (random.random, np.random.random)]
+        if value not in process_wide and not isinstance(value, random.SystemRandom):
             _note(type(value).__name__)
         return ()
     bits = value.bit_generator if isinstance(value, np.random.Generator) else value
@@ -93,17 +82,13 @@ def generator_state(value: object) -> Any:
         return bits.state
     cls = type(value)
     if cls.__module__.startswith("tensorflow.") and cls.__name__ == "Generator":
-        _note(cls.__name__)  # Whether it was seeded cannot be seen.
+        _note(cls.__name__)  # Its state does not show whether it was seeded.
         return ()
     return None
 
 
 def configuration_of(value: Any) -> dict[str, Any] | None:
-    """Return the configuration of a Keras object; None if the value has no configuration.
-
-    Keras leaves some attributes out, which are added: functions of the program, arguments of
-    functions, and attributes that the program's own methods assign.
-    """
+    """Return the configuration of a Keras object, or `None` for other values."""
     cls = cast("Any", type(value))
     if isinstance(value, type) or not callable(getattr(value, "get_config", None)):
         return None
@@ -113,21 +98,20 @@ def configuration_of(value: Any) -> dict[str, Any] | None:
     except Exception:  # noqa: BLE001 - Keras and the program's classes raise errors of many kinds.
         config = {n: v for n, v in attributes.items() if n[0] != "_" or isinstance(v, dict)}
     config.pop("name", None)
+    # Keras omits functions, their arguments, and attributes that the program's methods assign.
     assigned = _assigned_in(cls)
     for name, attribute in attributes.items():
         function = isinstance(attribute, FunctionType) and not is_library(attribute.__module__)
         # Keras wraps the methods of layers.
-        own = function and not hasattr(attribute, "__wrapped__")
-        if own or name in assigned or name == "_fn_kwargs":
+        if function and hasattr(attribute, "__wrapped__") and name not in assigned:
+            continue
+        if function or name in assigned or name == "_fn_kwargs":
             config[name] = attribute
     return config
 
 
 def _without_counts(value: Any, names: dict[str, str]) -> Any:
-    """Replace each text by its words and its place in the order of first occurrence.
-
-    Keras numbers automatic names over the whole process.
-    """
+    """Renumber automatic names of Keras, which are counted over the whole process."""
     if isinstance(value, str):
         return names.setdefault(value, f"{re.sub(r'_[0-9]+$', '', value)} {len(names)}")
     if isinstance(value, Mapping):
@@ -139,15 +123,7 @@ def _without_counts(value: Any, names: dict[str, str]) -> Any:
 
 
 def attributes_of(value: object, *, private: bool = True) -> list[tuple[str, Any]]:
-    """Return the attributes and slots of an object by name, without its caches.
-
-    A private attribute is a cache if a method other than those that build the object assigns the
-    attribute, or changes the container that it holds.
-
-    Args:
-        value: The object.
-        private: False leaves out all private attributes but numbers, texts and arrays.
-    """
+    """Return attributes by name, without private ones that methods assign or change later."""
     state: Any = object.__getstate__(value)
     parts = cast("tuple[Any, ...]", state) if isinstance(state, tuple) else (state,)
     attributes = sorted((n, v) for part in parts if part for n, v in part.items())
@@ -159,7 +135,6 @@ def attributes_of(value: object, *, private: bool = True) -> list[tuple[str, Any
 
 
 def _caches_in(cls: type) -> set[str]:
-    """Return the attributes that methods assign or change after the object is built."""
     methods = {n: code for c in cls.__mro__[::-1] for n, code in _methods(c)}
     building = _BUILDING & methods.keys()
     while more := {n for b in building for n in methods[b].co_names if n in methods} - building:
@@ -176,7 +151,7 @@ def _changed_by(code: CodeType) -> Iterator[str]:
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in CHANGING:
             yield used[i - 1].argval
         elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-            # The instructions of the key come last, and add one value to the stack.
+            # The instructions of the key come last and push one value to the stack.
             size, key = 0, i
             while size < 1 and key:
                 key -= 1
@@ -191,18 +166,13 @@ def _assigned_in(cls: type) -> set[str]:
 
 
 def _methods(cls: type) -> list[tuple[str, CodeType]]:
-    """Return the code of the methods of a class of the program."""
     if is_library(cls.__module__):
         return []
     return [(n, f.__code__) for n, f in vars(cls).items() if isinstance(f, FunctionType)]
 
 
 def parts_of(value: Any) -> Any:
-    """Return what an object consists of, besides its class.
-
-    The parts are the constructor's arguments, the configuration, what the class hands to pickle, or
-    the attributes. Objects without parts that could be compared are noted.
-    """
+    """Return constructor arguments, configuration, pickled parts or attributes of an object."""
     cls = cast("Any", type(value))
     if isinstance(value, KeepsArguments) and is_library(cls.__module__):
         return sorted(arguments_of(value).items())
@@ -210,14 +180,14 @@ def parts_of(value: Any) -> Any:
         return _without_counts(config, {})
     if not is_library(cls.__module__):
         try:
-            own = None if cls.__getstate__ is object.__getstate__ else value.__getstate__()
-        except Exception:  # noqa: BLE001 - the program's own code may refuse with any error.
-            own = None
-        return attributes_of(value) if own is None else own
+            state = None if cls.__getstate__ is object.__getstate__ else value.__getstate__()
+        except Exception:  # noqa: BLE001 - the program's own code may raise any error.
+            state = None
+        return attributes_of(value) if state is None else state
     if _NO_SETTINGS.fullmatch(f"{cls.__module__}.{cls.__name__}"):
         return ()
     top, _, module = cls.__module__.partition(".")
-    if top == "towerpack":  # An augmentor or a record; trainers and towers are no settings.
+    if top == "towerpack":  # An augmentor or a record; trainers and towers are not settings.
         record = module.startswith("dataflow") or dataclasses.is_dataclass(cls)
         return attributes_of(value, private=False) if record else ()
     if top not in OPAQUE and (parts := _pickled(value)) is not None:
@@ -230,7 +200,6 @@ def parts_of(value: Any) -> Any:
 
 
 def portable_parts_of(value: object) -> Any:
-    """Return the parts of an object that are the same on every machine and in every worker."""
     if not is_library(type(value).__module__):
         return attributes_of(value, private=False)
     # Paths and dates describe themselves. The attributes of a library's object may differ.
@@ -238,7 +207,7 @@ def portable_parts_of(value: object) -> Any:
 
 
 def _pickled(value: Any) -> Any:
-    """Return what the class of a library hands to pickle; None if it cannot be pickled."""
+    """Return the parts that a library class passes to pickle, or `None` if it does not pickle."""
     cls = cast("Any", type(value))
     reduce: Any = copyreg.dispatch_table.get(cls)
     methods = "__reduce_ex__", "__reduce__", "__getstate__"
@@ -246,7 +215,7 @@ def _pickled(value: Any) -> Any:
         return attributes_of(value, private=False) if hasattr(value, "__dict__") else None
     try:
         reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
-    except Exception:  # noqa: BLE001 - each class refuses with an error of its own.
+    except Exception:  # noqa: BLE001 - each class raises a different error.
         return None
     if isinstance(reduced, str):
         return reduced

@@ -1,4 +1,4 @@
-"""Names of pipelines and their stages: in messages, and as signatures of states."""
+"""Names of pipelines and stages for messages, and signatures for states."""
 
 from __future__ import annotations
 
@@ -10,49 +10,43 @@ if TYPE_CHECKING:
     from towerpack.dataflow._flow import DataFlow
 
 Length = int | float | None
-"""Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+"""Number of datapoints in a pass: an integer, `math.inf`, or `None` if unknown."""
 
 
 class Described:
-    """Base of stages: how each describes itself.
+    """Base class of stages: attributes and methods by which a stage describes itself."""
 
-    Attributes:
-        transparent: Hands on what it wraps, unchanged; states and random keys ignore it.
-        random: Draws from the run's seed.
-        shard: Is one of several parts, which fit together if they are given one seed.
-        without_effect: Names of arguments that do not change the datapoints.
-    """
-
-    transparent: bool = False
-    random: bool = False
-    shard: bool = False
-    without_effect: tuple[str, ...] = ()
+    transparent: bool = False  # passes on its input; states and random keys ignore the stage
+    random: bool = False  # draws random numbers from the run's seed
+    shard: bool = False  # is one of several parts, which need the same seed
+    without_effect: tuple[str, ...] = ()  # names of arguments that do not change the datapoints
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
-        """The flows that it wraps; none for a source."""
+        """Wrapped flows; empty for a source."""
         return ()
 
     def length(self) -> Length:
-        """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+        """Return the number of datapoints in a pass, `math.inf`, or `None` if unknown."""
         return None
 
     def arguments(self) -> str:
-        """What stands in the brackets when messages name this stage."""
+        """Return the arguments to show in brackets when messages name this stage."""
         return self.identity()
 
     def identity(self) -> str:
-        """What must agree between two runs for positions to mean the same."""
-        return ""
+        """Return the settings that must agree between two runs; by default a source's length."""
+        length = None if self.inputs else self.length()
+        return "" if length is None else str(length)
 
     def content(self) -> str:
-        """What tells this stage from others that give other datapoints, as far as can be seen."""
+        """Return a text that differs between stages with different datapoints, if possible."""
         seed = getattr(self, "seed", None)
         return self.arguments() if seed is None else f"{self.arguments()}, seed={seed}"
 
 
 class Wrapping:
-    """Base of users' flows whose attribute `ds` is the flow that they wrap."""
+    """Base class of user-defined flows that wrap the flow in their attribute `ds`."""
 
     ds: DataFlow
 
@@ -73,11 +67,10 @@ def flows_in(flow: DataFlow) -> Iterator[DataFlow]:
 
 def is_shard(flow: DataFlow) -> bool:
     """Return whether a pipeline reads only one shard of its data."""
-    return any(isinstance(one, Described) and one.shard for one in flows_in(flow))
+    return any(isinstance(stage, Described) and stage.shard for stage in flows_in(flow))
 
 
 def height_of(flow: DataFlow) -> int:
-    """How many stages lie between a flow and the source furthest below it."""
     below = max((height_of(inner) + 1 for inner in inputs_of(flow)), default=0)
     return below - 1 if isinstance(flow, Described) and flow.transparent else below
 
@@ -87,7 +80,7 @@ def pipeline_of(
     describe: Callable[[Described], str] | None = None,
     leave_out: Callable[[Described], bool] = lambda stage: False,
 ) -> str:
-    """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
+    """Return the name of a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
     paths = [pipeline_of(inner, describe, leave_out) for inner in inputs_of(flow)]
     if isinstance(flow, Described) and leave_out(flow):
         return paths[0]
@@ -98,17 +91,16 @@ def pipeline_of(
 
 
 def signature_of(flow: DataFlow) -> str:
-    """Signature by which a state of this flow is told from states of others."""
+    """Return the text by which states of this pipeline are recognized."""
     return pipeline_of(flow, lambda stage: stage.identity(), lambda stage: stage.transparent)
 
 
 def without_sizes(signature: str) -> str:
-    """Return a signature without the sizes of sources: equal for pipelines over other rows."""
+    """Remove the sizes of sources from a signature, so that it is equal for other data."""
     return re.sub(r"(?<!> )\b(\w+)\([^()]*\)(?!\[)", r"\1", signature)
 
 
 def name_of_stage(flow: DataFlow, describe: Callable[[Described], str] | None = None) -> str:
-    """Name of one stage in messages: `MapData(decode)`."""
     if isinstance(flow, Described):
         arguments = flow.arguments() if describe is None else describe(flow)
     else:

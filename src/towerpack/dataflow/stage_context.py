@@ -1,5 +1,3 @@
-"""Where in a pipeline a stage stands when it is compiled or opened."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -17,42 +15,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where in a pipeline a stage stands, and with which seed it runs.
+    """Seed and position in the pipeline of a stage that is compiled or opened."""
 
-    Args:
-        seed: The run's.
-        branch: Which inputs of stages with several were taken from the outermost down to here.
-        tally: What the iteration counts.
-        serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
-        workers: Those of a parallel stage further up, which apply the maps found here.
-        in_order: A resume may read again, and must find the same, even with `ordered=False`.
-        kept: A stage above keeps datapoints while it reads the next ones.
-        ambient: The pass of the user's code around this flow, if this only hands on such code.
-    """
-
-    seed: int
-    branch: str = ""
+    seed: int  # of the run
+    branch: str = ""  # index of the input at each stage with several inputs, outermost first
     tally: Tally | None = None
-    serial: bool = False
-    workers: ReadAhead | None = None
-    in_order: bool = False
-    kept: bool = False
-    ambient: Ambient | None = None
+    serial: bool = False  # ignore parallel stages, so that the caller or a worker reads
+    workers: ReadAhead | None = None  # of a parallel stage above, to apply the maps of this part
+    in_order: bool = False  # a resume may read again, and needs the same order
+    retained: bool = False  # a stage above retains datapoints while it reads the next ones
+    ambient: Ambient | None = None  # pass of user code, if this flow only passes on its datapoints
 
     def child(self, index: int) -> StageContext:
         """Return the context of the input at `index`."""
         return replace(self, branch=f"{self.branch}{index}.")
 
-    def kept_in_order(self) -> StageContext:
-        """The context of what a stage keeps and may read again."""
-        return replace(self, in_order=True, kept=True)
+    def retained_in_order(self) -> StageContext:
+        return replace(self, in_order=True, retained=True)
 
-    def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
-        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
-
-        It depends on the branch and the height above the source, so that wrapping a pipeline in
-        further stages changes nothing in it, and no two stages share it.
-        """
-        if own_seed is not None:
-            return derive_seed(own_seed, type(flow).__name__)
+    def key(self, flow: DataFlow, stage_seed: int | None = None) -> int:
+        """Return the random key of a stage. With `stage_seed` it is the same in every pipeline."""
+        # By branch and height above the source: further stages do not change random numbers.
+        if stage_seed is not None:
+            return derive_seed(stage_seed, type(flow).__name__)
         return derive_seed(self.seed, self.branch, height_of(flow))

@@ -15,7 +15,7 @@ from towerpack._core.errors import ConfigError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
 from towerpack.dataflow.parallel import is_lent
-from towerpack.dataflow.stages._repeat import tell_if_short
+from towerpack.dataflow.stages._repeat import warn_if_shorter_than_len
 from towerpack.inputs._base import InputSource
 from towerpack.inputs._check import SpecChecker
 
@@ -124,7 +124,7 @@ class _FlowInput(InputSource):
             datapoint = next(iterator)
         except StopIteration:
             if self._whole:
-                tell_if_short(self.dataflow, self._position)
+                warn_if_shorter_than_len(self.dataflow, self._position)
             self._whole = False
             raise
         batch = self._check(datapoint, self._position)

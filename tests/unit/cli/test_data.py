@@ -434,7 +434,7 @@ def test_the_cause_in_a_worker_is_told_once(told: Callable[..., list[str]]) -> N
 def test_the_cause_of_the_last_one_that_was_left_out(told: Callable[..., list[str]]) -> None:
     lines = told("inspect", "left_out")
     assert functions_in(lines) == ["load", "look_up"] and lines.count("KeyError: 'b'") == 1
-    assert sum("found 4 bad datapoints" in line for line in lines) == 1
+    assert sum("failed for 4 of the first" in line for line in lines) == 1
 
 
 def test_the_cause_in_what_has_no_frames(told: Callable[..., list[str]]) -> None:

@@ -78,7 +78,7 @@ def test_remainder() -> None:
     assert len(BatchData(ten, 4, True)) == 3
     with pytest.raises(TypeError):
         BatchData(ten, 3, True, True)  # type: ignore[misc]  # use_list: taken for nothing else
-    with pytest.raises(ConfigError, match="stack='lists'"):
+    with pytest.raises(ConfigError, match=r"stack must be .*, got 'lists'"):
         BatchData(ten, 3, stack="lists")  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def test_batches_larger_than_a_pass_are_told_once(
     ds = BatchData(three(), 8)
     assert list(ds) == list(ds) == []
     (message,) = caplog.messages
-    assert message.startswith(f"{ds} gives no batch: a pass has 3 datapoints, and a batch 8.")
+    assert message.startswith(f"{ds} yields no batch: a pass has 3 datapoints, a batch needs 8.")
     caplog.clear()
     ahead = PrefetchData(BatchData(three(), 8), num_proc=1, backend="thread")
     assert list(ahead) == list(ahead) == []
@@ -126,10 +126,10 @@ def test_ragged_items_show_both_shapes() -> None:
     with pytest.raises(BatchError) as caught:
         next(iter(BatchData(MapData(DataFromList(rows), lambda dp: dp), 8)))
     assert str(caught.value).splitlines() == [
-        "item 7 does not stack with item 0.",
+        "Item 7 of a batch does not stack with item 0.",
         "  got       image uint8 [375, 500, 3]",
         "  expected  image uint8 [480, 640, 3], as item 0",
-        "  to fix    make the shapes agree before batching, or see BatchData(pad=...) or "
+        "  to fix    make the shapes agree before batching, or use BatchData(pad=...) or "
         'BatchData(stack="list")',
         "  pipeline  DataFromList(8) > MapData(<lambda>) > BatchData(8)",
     ]
@@ -142,15 +142,15 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(np.zeros(2),), (np.zeros(2, "f4"),)], "float32"),
         ([(True,), (1,)], "component 0 int"),
         ([(1,), ("1",)], "str of length 1"),
-        ([(1,), (np.int64(1),), (np.uint8(1),)], "item 2 .*\n  got       component 0 uint8"),
+        ([(1,), (np.int64(1),), (np.uint8(1),)], "Item 2 .*\n  got       component 0 uint8"),
         ([(np.float64(1),), (1.0,)], "component 0 float\n  expected  component 0 float64"),
-        ([(1,), (np.int64(1),), (None,)], "item 2 .*\n  got       component 0 None"),
+        ([(1,), (np.int64(1),), (None,)], "Item 2 .*\n  got       component 0 None"),
         ([(np.int64(1),), (1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(1, 2), (1,)], "tuple \\(int\\)"),
         ([(1,), [1]], "list \\(int\\)"),
         ([{"a": 1}, {"b": 1}], "dict {b: int}"),
         ([(object(),), (object(),)], "object"),
-        ([5, 6], "yield \\(x,\\) rather than x"),
+        ([5, 6], "values into a tuple: \\(x,\\)"),
         ([(1 << 70,), (1,)], "beyond 64 bits"),
         ([([[1], [2, 3]],), ([1],)], "ragged list"),
         ([([1],), (3,)], "component 0 int"),
@@ -158,7 +158,7 @@ def test_ragged_items_show_both_shapes() -> None:
     ],
 )
 def test_what_does_not_stack(rows: list[Any], message: str) -> None:
-    with pytest.raises(BatchError, match=r"stack|batched|64|ragged|masked") as caught:
+    with pytest.raises(BatchError, match=r"stack|to batch|64|ragged|masked") as caught:
         batch(*rows)
     assert re.search(message, str(caught.value))
 
@@ -172,12 +172,14 @@ def test_pad() -> None:
     assert index.tolist() == [0, 1, 2]
     dicts = [{"a": np.ones(i), "b": np.ones(i, np.uint8)} for i in (1, 2)]
     assert batch(*dicts, pad={"a": np.nan, "b": 7})["b"].tolist() == [[1, 7], [1, 1]]
-    with pytest.raises(BatchError, match="item 1 does not stack"):
+    with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
         batch(*dicts, pad={"a": 0})
 
 
 def test_pads_that_do_not_fit() -> None:
-    with pytest.raises(BatchError, match="no component 'x' to pad") as caught:
+    with pytest.raises(
+        BatchError, match="names a component 'x', which datapoints do not have"
+    ) as caught:
         batch({"a": 1, "b": 2}, {"a": 1, "b": 2}, pad={"x": 0})
     assert caught.value.expected == "'a' or 'b'"
     for pad in ("x", 2**64, np.nan, 0.5, -1):

@@ -71,10 +71,10 @@ class TestByShape:
         odd = [(np.zeros(2), 0), (np.zeros(2, np.int8), 1), (np.zeros(3), 2)]
         iterator = BatchDataByShape(make(odd), 2, 0).iterate(seed=0)
         for _ in range(2):
-            with pytest.raises(BatchError, match="item 1 does not stack"):
+            with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
                 next(iterator)
         again = BatchDataByShape(make(odd), 2, 0).iterate(state=iterator.state())
-        with pytest.raises(BatchError, match="item 1 does not stack"):
+        with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
             next(again)
 
 
@@ -197,13 +197,13 @@ class TestKnownLengths:
         items = DataFromList(words(LENGTHS))
         for wrong in (items, ShuffleData(items, seed=1)):
             lengths = [*LENGTHS[:4], 3, *LENGTHS[5:]] if wrong is items else LENGTHS
-            with pytest.raises(DataFlowError, match=r"as lengths\[\d+\] says"):
+            with pytest.raises(DataFlowError, match=r"but lengths\[\d+\] is"):
                 list(BatchByLength(wrong, 2, [4], lengths=lengths))
 
     def test_lengths_must_fit(self) -> None:
         ds = DataFromList(words(LENGTHS))
         for lengths in (LENGTHS[:-1], [LENGTHS], [float(n) for n in LENGTHS]):
-            with pytest.raises(ConfigError, match="does not fit the datapoints"):
+            with pytest.raises(ConfigError, match="an integer for each datapoint"):
                 BatchByLength(ds, 2, lengths=lengths)
         with pytest.raises(DataFlowError, match="longer than the last boundary"):
             BatchByLength(ds, max_tokens=50, boundaries=[10], lengths=LENGTHS)

@@ -62,7 +62,7 @@ def test_speed_of_streams_and_scalars() -> None:
     assert TestDataSpeed(ds, 3).start().nbytes == 3 * (8 + 8 + 3 + 2 + 8)
     ds = DataFromList([(np.zeros(i, np.uint8),) for i in range(1000)])
     assert 450_000 < TestDataSpeed(ds, 1000).start().nbytes < 550_000
-    with pytest.raises(DataFlowError, match="no datapoints to measure"):
+    with pytest.raises(DataFlowError, match="has no datapoints"):
         TestDataSpeed(DataFromList([])).start()
     with pytest.raises(ConfigError):
         TestDataSpeed(DataFromList([]), 0)

@@ -117,7 +117,7 @@ def test_hosts_without_a_common_seed_are_warned(caplog: pytest.LogCaptureFixture
     for ds in (ShardData(shuffled, 2, 0), ShardRows(BatchData(shuffled, 2), 2, 0)):
         caplog.clear()
         next(iter(RepeatedData(ds)))
-        assert "is one of several parts, and was given no seed" in caplog.text
+        assert "is one of several shards and has no seed" in caplog.text
     caplog.clear()
     next(ShardData(shuffled, 2, 0).iterate(seed=0))
     for ds in (ShardData(shuffled, 1, 0), ShardData(numbers(8), 2, 0), shuffled):
@@ -133,7 +133,7 @@ def test_shards_that_are_not() -> None:
         lambda: ShardRows(BatchData(numbers(4), 3), 2, 0),
         lambda: ShardRows(BatchData(numbers(4), 4, remainder=True), 2, 0),
     ):
-        with pytest.raises(ConfigError, match=r"shard|tail|no BatchData|cannot share"):
+        with pytest.raises(ConfigError, match=r"shard|tail|index|a BatchData|cannot share"):
             wrong()
 
 

@@ -88,7 +88,7 @@ class TestDataFromGenerator:
     def test_generator_object_is_good_for_one_pass(self) -> None:
         ds = DataFromGenerator((i,) for i in range(3))
         assert len(list(ds)) == 3
-        with pytest.raises(DataFlowError, match="can be iterated once") as caught:
+        with pytest.raises(DataFlowError, match="can be iterated only once") as caught:
             list(ds)
         assert "generator function" in str(caught.value)
         assert len(DataFromIterable({1: 2, 3: 4})) == 2
@@ -135,7 +135,7 @@ class TestDataFromGenerator:
             next(iterator)
         saved = dict(iterator.state(), flow="DataFromIterable(3) > MapData")
         shorter = MapData(DataFromIterable([(0,), (1,), (2,)]), lambda dp: dp)
-        with pytest.raises(StateError, match="ended before") as caught:
+        with pytest.raises(StateError, match="ended after 3 datapoints") as caught:
             next(shorter.iterate(state=saved))
         assert "3 datapoints" in str(caught.value)
 

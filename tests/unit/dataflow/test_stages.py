@@ -214,13 +214,13 @@ class TestJoin:
     def test_stops_with_the_shortest(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "towerpack"):
             ds = JoinData([numbers(3), numbers(5)])
-        assert "lengths 3, 5" in caplog.text
+        assert "lengths are 3, 5" in caplog.text
         assert len(ds) == len(list(ds)) == 3
         assert len(list(JoinData([generated(5), numbers(3)]))) == 3
         assert len(JoinData([RepeatedData(numbers(2)), numbers(3)])) == 3
 
     def test_strict(self) -> None:
-        with pytest.raises(ConfigError, match="differ in length"):
+        with pytest.raises(ConfigError, match="must be equally long"):
             JoinData([numbers(3), numbers(5)], strict=True)
         for flows in ([generated(3), generated(4)], [numbers(5), generated(3)]):
             iterator = JoinData(flows, strict=True).iterate()
@@ -251,7 +251,7 @@ class TestJoin:
                 next(iterator)
         state = iterator.state()
         assert list(iterator) == list(make().iterate(state=state)) == [(2, 2), (3, 3)]
-        with pytest.raises(DataFlowError, match="cannot be joined"):
+        with pytest.raises(DataFlowError, match="to join must be"):
             list(JoinData([DataFromList([{"a": 1}]), DataFromList([(1,)])]))
 
     def test_one_seed_keeps_two_branches_together(self) -> None:

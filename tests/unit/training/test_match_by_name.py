@@ -183,12 +183,8 @@ def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
         (tmp_path / "bad.npz", "cannot be read"),
         (tmp_path / "objects.npz", "cannot be read"),
         (tmp_path / "huge.npz", "cannot be read"),
-<<<<<<< HEAD:tests/unit/training/test_match_by_name.py
         (tmp_path / "deep.npz", "cannot be read"),
-        (tmp_path / "nothing", "no weights at"),
-=======
         (tmp_path / "nothing", "does not exist"),
->>>>>>> z-e5:tests/unit/training/test_init.py
         (tmp_path / "model.ckpt", "cannot be read"),
         (3, "Weights must be a path"),
     ]:

@@ -14,7 +14,7 @@ from towerpack._core.tables import Row
 from towerpack.apps._pictures import check_exist
 from towerpack.apps._splits import places
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
-from towerpack.dataflow.sources.labelled import labelled_rows, numbered
+from towerpack.dataflow.sources.labelled import labeled_rows, numbered
 
 _LOG = get_logger(__name__)
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)
@@ -40,7 +40,7 @@ class CsvInputter(ImageInputter):
             split: [
                 row
                 for file in files
-                for row in labelled_rows(file, Path(file).parent, config.encoding)
+                for row in labeled_rows(file, Path(file).parent, config.encoding)
             ]
             for split, files in places(config, "{}.csv").items()
         }

@@ -158,7 +158,7 @@ class DiskCacheStream(Stream):
                 try:
                     self._store.write([(position, next(self._inner))])
                 except StopIteration:
-                    origin = "the cache or the state was made of"
+                    origin = "from which the cache or the state was made"
                     raise ended_early(self._ds, position, self._position, origin) from None
         try:
             datapoint = next(self._inner)

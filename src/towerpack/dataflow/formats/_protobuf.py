@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.datapoints import array_of, describe
 
 # Message: its fields in the order of their numbers. A star repeats, a capital names a message.
@@ -139,7 +139,7 @@ def _checked_shape(shape: Any, dtype: Any) -> tuple[int, ...]:
         pass
     raise ConfigError(
         "There are no features of this shape, or of this dtype.",
-        got=f"shape {given(shape)}, dtype {given(dtype)}",
+        got=f"shape {repr_of(shape)}, dtype {repr_of(dtype)}",
         expected="known sizes such as (3,), or () for a single value; bytes, str or a dtype of "
         "NumPy's for numbers",
         fix="VariableFeature, if their number differs",
@@ -153,7 +153,7 @@ def checked_features(features: Any) -> dict[str, Feature]:
         isinstance(feature, Feature) for feature in wanted.values()
     ):
         expected = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
-        raise ConfigError("features= describes none.", got=given(features), expected=expected)
+        raise ConfigError("features= describes none.", got=repr_of(features), expected=expected)
     return dict(wanted)
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._user_files import PathLike, path_of
-from towerpack.dataflow.arguments import given, integer_of
+from towerpack.dataflow.arguments import integer_of, repr_of
 from towerpack.dataflow.datapoints import describe_datapoint
 from towerpack.dataflow.formats._tar import KEY, NAME, TarData, encode_file
 from towerpack.dataflow.formats._writing import check_finite, is_utf8, whole_file
@@ -91,7 +91,7 @@ class TarWriter:
             if match is None or match.groups() != (key, extension):
                 raise ConfigError(
                     f"The file {name!r} would not be read back under its key.",
-                    got=f"the key {given(key)}",
+                    got=f"the key {repr_of(key)}",
                     expected="keys without dots after the last slash, extensions without slashes",
                 )
             files[name] = encode_file(extension, datapoint[extension])

@@ -13,7 +13,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._user_code import is_ours
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 
 Check = Callable[[Any, str], object]  # raises `ConfigError` for a value and its argument's name
 
@@ -65,7 +65,7 @@ def number(
             bounds = {f"above {above:g}": above, f"{least:g} or more": least}
             bounds[f"at most {greatest:g}"] = greatest
             finite = [text for text, bound in bounds.items() if math.isfinite(bound)]
-            raise ConfigError(f"{name} is {given(value)}.", expected=", ".join([form, *finite]))
+            raise ConfigError(f"{name} is {repr_of(value)}.", expected=", ".join([form, *finite]))
 
     return check
 
@@ -92,7 +92,7 @@ def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, 
     """An argument that is the (least, greatest) length of a side, or one number for both."""
     low, high = height_and_width(value, name)
     if low > high:
-        raise ConfigError(f"{name} is {given(value)}.", expected="(least, greatest)")
+        raise ConfigError(f"{name} is {repr_of(value)}.", expected="(least, greatest)")
     return low, high
 
 

@@ -1,4 +1,4 @@
-"""Parallel stages: the same datapoints in the same order, made by several workers."""
+"""Parallel stages, whose workers read a pipeline ahead in the same order."""
 
 from ._prefetch import MultiProcessMapAndBatchData as MultiProcessMapAndBatchData
 from ._prefetch import MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ

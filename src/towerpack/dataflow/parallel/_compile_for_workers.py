@@ -1,5 +1,3 @@
-"""Compile parts of a pipeline for the workers of a parallel stage, which read them ahead."""
-
 from __future__ import annotations
 
 import weakref
@@ -28,10 +26,7 @@ from towerpack.dataflow.stage_context import StageContext
 
 
 class ReadAhead:
-    """The workers of one parallel stage, which is named `name` in messages; pools wait in `idle`.
-
-    They do the work of structural stages above it, too: `flow` is then the topmost of these.
-    """
+    """Workers of one parallel stage. They also run the structural stages directly above it."""
 
     def __init__(self, name: str, options: Options, idle: IdlePools) -> None:
         self._name = name
@@ -39,7 +34,7 @@ class ReadAhead:
         self._idle = idle
 
     def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        """The plan of `flow`, read ahead; `None` if its datapoints may come in another order."""
+        """Return the plan of `flow`, read ahead, or `None` if it may be read in any order."""
         if not self.options.ordered and not context.in_order:
             return None
         if self.options_for(flow, node).workers == 0:
@@ -52,10 +47,7 @@ class ReadAhead:
     def open_ahead(
         self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
     ) -> Stream | None:
-        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
-
-        `flow` may also be a flow that the parallel stage wraps.
-        """
+        """Open a pass over `flow`, whose serial plan is `node`. Return `None` without any work."""
         if self.options_for(flow, node).workers == 0:
             return None
         if node is not None:
@@ -69,15 +61,15 @@ class ReadAhead:
             return None
         below = levels.plan_below(context)
         if below is not None:
-            ahead = self.read_ahead(flow, levels.node(context, below), context.kept_in_order())
+            in_order = context.retained_in_order()
+            ahead = self.read_ahead(flow, levels.node(context, below), in_order)
             inner = None if state is None else state["inner"]
             results = PlanStream(ahead or below, epoch, inner)
             return levels.streams(results, context, epoch, state)
-        # What can only be read in order has no positions by which a state could tell what is done.
         start, below_state = levels.begin(state)
         tally = Tally()
-        alone = replace(context, serial=True, workers=None, tally=tally, kept=False)
-        source = levels.source.open_in(alone, epoch, below_state)
+        serial = replace(context, serial=True, workers=None, tally=tally, retained=False)
+        source = levels.source.open_in(serial, epoch, below_state)
         reader = Reader(
             source,
             tally,
@@ -94,13 +86,11 @@ class ReadAhead:
     def _beginning(
         self, flow: DataFlow, node: Node, context: StageContext, *, ordered: bool
     ) -> Begin:
-        """What begins a pass over a plan: with a pool that waits here, or a new one."""
         options = replace(self.options_for(flow, node), ordered=ordered)
         pipeline = pipeline_of(flow)
         job, key = Job(node, context.seed), (weakref.ref(flow), context.seed, context.branch)
 
-        # It must not hold `context`, which comes to hold it: passes end when they are dropped, and
-        # not when garbage is collected.
+        # `begin` must not refer to `context`: a reference cycle would delay the end of a pass.
         def begin(source: WorkSource) -> Engine:
             try:
                 return Engine(self._idle, options, job, key, source, pipeline)
@@ -111,26 +101,20 @@ class ReadAhead:
                     f"{self._name} cannot send the pipeline to its workers: "
                     f"{type(error).__name__}: {error}",
                     got=find_unpicklable(flow),
-                    fix="make it where it is used (in the function, or when it is first needed), "
-                    'or backend="thread"',
+                    fix='create the object in the function that uses it, or use backend="thread"',
                     pipeline=pipeline,
                 ) from error
 
         return begin
 
     def options_for(self, flow: DataFlow, node: Node | None = None) -> Options:
-        """The options, with the backend chosen for a plan, and all workers of the pipeline."""
+        """Return the options for a plan: choose the backend, and the most workers of any stage."""
         options, backend = self.options, self.options.backend
         if backend is None:
-            # Threads that only gather rows of arrays are as parallel as processes are, start at
-            # once, and take from the consumer's GIL no more than messages would.
+            # Threads that only gather rows of arrays are as fast as processes and start at once.
             releases_gil = node is not None and node.releases_gil
             processes = options.start == "fork" or options.on_worker_death == "restart"
             backend = "thread" if releases_gil and not processes else "process"
-        below = [
-            one.workers().options.workers
-            for one in flows_in(flow)
-            if isinstance(one, ParallelStage)
-        ]
-        workers = max([options.workers, *below])
+        stages = [stage for stage in flows_in(flow) if isinstance(stage, ParallelStage)]
+        workers = max([options.workers, *(s.workers().options.workers for s in stages)])
         return replace(options, workers=workers, backend=backend)

@@ -1,5 +1,3 @@
-"""Plans and streams of the consumer whose datapoints workers make ahead."""
-
 from __future__ import annotations
 
 import sys
@@ -13,18 +11,18 @@ from towerpack.dataflow.parallel._reader_thread import Reader
 from towerpack.dataflow.parallel._work_units import PlanWork, WorkSource
 
 Begin = Callable[[WorkSource], Engine]
-"""Begins a pass over some work."""
+"""Starts a pass over a source of work."""
 
 
 class AheadNode(Node):
-    """Read a plan in order, ahead, with workers; read other positions directly. Not thread-safe."""
+    """Read a plan in order with workers, and other positions directly. Not thread-safe."""
 
     def __init__(self, inner: Node, begin: Begin) -> None:
         self.inner = inner
         self.size = inner.size
         self._begin = begin
         self._engine: Engine | None = None
-        self._rows: list[Datapoint] = []  # in reverse: the next one is the last
+        self._rows: list[Datapoint] = []  # in reverse order
         self._epoch: int = -1
         self._next = -1
 
@@ -56,12 +54,12 @@ class AheadNode(Node):
             self._engine = self._begin(PlanWork(self.inner.chunk, self._epoch, left))
         rows = self._engine.take()
         if not rows:
-            raise IndexError(f"there is no position {self._next}")
+            raise IndexError(f"position {self._next} is out of range")
         self._rows = rows[::-1]
 
 
 class UnorderedStream(Stream):
-    """Hand on what is ready of a plan. Its state may also be that of the ordered stream."""
+    """Yield datapoints of a plan as they get ready. It also accepts states of ordered streams."""
 
     def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
         size = sys.maxsize if node.size is None else node.size
@@ -94,10 +92,7 @@ class UnorderedStream(Stream):
 
 
 class ReadStream(Stream):
-    """What workers make of a source that a thread reads. States are those of the source.
-
-    Of the datapoints of a group, the first is the result and the others are `None`.
-    """
+    """Yield the result of workers for each group of datapoints, followed by `None` for the rest."""
 
     def __init__(self, reader: Reader, begin: Begin, state: State, tally: Tally | None) -> None:
         self._reader = reader
@@ -131,4 +126,4 @@ class ReadStream(Stream):
             self._ended = True
             self._state, skipped = self._reader.last
             self._total.skipped += skipped
-            self._engine.close()  # the next pass, begun while this one is kept, has the workers
+            self._engine.close()  # frees the workers for the next pass

@@ -1,5 +1,3 @@
-"""The engine of one pass with workers: work is issued ahead, and its results are taken."""
-
 from __future__ import annotations
 
 import sys
@@ -21,15 +19,13 @@ log = get_logger(__name__)
 
 _POLL_S = 0.5
 _START_S = 30.0
-# A worker's death is raised in its turn, unless what comes before it takes longer.
+# The death of a worker is raised in order, unless earlier work takes longer than this.
 _DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
 
 
 class Engine:
-    """The engine of one pass, with a pool that it borrows; jobs with equal keys are equal."""
-
-    closed = True  # or interrupted, or not begun
+    closed = True  # closed, interrupted, or not started
 
     def __init__(
         self,
@@ -47,33 +43,33 @@ class Engine:
         self._outstanding = 0
         self._checked = 0.0
         self.taken: Work = (0, 0, 0)
-        """The work whose datapoints were taken last."""
+        """Work whose datapoints were taken last."""
         self._pool = pools.take(options)
         try:
             self._pool.begin(key, job)
             source.begin(options, self._pool.wake)
-        except BaseException:  # it may have told a worker half of it
+        except BaseException:  # a worker may have received a part of it
             self._pool.close()
             raise
         self.closed = False
 
     def take(self) -> list[Datapoint] | None:
-        """Return the datapoints of the next unit; `None` at the end. An error can be retried."""
+        """Return the datapoints of the next unit; `None` at the end. Errors can be retried."""
         if self.closed:
             raise DataFlowError(
                 "This pass was closed or interrupted.",
-                fix="ds.iterate(state=iterator.state()) goes on where it was",
+                fix="continue with ds.iterate(state=iterator.state())",
             )
         try:
             return self._take()
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C may have come amid a message
+            if not isinstance(error, Exception):  # Ctrl-C may have interrupted a message
                 self._pool.close()
                 self.close()
             raise
 
     def close(self) -> None:
-        """Forget what is still being done; the pool can take another pass. May be called again."""
+        """Abandon running work and return the pool. May be called repeatedly."""
         if self.closed:
             return
         self.closed = True
@@ -111,7 +107,6 @@ class Engine:
         return next((unit for unit in self._order if unit.done), None)
 
     def _raise_death(self, waited_since: float | None) -> None:
-        """Raise the death of a worker, if what comes before is not done soon."""
         if waited_since is None or time.monotonic() - waited_since < _DEATH_PATIENCE_S:
             return
         for unit in self._order:
@@ -123,13 +118,13 @@ class Engine:
         if unit.finished:
             try:
                 rows = self._pool.take(unit)
-            except Exception as error:  # noqa: BLE001  classes of the user's may not unpickle
-                what = f"What a worker made at {place_of(unit.work)} cannot be received"
+            except Exception as error:  # noqa: BLE001  user-defined classes may not unpickle
+                what = f"The result of a worker for {place_of(unit.work)} cannot be unpickled"
                 fix = "return arrays, numbers, strings, and tuples, lists and dicts of them"
                 unit.finish(None, 0, error_from(error, what, fix=fix))
         if unit.error is not None and unit.finished == 0:
             error = unit.error
-            unit.reset()  # should anybody ask again, it is done again
+            unit.reset()  # to be retried
             self._pool.again.append(unit)
             raise error
         self.taken = unit.work
@@ -138,7 +133,7 @@ class Engine:
             self._outstanding -= unit.count
             self._source.observe(unit)
         else:
-            # Its good datapoints are handed on; its error comes next.
+            # Its good datapoints are yielded first, then its error is raised.
             self._outstanding -= unit.finished
             unit.advance(self._source.group)
         self._issue()
@@ -148,8 +143,8 @@ class Engine:
         pool = self._pool
         while True:
             if pool.again or not pool.members:
-                pool.start_members()  # before one is chosen: it may find that one has ended
-            member = min(pool.members, key=lambda one: len(one.queue))
+                pool.start_members()  # before one is chosen, since a worker may have ended
+            member = min(pool.members, key=lambda member: len(member.queue))
             unit = self._next_unit() if len(member.queue) < QUEUED else None
             if unit is None:
                 return
@@ -183,10 +178,10 @@ class Engine:
         self._checked = now
         pool.check()
         for member in pool.members:
-            # How long a worker takes to start is not the map's fault.
+            # The start of a worker may take longer than `stall_s`.
             limit = max(pool.options.stall_s, 0.0 if member.started else _START_S)
             if member.queue and now - max(member.since, member.reported) >= limit:
                 member.reported = now
                 what = self._pipeline, place_of(member.queue[0].work), now - member.since
-                told = "%s: a worker has been at %s for %.0f s. Its stacks:\n%s"
-                log.warning(told, *what, member.stacks())
+                message = "%s: a worker has been working on %s for %.0f s. Its stacks:\n%s"
+                log.warning(message, *what, member.stacks())

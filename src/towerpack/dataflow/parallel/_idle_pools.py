@@ -1,16 +1,12 @@
-"""Worker pools that wait for the next pass."""
-
 from __future__ import annotations
 
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pool import Pool
 
-_MOST_IDLE = 2  # for two passes side by side, each followed by another
+_MOST_IDLE = 2  # for two simultaneous passes, each followed by another pass
 
 
 class IdlePools:
-    """The pools of one stage that no pass uses now; they end with it."""
-
     def __init__(self) -> None:
         self._pools: list[Pool] = []
         self._closed = False
@@ -20,7 +16,7 @@ class IdlePools:
             if pool.usable and pool.options == options:
                 self._pools.remove(pool)
                 return pool
-        # Imported when needed: what they import is a third of importing the package.
+        # Imported when needed: these imports take a third of the time to import the package.
         if options.backend == "thread":
             from towerpack.dataflow.parallel._thread_pool import ThreadPool
 
@@ -38,7 +34,6 @@ class IdlePools:
             self._pools.pop(0).close()
 
     def close(self) -> None:
-        """End all that wait here, and later those that come back."""
         self._closed = True
         while self._pools:
             self._pools.pop().close()

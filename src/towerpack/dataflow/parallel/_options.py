@@ -1,5 +1,3 @@
-"""Options of parallel stages."""
-
 from __future__ import annotations
 
 import math
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.arguments import check_choice, integer_of
 
 Backend = Literal["process", "thread"]
 OnWorkerDeath = Literal["raise", "restart"]
@@ -18,7 +16,7 @@ Start = Literal["fresh", "fork"]
 
 @dataclass(frozen=True)
 class Options:
-    """What all parallel stages can be told; see `PrefetchData` for the meaning."""
+    """Arguments of all parallel stages; see `PrefetchData`."""
 
     workers: int
     prefetch: int | None = None
@@ -33,19 +31,17 @@ class Options:
     def __post_init__(self) -> None:
         kinds = {"backend": Backend, "on_worker_death": OnWorkerDeath, "start": Start}
         for name, kind in kinds.items():
-            value = getattr(self, name)
-            if value not in (None, *get_args(kind)):
-                choices = " or ".join(f'"{one}"' for one in get_args(kind))
-                raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
+            if getattr(self, name) is not None:
+                check_choice(getattr(self, name), name, get_args(kind))
         integer_of(self.workers, "num_proc", 0)
         integer_of(1 if self.prefetch is None else self.prefetch, "num_prefetch", 1)
         integer_of(self.max_restarts, "max_restarts", 0)
         if not self.stall_s > 0:
-            raise ConfigError(f"stall_s is {self.stall_s}.", expected="seconds, above 0")
+            raise ConfigError(f"stall_s must be positive, got {self.stall_s}.")
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: by affinity, and by the quota of its control group."""
+    """Return the number of CPUs by the affinity and the control group of this process."""
     affine = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     try:

@@ -1,8 +1,4 @@
-"""A job as it travels to worker processes: pickled once, its arrays in memory that all share.
-
-Large arrays lie in one file in memory that every worker maps; those of a `numpy.memmap` stay in
-their file. Workers map privately: what they write into an array is theirs.
-"""
+"""Jobs for worker processes, pickled once, with large arrays in shared memory or mapped files."""
 
 from __future__ import annotations
 
@@ -26,35 +22,33 @@ _LONG = 1024
 
 
 class Piece(NamedTuple):
-    """Memory of one array: in the file of a path, or of a descriptor among those sent."""
-
-    file: str | int
+    file: str | int  # path, or index of a descriptor that is sent along
     start: int
     nbytes: int
     readonly: bool
 
 
 class SharedMap(mmap.mmap):
-    """Memory of this process that workers can map too, by its descriptor."""
+    """Memory that workers can map by its file descriptor."""
 
     fd: int
 
     @classmethod
     def make(cls, nbytes: int) -> SharedMap:
         fd, nbytes = reserved_file("data", nbytes)
-        made = cls(fd, nbytes)
-        made.fd = fd
-        weakref.finalize(made, os.close, fd)
-        return made
+        shared = cls(fd, nbytes)
+        shared.fd = fd
+        weakref.finalize(shared, os.close, fd)
+        return shared
 
 
 def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
-    """The mapped file that the memory of an array belongs to, if any."""
-    for one in bases_of(array):
-        if isinstance(one, SharedMap):
-            return one
-        if isinstance(one, np.memmap):
-            mapped = cast("np.memmap[Any, Any]", one)
+    """Return the mapped file that contains the memory of an array, if any."""
+    for base in bases_of(array):
+        if isinstance(base, SharedMap):
+            return base
+        if isinstance(base, np.memmap):
+            mapped = cast("np.memmap[Any, Any]", base)
             # A private mapping may differ from its file.
             return mapped if mapped.filename is not None and mapped.mode != "c" else None
     return None
@@ -74,7 +68,7 @@ class ToShared(Sender):
 
 
 class FlatList(Sequence[Any]):
-    """A list as one array of bytes: counting references to its items would copy all pages."""
+    """List as one array of bytes. Counting references to objects would copy memory pages."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         pickles, ends = dump_each(items)
@@ -91,11 +85,9 @@ class FlatList(Sequence[Any]):
 
 
 class PickledJob:
-    """A pickled job, kept while workers may ask for it."""
-
     def __init__(self, job: object) -> None:
         self.pieces: list[Piece] = []
-        """The memory of its arrays, and last that of the pickle."""
+        """Memory of the arrays, followed by that of the pickle."""
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []
@@ -106,12 +98,12 @@ class PickledJob:
         finally:
             SENDER.reset(token)
         self._put(memoryview(data).toreadonly())
-        own = SharedMap.make(self._end)
+        shared = SharedMap.make(self._end)
         for start, view in self._loose:
-            own[start : start + view.nbytes] = view
+            shared[start : start + view.nbytes] = view
         self._loose.clear()
-        self._keep_alive.append(own)
-        self.fds.insert(0, own.fd)
+        self._keep_alive.append(shared)
+        self.fds.insert(0, shared.fd)
 
     def _put(self, view: memoryview) -> None:
         start = aligned(self._end, view.nbytes)
@@ -127,7 +119,7 @@ class PickledJob:
         if owner is None:
             self._put(view)
             return False
-        # Descriptors are closed with their memory: workers that start later need them too.
+        # Descriptors are closed with their memory, but workers that start later need them too.
         self._keep_alive.append(owner)
         if isinstance(owner, SharedMap):
             if owner.fd not in self.fds:

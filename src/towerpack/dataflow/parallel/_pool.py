@@ -1,5 +1,3 @@
-"""The workers of a parallel stage and their memory, kept from pass to pass."""
-
 from __future__ import annotations
 
 import time
@@ -13,7 +11,7 @@ from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._slots import SlotPool
 from towerpack.dataflow.parallel._work_units import Job, Unit
 
-# One that it works on, and one so that it need not wait for the next.
+# Units in the queue of a worker: one to work on, and one so that the worker need not wait.
 QUEUED = 2
 
 _MOST_LENT = 64
@@ -21,8 +19,6 @@ _MOST_LENT_BYTES = 1 << 30
 
 
 class Member(ABC):
-    """One worker, as the consumer sees it."""
-
     def __init__(self) -> None:
         self.queue: deque[Unit] = deque()
         self.since = time.monotonic()
@@ -30,8 +26,7 @@ class Member(ABC):
         self.started = True
 
     @abstractmethod
-    def stacks(self) -> str:
-        """What its threads are doing."""
+    def stacks(self) -> str: ...
 
     def assign(self, unit: Unit) -> None:
         if not self.queue:
@@ -45,22 +40,20 @@ class Member(ABC):
 
 
 class Pool(ABC):
-    """Workers, what they work on, and their memory."""
-
     def __init__(self, options: Options, slots: SlotPool) -> None:
         self.options = options
         self.slots = slots
         self.members: list[Any] = []
         self.again: deque[Unit] = deque()
-        """Units to be issued again: their worker died, or they ended in an error."""
+        """Units to retry, because their worker died or an error was raised."""
         self.job_key: Any = None
         self.job: Job | None = None
         self.restarts = 0
-        """Of workers, in this pass."""
+        """Number of restarted workers in this pass."""
         self._closed = False
 
     def begin(self, key: Any, job: Job) -> None:
-        """Take up a job; one with the key of the last is known already."""
+        """Start a job, unless the last job had the same key."""
         self.restarts = 0
         if key != self.job_key:
             self.job_key, self.job = None, job
@@ -69,11 +62,10 @@ class Pool(ABC):
         self.start_members()
 
     def abandon(self, units: Iterable[Unit]) -> None:
-        """Forget units: nobody waits for them any more."""
         at_work = {unit for member in self.members for unit in member.queue}
         for unit in units:
             unit.abandoned = True
-            if unit not in at_work:  # done, or to be issued again
+            if unit not in at_work:  # done, or waiting for a retry
                 self.release(unit)
         self.again.clear()
         self.cancel()
@@ -84,47 +76,41 @@ class Pool(ABC):
             unit.slot = None
 
     def must_copy(self) -> bool:
-        """Whether results get memory of their own, also because the consumer keeps very many."""
+        """Return whether to copy results: by option, or because very many slots are lent."""
         count, nbytes = self.slots.lent
         return self.options.copy or count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 
     def prepare(self, job: Job) -> None:
-        """Get a new job ready for all workers."""
         return
 
     def check(self) -> None:
-        """Find workers that ended unnoticed."""
         return
 
     def cancel(self) -> None:
-        """Tell workers that what was issued need not be done."""
         return
 
     @abstractmethod
-    def start_members(self) -> None:
-        """Start workers until there are as many as wanted."""
+    def start_members(self) -> None: ...
 
     @abstractmethod
-    def submit(self, unit: Unit, member: Member) -> None:
-        """Issue a unit to a worker."""
+    def submit(self, unit: Unit, member: Member) -> None: ...
 
     @property
     @abstractmethod
     def usable(self) -> bool:
-        """Whether it is open, and not of a process that forked this one."""
+        """Whether the pool is open and belongs to this process, not to its parent."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Take what workers have to say; wait for the first of it."""
+        """Wait for a message of a worker, and process all available messages."""
 
     @abstractmethod
-    def wake(self) -> None:
-        """End a `wait`, from another thread."""
+    def wake(self) -> None: ...
 
     @abstractmethod
     def take(self, unit: Unit) -> list[Datapoint]:
-        """The datapoints of a finished unit. The slot is given back, or lent."""
+        """Return the datapoints of a finished unit, and return or lend its slot."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers and free the memory. May be called again."""
+        """End the workers and free the memory. May be called repeatedly."""

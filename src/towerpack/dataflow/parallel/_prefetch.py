@@ -1,5 +1,3 @@
-"""The parallel stages: what they wrap is read ahead, by processes or threads."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,54 +8,45 @@ from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._options import (
-    Backend,
-    OnWorkerDeath,
-    Options,
-    Start,
-    usable_cpus,
-)
+from towerpack.dataflow.parallel._options import Backend, OnWorkerDeath, Options, Start, usable_cpus
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData
 
 
 class PrefetchData(ParallelStage):
-    """Read what it wraps ahead, with workers: the same datapoints in the same order, sooner.
+    """Read a flow ahead with worker processes or threads. The datapoints and their order are equal.
 
-    Put it at the end of a pipeline. Workers then do everything below, and the stages directly
-    above that only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). A map above it runs
-    in the consumer. Over a flow that can only be read in order, the consumer reads, and workers
-    apply the maps and stack batches of what these give.
+    Put it at the end of a pipeline. Workers run all stages below, and stages directly above that
+    only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). If a flow can only be read in
+    order, the consumer reads it, and workers apply maps and stack batches of mapped datapoints.
 
-    Workers are fresh interpreters that are sent the pipeline, so functions may be lambdas and
-    need no `if __name__ == "__main__"`. They stay from pass to pass and end with this object.
-    Arrays come in memory that is used again when the last view of them is gone: keep what you
-    like, and change what you like.
-
-    Contract: order, length and randomness of `ds`, for any number of workers (with
-    `ordered=False` the datapoints of `ds` in the order in which they get ready); thread- and
-    fork-safe; resumable as `ds` is, with any number of workers or without this stage.
+    Worker processes are fresh interpreters. Functions may be lambdas, and scripts need no
+    `if __name__ == "__main__"` guard. Workers are reused in every pass and end with this object.
+    Arrays may be retained and changed: their memory is reused after the last reference is dropped.
+    A state fits any number of workers, and the pipeline without this stage.
 
     Args:
-        num_prefetch: How many datapoints to be ahead; by default some for each worker.
-        num_proc: How many workers; by default as many as there are CPUs. With 0 the consumer does
-            the same work by itself, for debuggers.
-        ordered: Keep the order. Without, nothing waits for a slow datapoint; it is kept where a
-            resume reads again and must find the same: below caches, vectorised maps, and the like.
-        backend: "process", or "thread" for functions that let go of the GIL most of the time. By
-            default processes; threads where there are no functions, but rows of arrays to move.
-        on_worker_death: "raise" a `WorkerError`, or "restart": the work is done again by another
-            one, and nothing is lost or repeated. Work that two workers crashed at, or at which five
-            were killed from outside, is an error.
-        max_restarts: How many workers to replace.
-        stall_s: After how many seconds without a result to log what the workers are doing.
-        copy: Give results memory of their own.
-        start: "fresh" interpreters, or "fork", which starts faster and is refused where it is not
-            safe: in a process with TensorFlow, or with threads besides those that read flows ahead.
+        ds: Flow to read ahead.
+        num_prefetch: Number of datapoints to read ahead; by default some for each worker.
+        num_proc: Number of workers; by default the number of CPUs. With 0, the consumer does the
+            work, for debugging.
+        ordered: Whether to keep the order. Otherwise datapoints are yielded as they get ready,
+            except below stages that need the order for a resume, such as caches.
+        backend: "process", or "thread" for functions that mostly release the GIL. By default
+            threads if the pipeline only moves rows of arrays, otherwise processes.
+        on_worker_death: "raise" a `WorkerError`, or "restart" the worker and repeat its work
+            without losing datapoints. Work at which two workers crashed or five were killed is an
+            error.
+        max_restarts: Maximum number of restarts in a pass.
+        stall_s: Seconds without a result after which the stack traces of a worker are logged.
+        copy: Whether to copy results instead of lending memory.
+        start: "fresh" interpreters, or "fork", which starts faster but needs a process without
+            TensorFlow and without other threads.
 
     Raises:
-        WorkerError: A worker died; raised while iterating, as is what the pipeline itself raises,
-            after the datapoints before it.
+        ConfigError: An argument is invalid.
+        WorkerError: A worker died; raised while iterating. Errors of the pipeline are raised after
+            the datapoints before them.
     """
 
     def __init__(
@@ -101,18 +90,17 @@ class PrefetchData(ParallelStage):
         return {**self.__dict__, "_idle": IdlePools()}
 
 
-# The names of the predecessor. All are exact and in order.
+# Classes with the names and arguments of Tensorpack. All are exact and in order.
 
 
 class MultiProcessRunnerZMQ(PrefetchData):
-    """`PrefetchData` with the arguments in the predecessor's other order.
-
-    Contract: as `PrefetchData`.
+    """Variant of `PrefetchData` with the arguments of Tensorpack.
 
     Args:
-        num_proc: How many processes.
-        hwm: How many datapoints to be ahead.
-        options: As for `PrefetchData`.
+        ds: Flow to read ahead.
+        num_proc: Number of processes.
+        hwm: Number of datapoints to read ahead.
+        options: Keyword arguments of `PrefetchData`.
     """
 
     def __init__(self, ds: DataFlow, num_proc: int = 1, hwm: int = 50, **options: Any) -> None:
@@ -120,15 +108,13 @@ class MultiProcessRunnerZMQ(PrefetchData):
 
 
 class MultiThreadRunner(PrefetchData):
-    """`PrefetchData` with threads, which share one flow.
-
-    Contract: as `PrefetchData`.
+    """Variant of `PrefetchData` with threads, which share one flow.
 
     Args:
-        get_df: The flow, or a function that makes it.
-        num_prefetch: How many datapoints to be ahead.
-        num_thread: How many threads.
-        options: As for `PrefetchData`.
+        get_df: Flow to read ahead, or a function that creates it.
+        num_prefetch: Number of datapoints to read ahead.
+        num_thread: Number of threads.
+        options: Keyword arguments of `PrefetchData`.
     """
 
     def __init__(
@@ -143,16 +129,16 @@ class MultiThreadRunner(PrefetchData):
 
 
 class MultiProcessMapData(PrefetchData):
-    """`MapData` in processes.
-
-    Contract: as `MapData`.
+    """Variant of `MapData` that runs in worker processes.
 
     Args:
-        num_proc: How many processes.
-        map_func: From a datapoint to a new one.
-        buffer_size: How many datapoints to be ahead.
-        strict: Accepted; every pass is exact in any case.
-        options: `rng`, `on_error` and `max_errors` as for `MapData`, others as for `PrefetchData`.
+        ds: Flow whose datapoints are mapped.
+        num_proc: Number of processes.
+        map_func: Function that returns a new datapoint.
+        buffer_size: Number of datapoints to read ahead.
+        strict: Ignored; every pass is exact.
+        options: Keyword arguments of `MapData` (`rng`, `on_error`, `max_errors`) and
+            `PrefetchData`.
     """
 
     def __init__(
@@ -170,9 +156,11 @@ class MultiProcessMapData(PrefetchData):
 
 
 class MultiThreadMapData(MultiProcessMapData):
-    """`MapData` in threads, for functions that let go of the GIL most of the time.
+    """Variant of `MapData` that runs in threads, for functions that mostly release the GIL.
 
-    Contract: as `MapData`. Arguments as those of `MultiProcessMapData`.
+    Args:
+        ds, map_func, buffer_size, strict, options: As for `MultiProcessMapData`.
+        num_thread: Number of threads.
     """
 
     def __init__(
@@ -188,17 +176,13 @@ class MultiThreadMapData(MultiProcessMapData):
 
 
 class MultiProcessMapAndBatchData(PrefetchData):
-    """`BatchData(MapData(ds, map_func), batch_size)` in processes.
-
-    Contract: as those two.
+    """Equivalent of `BatchData(MapData(ds, map_func), batch_size)` in worker processes.
 
     Args:
-        num_proc: How many processes.
-        map_func: From a datapoint to a new one.
-        batch_size: Datapoints in a batch.
-        buffer_size: How many *datapoints of* `ds` to be ahead, at least a batch; by default some.
-        remainder: As for `BatchData`.
-        options: As for `MultiProcessMapData`.
+        ds, num_proc, map_func, options: As for `MultiProcessMapData`.
+        batch_size: Number of datapoints in a batch.
+        buffer_size: Number of datapoints of `ds` to read ahead, at least one batch.
+        remainder: Whether to yield a smaller batch at the end.
     """
 
     def __init__(
@@ -218,8 +202,8 @@ class MultiProcessMapAndBatchData(PrefetchData):
 
 
 def _mapped(ds: DataFlow, f: Callable[..., Datapoint | None], options: dict[str, Any]) -> MapData:
-    own = {name: options.pop(name) for name in ("rng", "on_error", "max_errors") if name in options}
-    return MapData(ds, f, **own)
+    names = {"rng", "on_error", "max_errors"} & options.keys()
+    return MapData(ds, f, **{name: options.pop(name) for name in names})
 
 
 MultiProcessPrefetchData = MultiProcessRunner = PrefetchData

@@ -1,5 +1,3 @@
-"""Workers that are processes: fresh interpreters, or forks on request."""
-
 from __future__ import annotations
 
 import atexit
@@ -34,44 +32,44 @@ from towerpack.dataflow.parallel._worker import receive, send
 
 log = get_logger(__name__)
 
-# Of how many workers' deaths a unit is taken for the cause. A signal from outside may meet the same
-# unit again by chance; the kernel, when memory runs out, more than by chance.
+# Number of worker deaths after which a unit is considered the cause. A signal from outside may hit
+# the same unit again by chance.
 _MOST_CRASHES = 2
 _MOST_KILLS = 5
 
 _EXIT_S = 1.0
 _STACKS_S = 0.2
-_MOST_WORDS = 20_000
+_MOST_OUTPUT = 20_000
 _SUGGESTIONS = {
-    "SIGKILL": "probably out of memory: fewer workers, smaller batches or a smaller num_prefetch",
-    "SIGBUS": "a mapped file that shrank, or a disk that failed",
+    "SIGKILL": "use fewer workers, smaller batches or a smaller num_prefetch: memory probably ran "
+    "out",
+    "SIGBUS": "check the disk, and that no mapped file was truncated",
 }
 
 
 class ProcessMember(Member):
-    """A worker process: a fork that knows its job, or without one a fresh interpreter."""
+    """Worker process: a fork if `job` is passed, otherwise a fresh interpreter."""
 
     def __init__(self, slots_fd: int, job: Job | None) -> None:
         super().__init__()
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as handed_over:
-            self.channel, theirs = map(kept.enter_context, Pipe())
-            handed_over.callback(theirs.close)
-            self._words = kept.enter_context(open(memory_file("words"), "rb", 0))
-            # A pipe for each: of one that they shared, the kernel would tell only one of them.
-            lives_fd, life_fd = os.pipe()
-            handed_over.callback(os.close, lives_fd)
-            life = kept.enter_context(open(life_fd, "wb", 0))
-            fds = (theirs.fileno(), slots_fd, lives_fd, self._words.fileno())
+        with contextlib.ExitStack() as resources, contextlib.ExitStack() as handed_over:
+            self.channel, other_end = map(resources.enter_context, Pipe())
+            handed_over.callback(other_end.close)
+            self._report = resources.enter_context(open(memory_file("words"), "rb", 0))
+            # One pipe for each worker: the kernel signals only one reader of a shared pipe.
+            read_fd, write_fd = os.pipe()
+            handed_over.callback(os.close, read_fd)
+            death_pipe = resources.enter_context(open(write_fd, "wb", 0))
+            fds = (other_end.fileno(), slots_fd, read_fd, self._report.fileno())
             self.process: Process = start_fresh(fds) if job is None else start_fork(fds, job)
-            self.close = kept.pop_all().close
-        self.let_go = life.close  # of what its life hangs on: for forks of this process
-        self.job = job
-        """The one that it knows."""
+            self.close = resources.pop_all().close
+        self.close_death_pipe = death_pipe.close  # for forks of this process
+        self.job = job  # the job that the worker has received
         self.started = False
-        self._words_read = 0
+        self._report_read = 0
 
-    def tell(self, *message: Any, fds: Sequence[int] = ()) -> None:
-        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+    def send(self, *message: Any, fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(OSError):  # the worker died, which `wait` notices
             send(self.channel, *message, fds=fds)
 
     def stacks(self) -> str:
@@ -79,13 +77,13 @@ class ProcessMember(Member):
             return "it has not started yet"
         os.kill(self.process.pid, signal.SIGUSR1)
         time.sleep(_STACKS_S)
-        return self.words()
+        return self.report()
 
-    def words(self) -> str:
-        """What it has written about its end, or about its stacks, since the last time."""
-        words = os.pread(self._words.fileno(), _MOST_WORDS, self._words_read)
-        self._words_read += len(words)
-        return words.decode(errors="replace")
+    def report(self) -> str:
+        """Return the stack traces or the crash report that the worker has written since."""
+        text = os.pread(self._report.fileno(), _MOST_OUTPUT, self._report_read)
+        self._report_read += len(text)
+        return text.decode(errors="replace")
 
     def end(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
@@ -115,7 +113,7 @@ class ProcessPool(Pool):
     def prepare(self, job: Job) -> None:
         if self.options.start == "fork":
             with safe_to_fork():
-                self._end_members()  # new ones inherit the job: it need not even pickle
+                self._end_members()  # new workers inherit the job, so it need not be pickled
         else:
             self._pickled_job = PickledJob(job)
 
@@ -128,7 +126,7 @@ class ProcessPool(Pool):
         for member in self.members:
             if member.job is not self.job and self._pickled_job is not None:
                 member.job = self.job
-                member.tell("job", self._pickled_job.pieces, fds=self._pickled_job.fds)
+                member.send("job", self._pickled_job.pieces, fds=self._pickled_job.fds)
 
     def wait(self, timeout_s: float) -> None:
         while ready := self._selector.select(timeout_s):
@@ -137,22 +135,22 @@ class ProcessPool(Pool):
                 if key.data is None:
                     self._bell[0].recv(4096)
                 else:
-                    self._listen(key.data)
+                    self._process_message(key.data)
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # the pool was closed
             self._bell[1].send(b"\0")
 
     def check(self) -> None:
         for member in list(self.members):
             if member.process.poll() is not None:
                 while member in self.members and member.channel.poll():
-                    self._listen(member)
+                    self._process_message(member)
                 self._remove(member)
 
-    def _listen(self, member: ProcessMember) -> None:
+    def _process_message(self, member: ProcessMember) -> None:
         try:
-            kind, *fields, own = receive(member.channel)
+            kind, *fields, fds = receive(member.channel)
         except (EOFError, OSError):
             self._remove(member)
             return
@@ -161,9 +159,9 @@ class ProcessPool(Pool):
             return
         extents, failure, count, needed, seconds = fields
         unit = member.finished()
-        if own:
+        if fds:
             self.release(unit)
-            unit.slot = self.slots.adopt(*own)
+            unit.slot = self.slots.adopt(*fds)
         error = None if failure is None else restore_failure(failure)
         unit.finish(extents, count, error)
         if unit.abandoned:
@@ -179,15 +177,15 @@ class ProcessPool(Pool):
                 self.release(unit)
                 unit.slot = self.slots.take(needed)
             sent = put(parts, Arena(unit.slot.bytes()))
-        except Exception as error:  # noqa: BLE001  raised in its turn, as all that befalls a unit
-            if not isinstance(error, TowerpackError):  # which tells that there is no memory
-                fix = 'convert it in the source, or backend="thread"'
+        except Exception as error:  # noqa: BLE001  raised in order, like all errors of units
+            if not isinstance(error, TowerpackError):  # out of memory
+                fix = 'convert it in the source, or use backend="thread"'
                 error = error_from(error, "A datapoint cannot be sent to a worker", fix=fix)
             unit.finish(None, 0, error)
             return
         member.assign(unit)
-        where = unit.slot.offset, unit.slot.nbytes
-        cast("ProcessMember", member).tell("unit", *where, unit.work, sent)
+        slot = unit.slot.offset, unit.slot.nbytes
+        cast("ProcessMember", member).send("unit", *slot, unit.work, sent)
 
     def take(self, unit: Unit) -> list[Datapoint]:
         slot, extents = cast("Slot", unit.slot), unit.value
@@ -203,10 +201,10 @@ class ProcessPool(Pool):
     def cancel(self) -> None:
         for member in self.members:
             if member.queue:
-                member.tell("cancel")
+                member.send("cancel")
 
     def _remove(self, member: ProcessMember) -> None:
-        """A worker has ended: its units are issued again, or the first one becomes an error."""
+        """Remove a worker that has ended. Retry its units, or let the first one fail."""
         if member not in self.members:
             return
         self._selector.unregister(member.channel)
@@ -216,7 +214,7 @@ class ProcessPool(Pool):
         error = _death_error(member, first)
         member.close()
         if first is None:
-            log.warning("%s It had nothing to do, and is replaced.", error.what)
+            log.warning("%s It was idle and is replaced.", error.what)
         for unit in member.queue:
             if unit.abandoned:
                 self.release(unit)
@@ -227,7 +225,7 @@ class ProcessPool(Pool):
         member.queue.clear()
 
     def _may_restart(self, unit: Unit, member: ProcessMember) -> bool:
-        unit.deaths += member.started  # one that had not started did not die of it
+        unit.deaths += member.started  # not the cause if the worker had not started
         outside = -(member.process.returncode or 0) in (signal.SIGKILL, signal.SIGTERM)
         most = _MOST_KILLS if outside else _MOST_CRASHES
         if self.options.on_worker_death == "raise" or unit.deaths >= most:
@@ -252,10 +250,10 @@ class ProcessPool(Pool):
         self.members.clear()
         for member in members:
             self._selector.unregister(member.channel)
-            member.channel.close()  # an idle worker ends
+            member.channel.close()  # idle workers end
         end = time.monotonic() + _EXIT_S
         for member in members:
-            if member.queue:  # it is at work, and would not hear of the end until it is done
+            if member.queue:  # a busy worker notices the closed channel too late
                 member.process.kill()
             member.end(max(0.01, end - time.monotonic()))
             member.close()
@@ -267,18 +265,17 @@ def _death_error(member: ProcessMember, unit: Unit | None) -> WorkerError:
     code = member.process.returncode or 0
     if code < 0:
         name = signal.Signals(-code).name
-        how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what it wrote to stderr")
+        end, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see its output on stderr")
     else:
-        how, fix = f"ended with status {code}", "see what it wrote to stderr"
-    where = "" if unit is None else f" at {place_of(unit.work)}"
-    words = member.words().strip()
-    details = f"It wrote last:\n{words}" if words else None
-    what = f"A worker (process {member.process.pid}) {how}{where}."
-    return WorkerError(what, fix=fix, details=details)
+        end, fix = f"ended with status {code}", "see its output on stderr"
+    work = "" if unit is None else f" at {place_of(unit.work)}"
+    report = member.report().strip()
+    details = f"Its last output:\n{report}" if report else None
+    pid = member.process.pid
+    return WorkerError(f"A worker (process {pid}) {end}{work}.", fix=fix, details=details)
 
 
-# All that are open. Not weak: garbage collection may close the sockets of a pool before workers
-# have been told through them to end.
+# All open pools. With weak references, a garbage collection could close the sockets too early.
 _POOLS: set[ProcessPool] = set()
 
 
@@ -288,11 +285,11 @@ def close_all() -> None:
         pool.close()
 
 
-def _let_go() -> None:
-    """Let go, in a fork, of the pipes by which workers notice the end of their parent."""
+def _close_death_pipes() -> None:
+    # Workers must notice the end of their parent although a fork still lives.
     for pool in _POOLS:
         for member in pool.members:
-            member.let_go()
+            member.close_death_pipe()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_death_pipes)

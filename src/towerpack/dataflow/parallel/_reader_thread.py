@@ -1,7 +1,4 @@
-"""A thread that reads a source ahead, for what can only be read in order, and keeps what it read.
-
-A generator may fill one array again and again, so whoever reads it ahead has to copy first.
-"""
+"""Threads that read a flow ahead in order, and copy datapoints whose memory may be reused."""
 
 from __future__ import annotations
 
@@ -21,18 +18,16 @@ _AHEAD = 256
 
 
 class Entry(NamedTuple):
-    """What was read, the state after it, and how many bad datapoints were left out before it."""
-
     datapoint: Datapoint
-    state: State
-    skipped: int
+    state: State  # after the datapoint
+    skipped: int  # number of bad datapoints that were skipped before it
 
 
 class Reader(threading.Thread, WorkSource):
-    """Read a stream ahead, in a thread, and close it.
+    """Thread that reads a stream ahead and closes it.
 
-    Each `group` datapoints become one; `start` groups were done before. Datapoints that are
-    `reused` may be written over when the stream goes on.
+    Workers turn each `group` datapoints into one. `start` is the number of groups done before.
+    `reused` says that the source may overwrite a datapoint when it goes on.
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class Reader(threading.Thread, WorkSource):
     ) -> None:
         super().__init__(name="towerpack-data-reader", daemon=True)
         self.at_source = threading.Lock()
-        """Held while it is in its source."""
+        """Lock that is held while code of the source runs."""
         self._stream = stream
         self._tally = tally
         self._reused = reused
@@ -56,10 +51,9 @@ class Reader(threading.Thread, WorkSource):
         self._limit = max(_AHEAD, group)
         self.most = max(1, self._limit // 2 // group)
         self.reads: deque[tuple[State, int]] = deque()
-        """For each datapoint that was taken as work and is not handed on: the state of the source
-        after it, and how many bad datapoints it left out before it."""
+        """State and number of skipped datapoints for each datapoint that workers process."""
         self.last: tuple[State, int] = (None, 0)
-        """The same of the source at its end."""
+        """State and number of skipped datapoints at the end of the source."""
         self.closed = False
         self._epoch = epoch
         self._next = start
@@ -76,7 +70,7 @@ class Reader(threading.Thread, WorkSource):
 
     def run(self) -> None:
         counted = 0
-        read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
+        read: list[Datapoint] = []  # at most one, which is retained if it cannot be copied
         while not self.closed:
             try:
                 with self.at_source:
@@ -88,7 +82,7 @@ class Reader(threading.Thread, WorkSource):
             except StopIteration:
                 self._end(self._stream.state(), self._tally.skipped - counted)
                 break
-            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+            except BaseException as error:  # noqa: BLE001  raised in the consumer
                 self._fail(error)
             else:
                 counted = skipped
@@ -100,10 +94,10 @@ class Reader(threading.Thread, WorkSource):
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
         with self._changed:
-            there = min(self.size * self.group, len(self._entries))
-            if not self._ended:  # only then may a group be smaller
-                there -= there % self.group
-            entries = [self._entries.popleft() for _ in range(there)]
+            count = min(self.size * self.group, len(self._entries))
+            if not self._ended:  # only the last group may be smaller
+                count -= count % self.group
+            entries = [self._entries.popleft() for _ in range(count)]
             self._awaited = len(self._entries) < self.group
             self._changed.notify_all()
         self.reads.extend((entry.state, entry.skipped) for entry in entries)
@@ -121,23 +115,23 @@ class Reader(threading.Thread, WorkSource):
         with self._changed:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
-                self._tell()
+                self._wake_consumer()
             self._changed.wait_for(lambda: self.closed or len(self._entries) < self._limit)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self._error = error
-            self._tell()
+            self._wake_consumer()
             self._changed.wait_for(lambda: self.closed or self._error is None)
 
     def _end(self, state: State, skipped: int) -> None:
         with self._changed:
             self._ended = True
             self.last = state, skipped
-            self._tell()
+            self._wake_consumer()
 
     def raise_error(self) -> None:
-        """Raise what the source raised, and let it try again, once what is before it was taken."""
+        """Raise the error of the source after the datapoints before it, and let it retry."""
         with self._changed:
             if len(self._entries) >= self.group:
                 return
@@ -155,7 +149,7 @@ class Reader(threading.Thread, WorkSource):
             self.closed = True
             self._changed.notify_all()
 
-    def _tell(self) -> None:
+    def _wake_consumer(self) -> None:
         if self._awaited:
             self._awaited = False
             self._wake()
@@ -163,14 +157,14 @@ class Reader(threading.Thread, WorkSource):
 
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Keep other readers out of their sources, where they may hold any lock; yield those."""
+    """Pause other readers outside their sources, where they hold no locks. Yield the paused."""
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
-    with contextlib.ExitStack() as kept_out:
+    with contextlib.ExitStack() as locks:
         for thread in threading.enumerate():
             if not isinstance(thread, Reader) or thread is threading.current_thread():
                 continue
             if thread.at_source.acquire(timeout=max(0.0, end - time.monotonic())):
-                kept_out.callback(thread.at_source.release)
+                locks.callback(thread.at_source.release)
                 resting.add(thread)
         yield resting

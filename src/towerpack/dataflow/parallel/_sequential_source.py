@@ -1,8 +1,4 @@
-"""Pipelines over what can only be read in order: a thread reads, and workers do the stages above.
-
-Those stages become a plan of what is sent, which workers read like any other. Their streams run in
-the consumer, over what workers have made, so that states are those of the serial stages.
-"""
+"""Pipelines that can only be read in order: a thread reads, and workers run the stages above."""
 
 from __future__ import annotations
 
@@ -32,10 +28,10 @@ Level = MapData | BatchData
 
 
 class Levels:
-    """Stages at the top of a flow that workers can do: maps, and one batch of mapped datapoints.
+    """Stages at the top of a flow that workers can run: maps, and one batch of mapped datapoints.
 
-    Only the topmost may leave out datapoints. `stages` are listed from the lowest; `group`
-    datapoints of `source` become one, and fewer at the end if `remainder`.
+    Only the topmost stage may skip datapoints. `stages` begin with the lowest one. `group`
+    datapoints of `source` become one, or fewer at the end if `remainder`.
     """
 
     def __init__(self, flow: DataFlow) -> None:
@@ -50,7 +46,7 @@ class Levels:
         self.source = flow
 
     def plan_below(self, context: StageContext) -> Node | None:
-        """The plan of what the topmost stage maps, where only that keeps from a plan."""
+        """Return the plan below the topmost stage if only that stage has no plan."""
         top = self.stages[-1]
         node = top.ds.compile_in(context) if _skips(top) else None
         if node is not None:
@@ -68,29 +64,29 @@ class Levels:
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:
-        """How many results were handed on before, and the state of the source."""
+        """Return the number of results yielded before, and the state of the source."""
         if state is None:
             return 0, None
-        given: int | None = None
+        expected: int | None = None
         for stage in reversed(self.stages):
             if isinstance(stage, BatchData):
-                at = check_count(state["window"], _MOST)
-                count, below = at + check_count(state["used"], 1), at * self.group
+                window = check_count(state["window"], _MOST)
+                count, below = window + check_count(state["used"], 1), window * self.group
             else:
-                at = count = below = check_count(state["count"], _MOST)
-            if given not in (None, count) or (state.get("bad") and not _skips(stage)):
+                count = below = check_count(state["count"], _MOST)
+            if expected not in (None, count) or (state.get("bad") and not _skips(stage)):
                 raise StateError(f"A state of {stage} does not fit that of the stage above it.")
-            given, state = below, state["inner"]
-        return (given or 0) // self.group, state
+            expected, state = below, state["inner"]
+        return (expected or 0) // self.group, state
 
     def streams(self, inner: Stream, context: StageContext, epoch: int, state: State) -> Stream:
-        """The streams of these stages, over their results."""
+        """Return the streams of these stages over the results of the workers."""
         states = [state]
         for _ in self.stages:
             states.append(None if states[-1] is None else states[-1]["inner"])
         for stage, saved in zip(self.stages, states[-2::-1], strict=True):
             if isinstance(stage, BatchData):
-                inner = WindowStream(inner, self.group, _made_of(stage), saved, context.tally)
+                inner = WindowStream(inner, self.group, _first_of(stage), saved, context.tally)
             elif _skips(stage):
                 mapper = Mapped(stage.f, stage.mapper(context).name, None)
                 inner = MapStream(inner, mapper, epoch, saved, stage.policy, context.tally)
@@ -100,7 +96,7 @@ class Levels:
 
 
 def _maps_above(flow: DataFlow, *, may_skip: bool) -> tuple[list[Level], DataFlow]:
-    """The maps at the top of a flow, from the topmost to the lowest, and what they map."""
+    """Return the maps at the top of a flow, the topmost first, and the flow below them."""
     maps: list[Level] = []
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
@@ -121,17 +117,17 @@ def _skips(stage: DataFlow) -> bool:
     return isinstance(stage, MapData) and stage.on_error == "skip"
 
 
-def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoint]]:
-    def made(window: int, tokens: list[Datapoint]) -> list[Datapoint]:
+def _first_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoint]]:
+    def first(window: int, items: list[Datapoint]) -> list[Datapoint]:
         if window == 0:
-            stage.tell_if_too_few(len(tokens))
-        return tokens[:1] if stage.remainder or len(tokens) == stage.batch_size else []
+            stage.warn_if_short(len(items))
+        return items[:1] if stage.remainder or len(items) == stage.batch_size else []
 
-    return made
+    return first
 
 
 class Skipping(Mapper):
-    """A map function in a worker, which gives a `Failure` for what its stage leaves out."""
+    """Map function in a worker that returns a `Failure` instead of raising a `MapError`."""
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
@@ -144,7 +140,7 @@ class Skipping(Mapper):
 
 
 class Mapped(Mapper):
-    """Stand-in for a map function in the consumer: workers have called it."""
+    """Substitute in the consumer for a map function that workers have called."""
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         if isinstance(datapoint, Failure):
@@ -153,7 +149,7 @@ class Mapped(Mapper):
 
 
 class MappedStream(InnerStream):
-    """Stand-in for a `MapStream` that leaves out nothing, where workers have mapped."""
+    """Substitute in the consumer for a `MapStream` without skipped datapoints."""
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner

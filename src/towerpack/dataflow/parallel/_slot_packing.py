@@ -1,4 +1,4 @@
-"""Datapoints into a slot and out of it, with large arrays where they will be read."""
+"""Serialization of datapoints into slots, without extra copies of large arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from towerpack.dataflow.parallel._slots import Bytes
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048
 _MAIN = b"__main__"
-# Slots are lent from here on; below, a copy is cheaper than looking after one.
+# Size in bytes from which a slot is lent. Smaller results are cheaper to copy.
 WORTH_LENDING = 1 << 16
 
 
 Extents = list[tuple[int, int]]
-"""Where in a slot a value lies: start and size of the memory of each array, last of its pickle."""
+"""Offset and size in a slot of each large array of a value, followed by those of its pickle."""
 
 
 def pack(value: Any) -> list[memoryview]:
-    """The memory of the large arrays of a value, and last its pickle; nothing is copied yet."""
+    """Return the memory of the large arrays of a value, followed by its pickle, without copying."""
     parts: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -40,7 +40,7 @@ def pack(value: Any) -> list[memoryview]:
         data = dump(value, keep)
     except (pickle.PicklingError, AttributeError, TypeError):
         data = _MAIN
-    if _MAIN in data:  # another process does not find by name what is defined there
+    if _MAIN in data:  # other processes cannot import from `__main__`
         parts.clear()
         data = dump_code(value, keep)
     return [*parts, memoryview(data)]
@@ -54,18 +54,18 @@ def space_for(parts: Sequence[memoryview]) -> int:
 
 
 def put(parts: Sequence[memoryview], arena: Arena) -> Extents | None:
-    """Copy what is not in the arena into it; `None` if there is no room."""
-    places: Extents = []
+    """Copy parts into an arena unless they are there. Return `None` if they do not fit."""
+    extents: Extents = []
     for part in parts:
         start = arena.put(part)
         if start is None:
             return None
-        places.append((start, part.nbytes))
-    return places
+        extents.append((start, part.nbytes))
+    return extents
 
 
 def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
-    """The value that lies in a slot; without `copy` its arrays lie there, and keep it alive."""
+    """Return the value in a slot. Without `copy`, its arrays refer to the slot."""
     view = memoryview(cast("Any", memory))
     *parts, data = [view[start : start + size] for start, size in extents]
     if copy:
@@ -74,10 +74,7 @@ def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
 
 
 def bundle(block: Block) -> Block:
-    """Datapoints as columns, if that loses nothing; `to_rows` undoes it.
-
-    Values of a component are stacked if they are arrays, or NumPy scalars, that are alike.
-    """
+    """Convert datapoints to columns if `to_rows` restores them exactly."""
     if isinstance(block, Columns) or len(block) < 2:
         return block
     first: Any = block[0]
@@ -99,7 +96,7 @@ def bundle(block: Block) -> Block:
 def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     first: Any = values[0]
     kind = cast("type[Any]", type(first))
-    if any(type(one) is not kind for one in values):
+    if any(type(value) is not kind for value in values):
         return list(values)
     if issubclass(kind, np.number) and first.dtype.kind != "m":  # units of durations may differ
         return np.array(values)
@@ -107,9 +104,9 @@ def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         return list(values)
     shape, dtype = first.shape, first.dtype
     plain = shape and 0 not in shape and not dtype.hasobject and dtype.isnative
-    if not plain or any(one.shape != shape or one.dtype != dtype for one in values):
+    if not plain or any(value.shape != shape or value.dtype != dtype for value in values):
         return list(values)
-    if not all(one.flags.c_contiguous for one in values):
+    if not all(value.flags.c_contiguous for value in values):
         return list(values)
     out = lent_empty((len(values), *shape), dtype)
     np.concatenate(values, out=out.reshape(len(values) * shape[0], *shape[1:]))

@@ -1,7 +1,7 @@
-"""Memory that processes share: nameless files, and slots in one of them that are used again.
+"""Shared memory of processes: anonymous files, and reusable slots in one of them.
 
-Nothing has a name, so nothing is left behind, whoever dies; `/dev/shm` and its limit have no part
-in it. Memory is reserved when it is made: without room that is an error, and no SIGBUS later.
+Anonymous files leave nothing behind when a process dies and do not depend on `/dev/shm`. Memory is
+reserved when a file grows, so that a lack of memory is an error and not a later SIGBUS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SMALLEST = 1 << 16
 
 
 def memory_file(name: str) -> int:
-    """A descriptor of an empty file in memory; on systems without, of an unlinked one on disk."""
+    """Return the descriptor of an empty file in memory, or of an unlinked file on disk."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(f"towerpack-{name}")
     fd, path = tempfile.mkstemp(prefix="towerpack-")
@@ -37,7 +37,6 @@ def memory_file(name: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> None:
-    """Make sure that a file has memory from `offset` on; a `DataFlowError` if there is none."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, offset, nbytes)
@@ -45,13 +44,13 @@ def reserve(fd: int, offset: int, nbytes: int) -> None:
             os.ftruncate(fd, offset + nbytes)
     except OSError as error:
         raise DataFlowError(
-            f"There is no memory for another {nbytes:,} bytes that workers share: {error}.",
-            fix="fewer workers, a smaller num_prefetch, or smaller batches",
+            f"Shared memory of {nbytes:,} bytes cannot be reserved: {error}.",
+            fix="use fewer workers, a smaller num_prefetch, or smaller batches",
         ) from error
 
 
 def reserved_file(name: str, nbytes: int) -> tuple[int, int]:
-    """A descriptor of a file in memory of at least so many bytes, and how many there are."""
+    """Return the descriptor and the size of a file in memory of at least `nbytes` bytes."""
     fd, nbytes = memory_file(name), whole_pages(nbytes)
     try:
         reserve(fd, 0, nbytes)
@@ -66,78 +65,76 @@ def whole_pages(nbytes: int) -> int:
 
 
 class SlotMemory(mmap.mmap):
-    """Memory that is lent: whoever holds arrays over it is alone with them until they are gone."""
+    """Lent memory. It is not reused while arrays refer to it."""
 
 
 def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
-    """Map a part of a file, with its pages at hand where the system can do that."""
+    """Map a part of a file, with its pages loaded if the system supports that."""
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     return SlotMemory(fd, nbytes, flags=flags, offset=offset)
 
 
 def bases_of(array: Any) -> Iterator[object]:
-    """An array, and one after another what its memory is of."""
     while array is not None:
         yield array
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
 
 
 def is_lent(array: object) -> bool:
-    """Whether the memory of an array is a slot of a parallel stage, and so its holder's alone.
+    """Return whether the memory of an array is a slot of a parallel stage.
 
-    It may then be handed on without a copy, as long as what it is handed to keeps the array.
+    Such memory can be used without a copy while a reference to the array exists.
+
+    Args:
+        array: NumPy array or another object with memory.
     """
-    return any(isinstance(one, SlotMemory) for one in bases_of(array))
+    return any(isinstance(base, SlotMemory) for base in bases_of(array))
 
 
 @dataclass(eq=False)
 class Slot:
-    """Memory for one unit of work, and where it lies in the file of the slots, if it does."""
-
-    offset: int | None
+    offset: int | None  # in the file of the slots, unless the slot has its own file
     nbytes: int
     memory: SlotMemory
 
     def bytes(self) -> Bytes:
-        """A new array over the slot, which every array over a part of it keeps alive."""
         return np.frombuffer(self.memory, np.uint8)
 
 
 class SlotPool:
-    """Slots in a file that worker processes map, or, unless `shared`, in memory of this process."""
+    """Pool of slots in a file for worker processes, or in memory if not `shared`."""
 
     def __init__(self, *, shared: bool) -> None:
         self.fd = memory_file("slots") if shared else -1
         self._end = 0
         self._free: list[Slot] = []
-        # Finalisers run anywhere, at any time: all that they do is one append.
+        # Finalizers run in any thread at any time, so all that they do is one append.
         self._returned: deque[Slot] = deque()
         self._lent = self._lent_bytes = 0
         self.wanted = _SMALLEST
         self.total_bytes = 0
 
     def take(self, nbytes: int = 0) -> Slot:
-        """A slot of at least `nbytes`, and of the size that units have been found to need."""
         self._collect()
-        wanted = max(self.wanted, whole_pages(nbytes))
+        size = max(self.wanted, whole_pages(nbytes))
         while self._free:
             slot = self._free.pop()
-            if slot.nbytes >= wanted:
+            if slot.nbytes >= size:
                 return slot
             self._drop(slot)
         if self.fd < 0:
-            memory = SlotMemory(-1, wanted)
+            memory = SlotMemory(-1, size)
         else:
-            reserve(self.fd, self._end, wanted)
-            memory = map_shared(self.fd, wanted, self._end)
-        slot = Slot(self._end, wanted, memory)
-        self.wanted = wanted
-        self._end += wanted
-        self.total_bytes += wanted
+            reserve(self.fd, self._end, size)
+            memory = map_shared(self.fd, size, self._end)
+        slot = Slot(self._end, size, memory)
+        self.wanted = size
+        self._end += size
+        self.total_bytes += size
         return slot
 
     def adopt(self, fd: int) -> Slot:
-        """Take over a file that a worker made for a result that was too large for its slot."""
+        """Return a slot in the file of a worker whose result was too large for its slot."""
         nbytes = os.fstat(fd).st_size
         memory = map_shared(fd, nbytes)
         os.close(fd)
@@ -146,7 +143,6 @@ class SlotPool:
         return Slot(None, nbytes, memory)
 
     def expect(self, nbytes: int) -> None:
-        """Have slots of at least this size from now on: units have been found to need it."""
         self.wanted = max(self.wanted, whole_pages(nbytes))
 
     def give_back(self, slot: Slot) -> None:
@@ -156,7 +152,7 @@ class SlotPool:
             self._free.append(slot)
 
     def lend(self, slot: Slot) -> Bytes:
-        """The slot's bytes; it comes back when nothing made of them is left."""
+        """Return the slot's bytes. The slot is free again when no array refers to them."""
         anchor = slot.bytes()
         self._lent += 1
         self._lent_bytes += slot.nbytes
@@ -188,7 +184,7 @@ class SlotPool:
 
     def _drop(self, slot: Slot) -> None:
         self.total_bytes -= slot.nbytes
-        if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # gives back pages that the file holds
+        if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # frees the pages of the file
             slot.memory.madvise(mmap.MADV_REMOVE)
 
 

@@ -1,8 +1,7 @@
-"""How worker processes are started: as fresh interpreters, or as forks on request."""
-
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from towerpack.dataflow.parallel._reader_thread import readers_at_rest
 from towerpack.dataflow.parallel._work_units import Job
 
 Fds = tuple[int, int, int, int]
-"""Of a worker: its socket, the slots, the pipe that ends with the parent, and for its report."""
+"""File descriptors passed to a worker: socket, slot memory, parent-death pipe, report file."""
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[6:]; "
@@ -24,14 +23,13 @@ _BOOT = (
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "VECLIB", "NUMEXPR")
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in _LIBRARIES} | {"OPENCV_FOR_THREADS_NUM": "1"}
 
-# How long a source may take for one datapoint while a fork waits for it.
+# Seconds that a fork waits for readers to finish a datapoint.
 _REST_S = 10.0
 
 
 def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
     arguments = [*fds, os.getpid(), *sys.path]
-    # A child inherits the mask of the thread that starts it; the worker unblocks them when it has
-    # its handlers (`leave_signals_to_parent`).
+    # A child inherits the signal mask. The worker unblocks signals when it has set its handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         return subprocess.Popen(
@@ -45,7 +43,7 @@ def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
 
 
 class Forked:
-    """A forked process, with what is used of `subprocess.Popen`."""
+    """Forked process with a part of the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -69,8 +67,8 @@ Process = subprocess.Popen[bytes] | Forked
 def start_fork(fds: Fds, job: Job) -> Forked:
     with safe_to_fork():
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
-                stream.flush()  # or the copy would write it, too
+            with contextlib.suppress(AttributeError, ValueError):  # missing or closed
+                stream.flush()  # otherwise the fork would write the buffer too
         parent = os.getpid()
         pid = os.fork()
         if pid:
@@ -78,9 +76,9 @@ def start_fork(fds: Fds, job: Job) -> Forked:
         try:
             from towerpack.dataflow.parallel._worker import main
 
-            # Ends of other workers' sockets would keep those from seeing their end.
-            own = sorted(fds)
-            for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
+            # Open copies of other workers' sockets would hide from them that theirs is closed.
+            limits = [2, *sorted(fds), os.sysconf("SC_OPEN_MAX")]
+            for low, high in itertools.pairwise(limits):
                 os.closerange(low + 1, high)
             main(*fds, parent, job)
         finally:
@@ -89,15 +87,15 @@ def start_fork(fds: Fds, job: Job) -> Forked:
 
 @contextlib.contextmanager
 def safe_to_fork() -> Generator[None]:
-    """Refuse to fork where another thread could hold a lock; those that read ahead wait."""
+    """Pause readers, and raise a `ConfigError` if another thread could hold a lock."""
     with readers_at_rest(_REST_S) as resting:
-        threads = [one.name for one in threading.enumerate() if one not in resting]
+        threads = [thread.name for thread in threading.enumerate() if thread not in resting]
         loaded = "tensorflow" in sys.modules
         if loaded or len(threads) > 1:
-            why = "TensorFlow is loaded" if loaded else f"{len(threads)} threads run"
+            reason = "TensorFlow is loaded" if loaded else f"{len(threads)} threads run"
             raise ConfigError(
-                f'start="fork" is not safe here: {why} ({", ".join(threads)}).',
-                expected="a process with one thread, and without TensorFlow",
-                fix='start="fresh", which is the default',
+                f'start="fork" is not safe in this process: {reason} ({", ".join(threads)}).',
+                expected="a process with one thread and without TensorFlow",
+                fix='use start="fresh", which is the default',
             )
         yield

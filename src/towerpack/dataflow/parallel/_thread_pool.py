@@ -1,4 +1,4 @@
-"""Workers that are threads: for maps that let go of the GIL, and interpreters without one."""
+"""Worker threads, for maps that release the GIL and for interpreters without a GIL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Done = tuple[int, Result, int, float]
 
 
 class ThreadMember(Member):
-    """A worker thread. It knows nothing of the pool, so that it does not keep it alive."""
+    """Worker thread. It has no reference to the pool, which can be garbage-collected."""
 
     def __init__(self, number: int, results: queue.SimpleQueue[_Done | None]) -> None:
         super().__init__()
@@ -39,9 +39,7 @@ class ThreadMember(Member):
 
 
 def _serve(
-    number: int,
-    tasks: queue.SimpleQueue[_Task | None],
-    results: queue.SimpleQueue[_Done | None],
+    number: int, tasks: queue.SimpleQueue[_Task | None], results: queue.SimpleQueue[_Done | None]
 ) -> None:
     while (task := tasks.get()) is not None:
         unit, job, memory = task
@@ -56,12 +54,10 @@ def _serve(
                 result = Result([], 0, error)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, result, needed, time.perf_counter() - begin))
-        del task, unit, job, memory, arena, result  # not to be kept alive while waiting
+        del task, unit, job, memory, arena, result  # frees memory while the thread waits
 
 
 class ThreadPool(Pool):
-    """Worker threads. Results are handed over as they are; their arrays lie in slots."""
-
     members: list[ThreadMember]
 
     def __init__(self, options: Options) -> None:
@@ -71,8 +67,8 @@ class ThreadPool(Pool):
 
     @property
     def usable(self) -> bool:
-        # After a fork there are no threads.
-        return not self._closed and all(one.thread.is_alive() for one in self.members)
+        # After a fork, the threads do not exist.
+        return not self._closed and all(member.thread.is_alive() for member in self.members)
 
     def start_members(self) -> None:
         while len(self.members) < self.options.workers:
@@ -81,7 +77,7 @@ class ThreadPool(Pool):
     def submit(self, unit: Unit, member: Member) -> None:
         member.assign(unit)
         memory = None
-        # Small results are cheaper in memory of their own.
+        # Small results are cheaper in separate memory.
         small = 0 < self._needed < WORTH_LENDING
         if not (small or self.must_copy()):
             memory = self.slots.lend(self.slots.take())
@@ -90,15 +86,15 @@ class ThreadPool(Pool):
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Empty):
             if timeout_s > 0:
-                self._heard(self._results.get(timeout=timeout_s))
+                self._process_result(self._results.get(timeout=timeout_s))
             while True:
-                self._heard(self._results.get_nowait())
+                self._process_result(self._results.get_nowait())
 
     def wake(self) -> None:
         self._results.put(None)
 
-    def _heard(self, done: _Done | None) -> None:
-        if done is None:  # to be woken
+    def _process_result(self, done: _Done | None) -> None:
+        if done is None:  # sent by `wake`
             return
         number, result, needed, seconds = done
         unit = self.members[number].finished()

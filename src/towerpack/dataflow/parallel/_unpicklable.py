@@ -1,5 +1,3 @@
-"""Find what keeps a pipeline from being pickled, for messages."""
-
 from __future__ import annotations
 
 import inspect
@@ -10,23 +8,23 @@ from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.parallel._pickles_and_errors import dump_code
 from towerpack.dataflow.pipeline_names import pipeline_of
 
-_DEEPEST = 24  # from the last stage to what does not pickle
+_DEEPEST = 24  # limit of the search
 
 
 def find_unpicklable(flow: DataFlow) -> str:
-    """The stage, and the member of it, that does not pickle."""
+    """Return the name of the object that cannot be pickled, and its stage."""
     value: Any = flow
     path: list[str] = []
     for _ in range(_DEEPEST):
-        bad = next((one for one in _members(value).items() if not _pickles(one[1])), None)
+        bad = next((member for member in _members(value).items() if not _pickles(member[1])), None)
         if bad is None:
             break
         path.insert(0, bad[0])
         value = bad[1]
         if isinstance(value, DataFlow):
             flow, path = value, []
-    where = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
-    return f"{where} of {pipeline_of(flow)}"
+    name = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
+    return f"{name} of {pipeline_of(flow)}"
 
 
 def _members(value: Any) -> dict[str, Any]:
@@ -46,6 +44,6 @@ def _members(value: Any) -> dict[str, Any]:
 def _pickles(value: Any) -> bool:
     try:
         dump_code(value, lambda buffer: False)
-    except Exception:  # noqa: BLE001  what it says is told already
+    except Exception:  # noqa: BLE001  the caller reports the error
         return False
     return True

@@ -1,5 +1,3 @@
-"""Units of work: what is to be done, one after another as workers get free, and how it is done."""
-
 from __future__ import annotations
 
 import contextlib
@@ -15,21 +13,21 @@ from towerpack.dataflow.datapoints import Block, Datapoint, Positions
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._slots import Slot
 
-# A unit costs some 50 µs besides its work; results that take long or are large go alone.
+# A unit has an overhead of some 50 µs. Units with slow or large results have one datapoint.
 _WORTHWHILE_S = 8e-3
 _LARGE_BYTES = 1 << 20
 _MOST = 1 << 16
 
 Work = tuple[int, int, int]
-"""One piece of work: epoch, first position, position after the last."""
+"""Epoch, first position, and position after the last."""
 
 Inputs = tuple[int, Sequence[Datapoint]]
-"""Datapoints that are sent with work, and the position of the first in what they are from."""
+"""Position of the first datapoint in its source, and the datapoints that are sent with work."""
 
 
 @dataclass
 class Result:
-    """What became of a piece of work: so many datapoints, and the error of the next one."""
+    """Datapoints of a unit, and the error that the next one raised, if any."""
 
     block: Block
     count: int
@@ -37,13 +35,13 @@ class Result:
 
 
 class SentNode(Node):
-    """The datapoints that come with a piece of work: a source that workers cannot read."""
+    """Plan of the datapoints that are sent with work."""
 
     size = None
-    sent: Any = threading.local()  # `first` and `datapoints` of the work that a thread is at
+    sent: Any = threading.local()  # `first` and `datapoints` of the current work
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        # Of the last group that is to become one, there may be fewer.
+        # The last group may have fewer datapoints.
         first = int(positions[0]) - self.sent.first
         return list(self.sent.datapoints[first : first + len(positions)])
 
@@ -52,7 +50,7 @@ class SentNode(Node):
 
 
 class Job:
-    """What workers do in a pass: they read positions of a plan. Pickles by cloudpickle."""
+    """Work of a pass: reading positions of a plan. It is pickled by cloudpickle."""
 
     def __init__(self, node: Node, key: int) -> None:
         node.lay_into(lent_empty)
@@ -67,13 +65,12 @@ class Job:
             del SentNode.sent.datapoints
             return result
         if stop - start > 1:
-            # Of an exception, read alone they show which one it was, and what those before it are.
+            # After an exception, reading one by one shows which datapoint raised it.
             with contextlib.suppress(BaseException):
                 return Result(self._node.read(epoch, range(start, stop)), stop - start)
         return self._one_by_one(epoch, start, stop)
 
     def seed_of(self, work: Work) -> int:
-        """For code that draws from the global generators of `random` and NumPy."""
         epoch, start, _ = work
         return hash((self._key, epoch, start))
 
@@ -82,7 +79,7 @@ class Job:
         for position in range(start, stop):
             try:
                 rows.append(self._node.get(epoch, position))
-            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+            except BaseException as error:  # noqa: BLE001  raised in the consumer
                 return Result(rows, len(rows), error)
         return Result(rows, len(rows))
 
@@ -95,18 +92,18 @@ def place_of(work: Work) -> str:
 
 @dataclass(eq=False)
 class Unit:
-    """What a worker does at a time, from when it is issued until its datapoints are handed on."""
+    """Work that is assigned to one worker, and its result."""
 
     work: Work
-    inputs: Inputs | None = None  # what it is done on, where workers cannot read it themselves
-    slot: Slot | None = None  # where its result goes
+    inputs: Inputs | None = None  # input datapoints, if workers cannot read them
+    slot: Slot | None = None  # memory for the result
     done: bool = False
-    value: Any = None  # the result, or where in the slot it lies
-    finished: int = 0  # how many datapoints of it are in `value`
-    error: BaseException | None = None  # what ended it early
+    value: Any = None  # the result, or its extents in the slot
+    finished: int = 0  # number of datapoints in `value`
+    error: BaseException | None = None  # error of the next datapoint
     seconds: float = 0.0
-    nbytes: int = 0  # of a slot
-    deaths: int = 0  # of workers at it
+    nbytes: int = 0  # bytes needed in a slot
+    deaths: int = 0  # number of workers that died at this unit
     abandoned: bool = False
 
     @property
@@ -121,7 +118,7 @@ class Unit:
         self.done, self.deaths = False, 0
 
     def advance(self, group: int) -> None:
-        """Keep what comes after the finished datapoints, each made of a group of `inputs`."""
+        """Remove the finished datapoints, each of which used a group of `inputs`."""
         epoch, start, stop = self.work
         self.work = (epoch, start + self.finished, stop)
         if self.inputs is not None:
@@ -132,31 +129,31 @@ class Unit:
 
 
 class WorkSource(ABC):
-    """What is to be done, in order, `size` datapoints in a unit: more if they are cheap."""
+    """Ordered source of work. Units grow while their datapoints are cheap."""
 
     group: int = 1
-    """How many inputs become one datapoint."""
+    """Number of inputs for one datapoint."""
     size: int = 1
+    """Number of datapoints in a unit."""
     most: int = 1
+    """Limit of `size`."""
 
     @abstractmethod
     def begin(self, options: Options, wake: Callable[[], None]) -> None:
-        """Begin a pass; `wake` tells the consumer, from any thread, that there is work."""
+        """Begin a pass. `wake` may be called from any thread when there is new work."""
 
     @abstractmethod
     def next_work(self) -> tuple[Work, Inputs | None] | None:
-        """The next work; `None` if there is none, or none yet."""
+        """Return the next work, or `None` if there is none at present."""
 
     @abstractmethod
-    def is_over(self) -> bool:
-        """Whether there will be no more."""
+    def is_over(self) -> bool: ...
 
     def raise_error(self) -> None:
-        """Raise what keeps further work from coming; the next call to `next_work` tries again."""
+        """Raise the error that prevents further work. The next `next_work` retries."""
         return
 
     def close(self) -> None:
-        """End: nobody asks for work any more."""
         return
 
     def observe(self, unit: Unit) -> None:
@@ -166,7 +163,7 @@ class WorkSource(ABC):
 
 
 class PlanWork(WorkSource):
-    """Runs of positions in the gaps left of a pass; all workers have some until its end."""
+    """Source of the positions of a pass that are not done."""
 
     def __init__(self, chunk: int, epoch: int, gaps: list[tuple[int, int]]) -> None:
         self.size = chunk

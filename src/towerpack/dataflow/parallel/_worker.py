@@ -1,4 +1,4 @@
-"""A worker process: reads units of work from a socket, and writes their results into slots."""
+"""Worker process, which receives units of work by a socket and writes results into slots."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _MOST_MAPPED = 256
 
 
 def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
-    """Send a message, with descriptors; an `OSError` if the other end is gone."""
+    """Send a message and file descriptors. Raises an `OSError` if the other end is closed."""
     channel.send_bytes(dump((*message, len(fds))))
     for fd in fds:
         send_handle(channel, fd, 0)
 
 
 def receive(channel: Connection) -> list[Any]:
-    """Wait for a message; its descriptors, which are last in it, are the receiver's to close."""
+    """Wait for a message. Its last item is a list of descriptors, which the caller must close."""
     *message, count = load(channel.recv_bytes())
     return [*message, [recv_handle(channel) for _ in range(count)]]
 
@@ -55,44 +55,44 @@ def receive(channel: Connection) -> list[Any]:
 def main(
     channel_fd: int,
     slots_fd: int,
-    life_fd: int,
-    words_fd: int,
+    death_fd: int,
+    report_fd: int,
     parent: int,
     job: Job | None = None,
 ) -> None:
-    """Run until the consumer closes its end, and exit; the descriptors are those of `Fds`."""
-    die_with_parent(life_fd, parent)
+    """Run until the consumer closes the channel, and exit. The descriptors are those of `Fds`."""
+    die_with_parent(death_fd, parent)
     leave_signals_to_parent()
-    faulthandler.enable(words_fd)
-    faulthandler.register(signal.SIGUSR1, words_fd)
+    faulthandler.enable(report_fd)
+    faulthandler.register(signal.SIGUSR1, report_fd)
     channel = Connection(channel_fd)
     status = 0
     try:
         send(channel, "ready")
         Worker(channel, slots_fd, job).serve()
-    except (EOFError, OSError):  # the consumer closed its end, or is gone
+    except (EOFError, OSError):  # the consumer closed the channel or died
         pass
-    except BaseException:  # noqa: BLE001  nobody is left to raise it to
+    except BaseException:  # noqa: BLE001  printed, since no caller could handle it
         traceback.print_exc()
         status = 1
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(status)  # clean-up at exit may hang, and there is nothing to clean
+    os._exit(status)  # without exit handlers, which may hang
 
 
-def die_with_parent(life_fd: int, parent: int) -> None:
-    """End when the parent does, however it ends.
+def die_with_parent(death_fd: int, parent: int) -> None:
+    """End this process when the parent ends in any way.
 
-    The kernel sends SIGIO when the last writer of the pipe is gone. Not all systems do, and a
-    process that the parent forked in C may hold the pipe open too: hence the thread.
+    The kernel sends SIGIO when the last writer of the pipe ends. A thread checks the parent too,
+    since not all systems do so, and processes forked by C code may keep the pipe open.
     """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
-    fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
-    flags = fcntl.fcntl(life_fd, fcntl.F_GETFL)
-    fcntl.fcntl(life_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork inherits handlers
+    fcntl.fcntl(death_fd, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(death_fd, fcntl.F_GETFL)
+    fcntl.fcntl(death_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
-        if os.read(life_fd, 1) == b"":  # it ended before we watched
+        if os.read(death_fd, 1) == b"":  # the parent has ended already
             os._exit(1)
 
     def watch() -> None:
@@ -104,11 +104,9 @@ def die_with_parent(life_fd: int, parent: int) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Do nothing on Ctrl-C and SIGTERM: the consumer handles them.
-
-    SIGTERM is not ignored: programs that a map function starts would inherit that.
-    """
+    """Disable Ctrl-C and SIGTERM, which the consumer handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN, which programs started by a map function would inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
@@ -116,8 +114,8 @@ def leave_signals_to_parent() -> None:
 class Worker:
     def __init__(self, channel: Connection, slots_fd: int, job: Job | None) -> None:
         self._channel = channel
-        self._come = select.poll()  # ten times as fast as the channel's own
-        self._come.register(channel, select.POLLIN)
+        self._poll = select.poll()  # ten times as fast as `channel.poll`
+        self._poll.register(channel, select.POLLIN)
         self._slots_fd = slots_fd
         self._slots: dict[int, SlotMemory] = {}
         self._backlog: deque[list[Any]] = deque()
@@ -136,24 +134,24 @@ class Worker:
                 send(self._channel, "done", None, failure, 0, 0, 0.0)
 
     def _next(self) -> list[Any]:
-        """The next thing to do. What cancels those before it is read ahead of them."""
-        while not self._backlog or self._come.poll(0):
+        """Return the next message. All available ones are read first, to find cancellations."""
+        while not self._backlog or self._poll.poll(0):
             message = receive(self._channel)
             if message[0] != "cancel":
                 self._backlog.append(message)
                 continue
             for waiting in self._backlog:
                 if waiting[0] == "unit":
-                    waiting[0] = "cancelled"
+                    waiting[0] = "canceled"
         return self._backlog.popleft()
 
     def _load(self, pieces: list[Piece], fds: list[int]) -> None:
-        self._job = None  # free what the last one held
+        self._job = None  # frees the memory of the last job
         try:
             self._job = load_job(pieces, fds)
             use_one_thread()
-        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-            fix = "what the pipeline uses must be importable in a fresh process"
+        except BaseException as error:  # noqa: BLE001  raised in the consumer
+            fix = "make everything that the pipeline uses importable in a new process"
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
@@ -161,7 +159,7 @@ class Worker:
         self, job: Job, offset: int, nbytes: int, work: Work, sent: Extents, _: list[int]
     ) -> None:
         begin = time.perf_counter()
-        if len(self._slots) > _MOST_MAPPED:  # most of them are not used any more
+        if len(self._slots) > _MOST_MAPPED:  # most are no longer used
             self._slots.clear()
         if offset not in self._slots:
             self._slots[offset] = map_shared(self._slots_fd, nbytes, offset)
@@ -169,37 +167,36 @@ class Worker:
         inputs = unpack(sent, memory, copy=False) if sent else None
         arena = Arena(memory, used=max((start + size for start, size in sent), default=0))
         with lend(arena):
-            # Lest all workers draw the same from the global generators.
+            # Otherwise all workers would draw the same numbers from the global generators.
             seed = job.seed_of(work)
             random.seed(seed)
             np.random.seed(seed & 0xFFFFFFFF)
             result = job.run(work, inputs)
             result.block = bundle(result.block)
-        extents, own = None, ()
+        extents, fds = None, ()
         try:
             if result.count:
-                extents, own = _pack(result, arena)
-        except Exception as error:  # noqa: BLE001  it is raised in the consumer
-            if not isinstance(error, DataFlowError):  # which tells that there is no memory
-                what = f"What a worker made at {place_of(work)} cannot be sent to the consumer"
+                extents, fds = _pack(result, arena)
+        except Exception as error:  # noqa: BLE001  raised in the consumer
+            if not isinstance(error, DataFlowError):  # out of memory
+                what = f"The result of a worker for {place_of(work)} cannot be sent to the consumer"
                 error = error_from(error, what, fix="convert it in the map function")
             result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
         message = "done", extents, failure, result.count, arena.needed, seconds
-        send(self._channel, *message, fds=own)
-        for fd in own:
+        send(self._channel, *message, fds=fds)
+        for fd in fds:
             os.close(fd)
 
 
 def use_one_thread() -> None:
-    """Keep OpenCV to one; what imports it later is told by the environment, of fresh workers."""
+    # Fresh workers that import OpenCV later get the setting from the environment.
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)
 
 
 def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
-    """Put a result into the arena; without room there, into a file of its own."""
     parts = pack(result.block)
     extents = put(parts, arena)
     if extents is not None:

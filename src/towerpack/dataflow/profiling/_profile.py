@@ -19,7 +19,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._options import usable_cpus
 from towerpack.dataflow.pipeline_names import name_of_stage
@@ -222,7 +222,7 @@ def profile(
         DataFlowError: A pass has no datapoints.
     """
     if not 0 < seconds < math.inf:
-        raise ConfigError("seconds is no length of time.", got=given(seconds), expected="above 0")
+        raise ConfigError("seconds is no length of time.", got=repr_of(seconds), expected="above 0")
     count, reading, consuming = 0, 0.0, 0.0
     with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
         flow, stages, timers = probed(ds, directory)

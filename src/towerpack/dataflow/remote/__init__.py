@@ -1,4 +1,4 @@
-"""Flows over the network: one process sends, another one trains."""
+"""Flows over the network: one process sends datapoints, another one receives them."""
 
 from ._keys import generate_keys as generate_keys
 from ._receive import ProducerCounts as ProducerCounts

@@ -1,12 +1,11 @@
-"""CURVE keys: made, kept in files of ZeroMQ's own format, and given to sockets.
+"""CURVE keys of ZeroMQ, which encrypt remote data and authenticate both sides.
 
-The side that binds is the server. It shows its key to those who connect, and lets in those whose
-public keys lie in `allowed/`:
+The side that binds is the server. It accepts clients whose public keys are in `allowed/`:
 
-    keys/server.key_secret     for the side that binds, and nobody else
-    keys/allowed/client.key    for the side that binds: who may connect
-    keys/server.key            for the sides that connect
-    keys/client.key_secret     for the side that connects, and nobody else
+    keys/server.key_secret     server only
+    keys/allowed/client.key    server: public key of a client
+    keys/server.key            clients: public key of the server
+    keys/client.key_secret     client only
 """
 
 from __future__ import annotations
@@ -24,45 +23,45 @@ from towerpack.dataflow._user_files import path_of
 from towerpack.dataflow.arguments import names_of
 
 Keys = str | os.PathLike[str] | None
-"""Where keys lie: the folder that `generate_keys` made, or one secret file in it."""
+"""Folder that `generate_keys` created, or one secret file in it."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("client",)) -> Path:
-    """Make the keys with which remote data are encrypted, and both sides authenticated.
+    """Generate the keys that encrypt remote data and authenticate both sides.
 
-    Secret files can be read by their owner only. In a folder that holds a server's keys already,
-    keys of further clients are added; nothing is overwritten.
+    Only their owner can read secret files. If the folder has a server's keys, keys of further
+    clients are added. Nothing is overwritten.
 
     Args:
-        path: A folder, made if it is not there.
-        clients: Names for those who connect. One key may be used by several producers; with keys of
-            their own, one can be shut out by deleting `allowed/<name>.key`.
+        path: Folder, which is created if it is missing.
+        clients: Names of the clients. Several producers may share a key. A client with a separate
+            key is locked out by deleting `allowed/<name>.key`.
 
     Returns:
-        The folder: pass it as `keys=` on both sides.
+        The folder, to be passed as `keys=` on both sides.
 
     Raises:
-        ConfigError: A name is not one for a file, or its keys exist; or the folder is none.
+        ConfigError: A name is invalid, its keys exist, or the folder cannot be created.
     """
     folder = path_of(path)
     clients = names_of(clients)
     for name in clients:
         if _NAME.fullmatch(name) is None or name == "server":
             raise ConfigError(
-                f"{name!r} is not a name for a client's keys.",
-                expected='letters, digits, dots and dashes, and not "server"',
+                f"{name!r} is not a valid name of a client.",
+                expected='letters, digits, dots, dashes and underscores, and not "server"',
             )
         if (folder / f"{name}.key_secret").exists():
             raise ConfigError(
                 f"{folder / name}.key_secret exists.",
-                fix="choose another name, or delete it and its file in allowed/",
+                fix="choose another name, or delete the file and its public key in allowed/",
             )
     try:
         (folder / "allowed").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"The folder {folder} cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"The folder {folder} cannot be created: {error.strerror}.") from error
     auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
     names = clients if (folder / "server.key_secret").exists() else ["server", *clients]
     before = os.umask(0o077)
@@ -77,56 +76,59 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
     return folder
 
 
-def give_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
-    """Make a socket, not yet bound or connected, use keys; what lets clients in is to `stop()`."""
+def set_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
+    """Set the keys of a new socket. Return an authenticator to `stop()`, or `None` for clients."""
     path = Path(keys or "")
     folder = path if path.is_dir() else path.parent
     if not bind:
-        own = _own_secret(folder) if path.is_dir() else path
-        socket.curve_publickey, socket.curve_secretkey = _pair(own, secret=True)
+        file = _client_secret(folder) if path.is_dir() else path
+        socket.curve_publickey, socket.curve_secretkey = _pair(file, secret=True)
         socket.curve_serverkey, _ = _pair(folder / "server.key")
         return None
     _, socket.curve_secretkey = _pair(folder / "server.key_secret", secret=True)
     socket.curve_server = True
     if not [_pair(file) for file in (folder / "allowed").glob("*.key")]:
         raise ConfigError(
-            f"{folder / 'allowed'} holds no keys, so nobody could connect.",
-            fix="`towerpack data keys` makes them; copy the clients' public keys to there",
+            f"{folder / 'allowed'} has no keys, so no client could connect.",
+            fix="copy the clients' public keys there; `towerpack data keys` creates keys",
         )
     module: Any = require("zmq.auth.thread", extra="remote", needed_for="Keys")
-    door = module.ThreadAuthenticator(socket.context)
-    door.start()
-    door.configure_curve(domain="*", location=os.fspath(folder / "allowed"))
-    return door
+    authenticator = module.ThreadAuthenticator(socket.context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=os.fspath(folder / "allowed"))
+    return authenticator
 
 
-def _own_secret(folder: Path) -> Path:
-    found = sorted(set(folder.glob("*.key_secret")) - {folder / "server.key_secret"})
-    usual = [file for file in found if file.stem == "client"] or found
+def _client_secret(folder: Path) -> Path:
+    files = sorted(set(folder.glob("*.key_secret")) - {folder / "server.key_secret"})
+    usual = [file for file in files if file.stem == "client"] or files
     if len(usual) != 1:
         raise ConfigError(
-            f"{folder} does not say which key is this side's own.",
-            got=", ".join(file.name for file in found) or "no client's secret key",
-            fix="pass the secret file itself as keys=, with server.key beside it",
+            f"{folder} must have exactly one client's secret key.",
+            got=", ".join(file.name for file in files) or "no client's secret key",
+            fix="pass the secret file itself as keys=, with server.key in the same folder",
         )
     return usual[0]
 
 
 def _pair(file: Path, *, secret: bool = False) -> tuple[bytes, bytes | None]:
-    """The public key in a file, and the secret one, which a `secret` file must have."""
+    """Return the public and the secret key in a file. With `secret`, both must be there."""
     auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
     zmq: Any = require("zmq", extra="remote", needed_for="Keys")
     try:
-        public, own = auth.load_certificate(file)
-        if len(public) != 40 or (own is not None and zmq.curve_public(own) != public):
+        public_key, secret_key = auth.load_certificate(file)
+        valid = secret_key is None or zmq.curve_public(secret_key) == public_key
+        if len(public_key) != 40 or not valid:
             raise ValueError("no pair of keys")
-        if secret and own is None:
-            raise ValueError("it holds no secret key")
+        if secret and secret_key is None:
+            raise ValueError("it has no secret key")
     except (OSError, ValueError, zmq.ZMQError) as error:
         raise ConfigError(
             f"The key {file} cannot be read: {error}.",
-            fix="`towerpack data keys` makes keys; see what belongs on which side in its help",
+            fix="create keys with `towerpack data keys`, whose help says where to copy them",
         ) from error
     if secret and os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise ConfigError(f"The secret key {file} can be read by others.", fix=f"chmod 600 {file}")
-    return public, own
+        raise ConfigError(
+            f"The secret key {file} can be read by other users.", fix=f"run `chmod 600 {file}`"
+        )
+    return public_key, secret_key

@@ -1,5 +1,3 @@
-"""Data of other processes and machines, as a flow."""
-
 from __future__ import annotations
 
 import contextlib
@@ -43,13 +41,13 @@ _open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.W
 
 @dataclass
 class ProducerCounts:
-    """What came from one producer in one pass.
+    """Counters of one producer in one pass.
 
     Attributes:
-        datapoints: Received.
-        nbytes: Received in them.
-        lost: Datapoints that it sent and that never came: a connection broke.
-        starts: Times that it began to send: more than once if it was started again.
+        datapoints: Number of datapoints received.
+        nbytes: Size of these datapoints in bytes.
+        lost: Number of datapoints that were sent but not received, because a connection broke.
+        starts: Number of times that the producer started.
     """
 
     datapoints: int = 0
@@ -59,35 +57,34 @@ class ProducerCounts:
 
 
 class RemoteDataZMQ(Stage):
-    """Datapoints that `send_dataflow_zmq` sends, from any number of processes.
+    """Receive the datapoints that any number of processes send by `send_dataflow_zmq`.
 
-    Contract: each producer's datapoints in order, those of several by arrival; unknown length; not
-    a function of this side's seed; not for several threads at a time, but `close()` may come from
-    another; a fork must not use what its parent has opened. What is on its way when a process ends
-    is lost, and a pass that is resumed goes on with what comes. One pass runs at a time: beginning
-    another one in this process ends it.
+    The datapoints of one producer stay in order; those of several are mixed as they arrive. The
+    length is unknown, and seeds have no effect. Messages in transit are lost when a process ends,
+    and a resumed pass continues with new messages. A new pass in this process ends the running one.
+    One thread may iterate, and another one may call `close()`. A fork must not use an open pass.
 
     Args:
-        addr1: `tcp://host:port`, `ipc://path` or `inproc://name`.
-        addr2: A second one, for example one for this machine and one for others.
-        hwm: How many datapoints of each producer may wait on this side.
-        bind: Listen at the addresses, so that producers connect. Otherwise each address is that of
-            one producer that listens.
-        keys: The folder of `generate_keys`, or one secret file in it. Needed for addresses that
-            other machines reach.
-        producers: How many there are, or their names: others are dropped, and a pass is over when
-            these have ended. Otherwise all are welcome, and a pass is over when all that came have
-            ended.
-        timeout_s: Raise when no datapoint has come for so long. By default that is only logged.
-        max_nbytes: Whoever sends a longer frame is disconnected.
+        addr1: Address: `tcp://host:port`, `ipc://path` or `inproc://name`.
+        addr2: Second address, for example for other machines.
+        hwm: Maximum number of waiting datapoints of each producer on this side.
+        bind: Whether to listen at the addresses. Otherwise one producer listens at each address.
+        keys: Folder created by `generate_keys`, or one secret file in it. Required for addresses
+            that other machines can reach.
+        producers: Number or names of the producers. Others are ignored, and a pass ends when these
+            have ended. By default, a pass ends when all producers that have sent data have ended.
+        timeout_s: Seconds without a datapoint after which an error is raised. By default, waiting
+            is only logged.
+        max_nbytes: Maximum size of a frame in bytes. Producers of larger frames are disconnected.
 
     Attributes:
-        counts: What came from each producer in the latest pass, running or over.
-        dropped: How many messages were dropped in that pass, by reason.
+        counts: Counters of the latest pass, by name of the producer.
+        dropped: Number of messages that were dropped in the latest pass, by reason.
 
     Raises:
-        WorkerError: Nothing came for `timeout_s`; raised while iterating. `next` waits again.
-        DataFlowError: A producer's flow raised; its traceback is in the error.
+        ConfigError: An argument is invalid.
+        WorkerError: No datapoint arrived within `timeout_s`; raised while iterating.
+        DataFlowError: The flow of a producer raised; raised while iterating.
     """
 
     def __init__(
@@ -117,24 +114,21 @@ class RemoteDataZMQ(Stage):
     def arguments(self) -> str:
         return ", ".join(self.addresses)
 
-    def identity(self) -> str:
-        return ""
-
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         del context, epoch
         if state is not None and not isinstance(state, int):
-            raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
+            raise StateError(f"The state of remote data must be a number, got {state!r:.200}.")
         self.counts, self.dropped = {}, Counter()
         return RemoteStream(self, state or 0)
 
 
 class RemoteStream(Stream):
-    """One pass. The socket is opened by the first `next`."""
+    """Pass over remote data. The first `next` opens the socket."""
 
     def __init__(self, flow: RemoteDataZMQ, handed: int) -> None:
         self._flow, self._handed = flow, handed
         self._counts, self._dropped = flow.counts, flow.dropped
-        # Of each producer its run, and the number of the message that comes next.
+        # Run and number of the next datapoint of each producer.
         self._next: dict[str, tuple[bytes, int]] = {}
         self._ended: set[str] = set()
         self._ready: deque[Datapoint] = deque()
@@ -175,7 +169,7 @@ class RemoteStream(Stream):
     def _handle(self, message: Message) -> None:
         kind, run, number, name, frames = message
         if not self._is_welcome(name):
-            self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
+            self._drop(f"{name!r} is not one of producers={self._flow.producers!r}")
             return
         try:
             datapoints = _unpacked(frames) if kind is Kind.DATA else []
@@ -187,7 +181,7 @@ class RemoteStream(Stream):
         if run != before:
             counts.starts, expected = counts.starts + 1, 0
             self._ended.discard(name)
-        # Not of a producer that was here before this pass: it is somewhere in its numbers.
+        # Only if the run began in this pass; others are in the middle of their numbers.
         if number > expected and before:
             counts.lost += number - expected
             log.warning("%d datapoints of %s are lost.", number - expected, name)
@@ -208,7 +202,7 @@ class RemoteStream(Stream):
 
     def _drop(self, why: str) -> None:
         if len(self._dropped) >= _MOST_REASONS and why not in self._dropped:
-            why = "for other reasons"  # Peers choose some texts: names, what is damaged.
+            why = "for other reasons"  # Peers determine some of the texts.
         if not self._dropped[why]:
             log.warning("%s: messages are dropped: %s", self._flow, why)
         self._dropped[why] += 1
@@ -224,7 +218,7 @@ class RemoteStream(Stream):
                 frames = self._link.recv_multipart(zmq.NOBLOCK, copy=False)
                 route, *frames = (frame.buffer for frame in frames)
                 message = parse(frames)
-                if message.kind is not Kind.DATA:  # its producer waits for an answer
+                if message.kind is not Kind.DATA:  # the producer waits for an answer
                     with contextlib.suppress(zmq.Again):
                         self._link.send_multipart([route, b""], zmq.NOBLOCK)
                 return message
@@ -242,22 +236,24 @@ class RemoteStream(Stream):
             waited_s = time.monotonic() - begin
             if timeout is not None and waited_s > timeout:
                 raise WorkerError(
-                    f"No datapoint has come for {timeout:g} s.",
-                    got=self._who(),
-                    fix=f"see whether producers run and reach {self._flow.arguments()}, whether "
-                    f"their keys fit, and frames are below max_nbytes={self._flow.max_nbytes}; "
+                    f"No datapoint has arrived for {timeout:g} s.",
+                    got=self._progress(),
+                    fix=f"check that producers run and reach {self._flow.arguments()}, that their "
+                    f"keys fit, and that frames are below max_nbytes={self._flow.max_nbytes}; "
                     "next() waits again",
                 ) from None
             if waited_s > report_s:
                 report_s += REPORT_S
-                log.warning("%s: no datapoint for %.0f s. %s", self._flow, waited_s, self._who())
+                message = "%s: no datapoint for %.0f s: %s"
+                log.warning(message, self._flow, waited_s, self._progress())
 
-    def _who(self) -> str:
+    def _progress(self) -> str:
         wanted = self._flow.producers
         named = wanted if isinstance(wanted, tuple) else ()
         waiting = sorted({*self._next, *named} - self._ended)
         total = f" of {wanted}" if isinstance(wanted, int) else ""
-        return f"waiting for {', '.join(waiting) or 'producers'}; {len(self._next)}{total} came"
+        names = ", ".join(waiting) or "producers"
+        return f"waiting for {names}; {len(self._next)}{total} connected so far"
 
     def _opened(self) -> Any:
         flow = self._flow
@@ -272,22 +268,23 @@ class RemoteStream(Stream):
         return self._open.enter_context(link)
 
     def __del__(self) -> None:
-        # An iterator that was left by `break`. At the interpreter's end half of it may be gone.
+        # For iterators left by `break`. At exit of the interpreter, attributes may be missing.
         with contextlib.suppress(Exception):
             self.close()
 
 
 def _over(why: str) -> DataFlowError:
-    what = f"This pass over remote data is over: {why}."
-    return DataFlowError(what, fix="begin a new one: flow.iterate()")
+    return DataFlowError(
+        f"This pass over remote data has ended: {why}.", fix="start a new pass: flow.iterate()"
+    )
 
 
 def _unpacked(frames: Sequence[Any]) -> list[Datapoint]:
-    # Small frames are slices of a buffer of libzmq's: not aligned, and they keep all of it.
-    own = [bytearray(one) if len(one) < _SMALL_FRAME else one for one in frames]
-    datapoints: Any = unpack_frames(own)
+    # Small frames are unaligned slices of a larger buffer of libzmq.
+    copies = [bytearray(f) if len(f) < _SMALL_FRAME else f for f in frames]
+    datapoints: Any = unpack_frames(copies)
     if type(datapoints) is not list:
-        raise FormatError("It is no list of datapoints.")
+        raise FormatError("The message is not a list of datapoints.")
     return cast("list[Datapoint]", datapoints)
 
 
@@ -298,18 +295,17 @@ def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str
     if names and len(set(names)) == len(names) and not isinstance(producers, str):
         return names
     raise ConfigError(
-        f"producers={producers!r} says neither how many there are nor who.",
-        expected="a number from 1 on, or different names in a list",
+        f"producers must be a positive number or a list of different names, got {producers!r}."
     )
 
 
 def _remote_error(name: str, number: int, frames: Sequence[Any]) -> DataFlowError:
     texts = [bytes(frame).decode(errors="replace") for frame in frames]
-    # Nothing that a terminal would obey.
+    # Control characters could change the terminal.
     plain = ["".join(c if c.isprintable() or c == "\n" else "?" for c in text) for text in texts]
     kind, what, trace, *_ = [*plain, "", "", ""]
     return DataFlowError(
         f"The flow of producer {name!r} raised {kind} at datapoint {number}: {what}",
-        fix="see the producer's traceback below",
+        fix="correct the flow of the producer, whose traceback follows",
         details=f"--- traceback of {name} ---\n{trace}",
     )

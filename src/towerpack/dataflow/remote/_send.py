@@ -1,5 +1,3 @@
-"""Sending a flow to another process or machine."""
-
 from __future__ import annotations
 
 import math
@@ -25,13 +23,13 @@ from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
 
-# Small datapoints that come quickly travel together.
+# Small datapoints that follow each other quickly are sent in groups.
 _SMALL: Final = 1 << 15
 _GROUP: Final = 128
 _GROUP_BYTES: Final = 1 << 17
 _QUICKLY_S: Final = 0.002
 _SHOW_S: Final = 0.5
-_ERROR_S: Final = 10.0  # for a consumer to hear of it
+_ERROR_S: Final = 10.0  # limit for the consumer to acknowledge an error
 _END_AGAIN_S: Final = 1.0
 _LONGEST_TEXT: Final = 1 << 16
 
@@ -49,37 +47,36 @@ def send_dataflow_zmq(
     keys: Keys = None,
     progress: bool | None = None,
 ) -> None:
-    """Send the datapoints of a flow to a `RemoteDataZMQ`, for ever or until the passes are over.
+    """Send the datapoints of a flow to a `RemoteDataZMQ`.
 
-    While no consumer is there, it waits. What is on its way when a process ends is lost, and a
-    producer that is started again begins its flow anew.
+    The function waits while there is no consumer. Messages in transit are lost when a process ends.
+    A producer that is restarted begins its flow again.
 
     Args:
-        df: What to send. Each process with a part of its own is best; processes with the same
-            random flow send different orders of it.
-        addr: Where the consumer listens; with `bind` where to listen.
-        hwm: Datapoints that may wait on this side.
-        format: Nothing but None: there is one format, which holds no pickle.
-        bind: Listen, and let the consumer connect.
-        passes: Passes of `df`, after which this returns, when the consumer's side has taken all; by
-            default it never ends.
-        name: By which the consumer knows this producer; by default host and process.
-        seed: With the name, what the randomness of `df` is a function of; by default a new one.
-        keys: The folder of `generate_keys`, or one secret file in it. Needed for addresses that
-            other machines reach.
-        progress: Show a line on stderr; by default if that is a terminal.
+        df: Flow to send. Each producer should have its own part of the data. Producers of the same
+            random flow send different orders.
+        addr: Address of the consumer, or with `bind` the address at which to listen.
+        hwm: Maximum number of waiting datapoints on this side.
+        format: Must be `None`; accepted for programs written for Tensorpack.
+        bind: Whether to listen, so that the consumer connects.
+        passes: Number of passes to send before returning; by default unlimited.
+        name: Name of this producer; by default host and process id.
+        seed: Seed of `df`, combined with the name; by default a random seed.
+        keys: Folder created by `generate_keys`, or one secret file in it. Required for addresses
+            that other machines can reach.
+        progress: Whether to show progress on stderr; by default if it is a terminal.
 
     Raises:
-        ConfigError: The address, keys or name do not do.
-        DataFlowError: What `df` raised, which the consumer is told, too.
+        ConfigError: An argument is invalid.
+        DataFlowError: `df` raised. The consumer receives the error too.
     """
     if format is not None:
-        raise ConfigError(f"There is no format={format!r}.", expected="None", fix="leave it out")
+        raise ConfigError(f"format must be None, got {format!r}.", fix="leave out format=")
     hwm = integer_of(hwm, "hwm", 1)
     name = f"{socket.gethostname()[:100]}-{os.getpid()}" if name is None else name
     if not 0 < len(name.encode()) <= LONGEST_NAME:
-        what = f"The name of a producer has 1 to {LONGEST_NAME} bytes."
-        raise ConfigError(what, got=repr(name)[:250])
+        what = f"name must have 1 to {LONGEST_NAME} bytes, got {name!r:.250}."
+        raise ConfigError(what)
     flow = RepeatedData(df, -1 if passes is None else passes)
     seed = None if seed is None else derive_seed(check_seed(seed), name)
     shown = sys.stderr.isatty() if progress is None else progress
@@ -93,8 +90,8 @@ def send_dataflow_zmq(
         except Exception as error:
             sender.flush()
             log.error("%s failed after %d datapoints: %s", name, sender.number, error)
-            told = type(error).__name__, str(error), traceback.format_exc()
-            frames = [text[-_LONGEST_TEXT:].encode(errors="replace") for text in told]
+            texts = type(error).__name__, str(error), traceback.format_exc()
+            frames = [text[-_LONGEST_TEXT:].encode(errors="replace") for text in texts]
             sender.end(Kind.ERROR, frames, _ERROR_S)
             raise
         sender.end(Kind.END, [], math.inf)
@@ -107,24 +104,23 @@ class _Sender:
         self._name, self._run = name.encode(), os.urandom(8)
         self._waiting: list[bytes] = []
         self._quick = 0
-        self._came_s = self._waited_s = 0.0
-        self._begun = self._drawn = time.monotonic()
+        self._added_s = self._waited_s = 0.0
+        self._started = self._drawn = time.monotonic()
         self.number = 0
 
     def add(self, datapoint: Datapoint) -> None:
-        """Send it, at once or with those that come after it."""
         now = time.monotonic()
-        self._quick = self._quick + 1 if now - self._came_s < _QUICKLY_S else 0
-        self._came_s = now
+        self._quick = self._quick + 1 if now - self._added_s < _QUICKLY_S else 0
+        self._added_s = now
         if self._group == 1 or _size(datapoint) > _SMALL:
             self.flush()
             self._send(Kind.DATA, pack_frames([datapoint]), 1)
             return
-        # Packed now, since the flow may use its memory again.
+        # Packed now, since the flow may reuse its memory.
         values = pack_values(datapoint)
         self._waiting.append(values)
         count = len(self._waiting)
-        # A flow that pauses between datapoints would hold them back.
+        # A slow flow would delay a group for too long.
         if self._quick < _GROUP or count >= self._group or count * len(values) >= _GROUP_BYTES:
             self.flush()
 
@@ -134,10 +130,8 @@ class _Sender:
             self._waiting.clear()
 
     def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
-        """Say that nothing follows, until the consumer has answered.
-
-        ZeroMQ loses unread messages when a connection is closed.
-        """
+        """Send the end repeatedly until the consumer acknowledges it or the time is over."""
+        # ZeroMQ loses unread messages when a connection is closed.
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
             self._send(kind, frames)
@@ -147,7 +141,7 @@ class _Sender:
     def _send(self, kind: Kind, frames: Sequence[Any], count: int = 0) -> None:
         message = [header(kind, self._run, self.number, self._name), *frames]
         try:
-            # A copy, since the flow may use its memory again.
+            # `send_multipart` copies, since the flow may reuse its memory.
             self._link.send_multipart(message, self._zmq.NOBLOCK)
         except self._zmq.Again:
             self._wait()
@@ -160,8 +154,8 @@ class _Sender:
         begin = time.monotonic()
         while not self._link.poll(1000 * REPORT_S, self._zmq.POLLOUT):
             log.warning(
-                "Nobody has taken data at %s for %.0f s: see whether the consumer runs, and "
-                "whether both sides have keys that fit, or none.",
+                "No data were taken at %s for %.0f s. Check that the consumer runs, and that "
+                "both sides have matching keys or none.",
                 self._address,
                 time.monotonic() - begin,
             )
@@ -171,7 +165,7 @@ class _Sender:
         now = time.monotonic()
         if now - self._drawn < _SHOW_S and not last:
             return
-        self._drawn, seconds = now, max(now - self._begun, 1e-3)
+        self._drawn, seconds = now, max(now - self._started, 1e-3)
         line = f"\r{self.number:,} sent, {self.number / seconds:,.1f} /s, "
         line += f"{min(1.0, self._waited_s / seconds):4.0%} of the time waiting"
         sys.stderr.write(line + ("\n" if last else ""))

@@ -1,4 +1,4 @@
-"""Sources: where datapoints come from. Those that decode images are in modules of their own."""
+"""Sources of datapoints. Sources of images are in separate modules."""
 
 from ._fake import FakeData as FakeData
 from ._iterables import DataFromGenerator as DataFromGenerator

@@ -1,5 +1,3 @@
-"""Made-up data, for tests of speed and shape."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import check_seed
 from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.arguments import given, integer_of
+from towerpack.dataflow.arguments import integer_of, repr_of
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
@@ -23,17 +21,19 @@ Domain = tuple[float, float]
 
 
 class FakeData(Stage):
-    """Tuples of arrays with given shapes, uniform in a domain.
-
-    Contract: in order; `size`; random unless `random=False`; thread-, fork-safe; resumable at once.
+    """Generate tuples of arrays of uniformly distributed random numbers.
 
     Args:
-        shapes: One for each component; `[]` is a scalar.
-        random: New numbers for every datapoint, or the first one again and again.
-        dtype: Of all components, or one for each.
-        domain: `(low, high)` of all components, or one for each; `low <= value < high`. For bool,
-            true and false are equally likely.
-        seed: For these numbers alone; by default the run's.
+        shapes: Shape of each component; `[]` is a scalar.
+        size: Number of datapoints in a pass.
+        random: Whether to draw new numbers for every datapoint. Otherwise all are equal.
+        dtype: Data type of all components, or one for each.
+        domain: Interval `(low, high)` of all components, or one for each; `high` is excluded. For
+            bool, both values are equally likely.
+        seed: Seed of these numbers only; by default the run's seed.
+
+    Raises:
+        ConfigError: An argument is invalid, or numbers of shapes, dtypes and domains differ.
     """
 
     def __init__(
@@ -53,23 +53,20 @@ class FakeData(Stage):
         try:
             sides = [tuple(shape) for shape in shapes]
             each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(sides)
-            self.dtypes = [np.dtype(one) for one, _ in zip(each, sides, strict=True)]
+            self.dtypes = [np.dtype(kind) for kind, _ in zip(each, sides, strict=True)]
             pairs = np.asarray(domain, np.float64).reshape(-1, 2)
             bounds = np.broadcast_to(pairs, (len(sides), 2))
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "There must be one shape, one dtype and one domain for each component.",
-                got=f"shapes {given(shapes)}, dtypes {given(dtype)}, domains {given(domain)}",
-                expected='for example [[28, 28], []], an image and a scalar, "float32" and (0, 1)',
+                got=f"shapes {repr_of(shapes)}, dtypes {repr_of(dtype)}, domains {repr_of(domain)}",
+                expected='for example shapes=[[28, 28], []], dtype="float32" and domain=(0, 1)',
             ) from error
-        self.shapes = [tuple(integer_of(n, "a side of a shape", 0) for n in one) for one in sides]
+        self.shapes = [tuple(integer_of(n, "a side of a shape", 0) for n in side) for side in sides]
         self.domains = [(low, high) for low, high in bounds.tolist()]
 
     def length(self) -> Length:
         return self.size
-
-    def identity(self) -> str:
-        return str(self.size)
 
     def content(self) -> str:
         drawn = f"{self.shapes}, {self.dtypes}, {self.domains}, {self.repeats_first}"
@@ -88,8 +85,7 @@ class FakeNode(Node):
     key: int
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        where = (0, 0) if self.repeats_first else (epoch, position)
-        rng = position_rng(self.key, *where)
+        rng = position_rng(self.key, *((0, 0) if self.repeats_first else (epoch, position)))
         return tuple(_draw(rng, *component) for component in self.components)
 
 

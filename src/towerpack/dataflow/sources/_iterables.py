@@ -1,5 +1,3 @@
-"""Datapoints that come one after another: from generators, other iterables, and queues."""
-
 from __future__ import annotations
 
 import queue
@@ -12,41 +10,38 @@ from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._iteration_state import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.content import content_of_values
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 
 _NO_LIMIT = (1 << 63) - 1
-# Python 3.13 has the second.
+# `queue.ShutDown` is new in Python 3.13.
 _CLOSED: tuple[type[Exception], ...] = (EOFError, getattr(queue, "ShutDown", EOFError))
 
 
 class DataFromIterable(Stage):
-    """Datapoints of any iterable, which is iterated once for each pass.
-
-    Contract: in the iterable's order; its length if it has one; not random; thread- and fork-safe
-    as far as the iterable is; resumable by iterating again and skipping.
+    """Yield the datapoints of an iterable, which is iterated once for each pass.
 
     Args:
-        iterable: Not copied. An iterator or generator object is good for a single pass.
+        iterable: Any iterable, which is not copied. Iterators and generators allow a single pass.
+
+    Raises:
+        ConfigError: `iterable` cannot be iterated.
+        DataFlowError: An iterator is iterated a second time; raised while iterating.
     """
 
     runs_code = True
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            raise ConfigError("DataFromIterable takes what can be iterated.", got=given(iterable))
+            raise ConfigError(f"DataFromIterable takes an iterable, got {repr_of(iterable)}.")
         self._source: Any = iterable
         self._used = False
 
     def length(self) -> Length:
         return len(self._source) if isinstance(self._source, Sized) else None
-
-    def identity(self) -> str:
-        length = self.length()
-        return "" if length is None else str(length)
 
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._source, self.random)}"
@@ -54,29 +49,29 @@ class DataFromIterable(Stage):
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         key = context.key(self)
         begin = partial(self._start, key, epoch)
-        kept = context.kept and not isinstance(self._source, (list, tuple))
-        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state, kept)
+        copy = context.retained and not isinstance(self._source, (list, tuple))
+        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state, copy)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
         if self._used:
             raise DataFlowError(
-                f"A {type(self._source).__name__} can be iterated once, and that was done.",
-                fix="pass the generator function instead, not what it returned",
+                f"A {type(self._source).__name__} can be iterated only once.",
+                fix="pass the generator function instead of its result",
             )
         self._used = isinstance(self._source, Iterator)
         return iter(self._source)
 
 
 class DataFromGenerator(DataFromIterable):
-    """Datapoints that a generator function yields.
-
-    Contract: in the generator's order; length unknown; random only through `rng`; thread- and
-    fork-safe as far as the function is; resumable by running it again and skipping.
+    """Yield the datapoints of a generator function. The length is unknown.
 
     Args:
-        gen: A function without arguments that returns an iterator, called once for each pass. An
-            iterator or generator object is accepted too, for a single pass.
-        rng: Call `gen(rng)` with a NumPy generator that is a function of (seed, epoch).
+        gen: Function without arguments that returns an iterator and is called for each pass. An
+            iterator is accepted too, for a single pass.
+        rng: Whether to call `gen(rng)` with a NumPy generator that is a function of (seed, epoch).
+
+    Raises:
+        ConfigError: `gen` is not a function or an iterable.
     """
 
     def __init__(
@@ -84,7 +79,7 @@ class DataFromGenerator(DataFromIterable):
     ) -> None:
         self._called = callable(gen) and not isinstance(gen, Iterator)
         if not self._called and (rng or not _iterable(cast("object", gen))):
-            raise ConfigError("DataFromGenerator takes a generator function.", got=given(gen))
+            raise ConfigError(f"DataFromGenerator takes a generator function, got {repr_of(gen)}.")
         self._source = gen
         self._used = False
         self._rng = self.random = rng
@@ -103,27 +98,28 @@ class DataFromGenerator(DataFromIterable):
 
 
 def _iterable(source: object) -> bool:
-    # Not by `iter()`, which may open files. `__getitem__` alone is enough for Python, too.
+    # `iter()` may open files. Python can iterate over classes with `__getitem__` only, too.
     return hasattr(type(source), "__iter__") or hasattr(type(source), "__getitem__")
 
 
 class DataFromQueue(Stage):
-    """What `queue.get()` gives, until a sentinel comes or the queue is closed.
+    """Yield datapoints from a queue until a sentinel arrives or the queue is closed.
 
-    A pass ends at a sentinel, and the next one goes on behind it. Ctrl-C interrupts waiting.
-
-    Contract: in order of the queue; length unknown; not random; each datapoint goes to one of the
-    iterators, which share the queue; fork-safe if the queue is; not resumable: a state counts what
-    was taken, and a resumed pass goes on with what the queue holds then.
+    A pass ends at a sentinel, and the next pass continues after it. The length is unknown.
+    Iterators share the queue, so each datapoint goes to one of them. The flow cannot be resumed: a
+    resumed pass continues with the current content of the queue.
 
     Args:
-        queue: `queue.Queue`, `multiprocessing.Queue`, or anything with `get()`.
-        sentinel: Ends a pass: this object, or one equal to it if it is a string, bytes or a number.
+        queue: `queue.Queue`, `multiprocessing.Queue`, or another object with `get()`.
+        sentinel: Object that ends a pass. Strings, bytes and numbers are compared by value.
+
+    Raises:
+        ConfigError: `queue` has no `get()`.
     """
 
     def __init__(self, queue: Any, *, sentinel: object = None) -> None:
         if not callable(getattr(queue, "get", None)):
-            raise ConfigError(f"A {type(queue).__name__} is no queue: it has no get().")
+            raise ConfigError(f"queue must have a method get(), got a {type(queue).__name__}.")
         self.queue = queue
         self.sentinel = sentinel
 
@@ -145,7 +141,7 @@ class QueueStream(Stream):
         try:
             datapoint = self._get()
         except (*_CLOSED, ValueError, OSError) as error:
-            # multiprocessing raises the latter on a queue that this process has closed.
+            # multiprocessing raises ValueError or OSError if this process has closed the queue.
             if not isinstance(error, _CLOSED) and not str(error).endswith("is closed"):
                 raise
             datapoint = self._sentinel

@@ -1,5 +1,3 @@
-"""Arrays and lists in memory, where the fast path starts; bases of sources that have a plan."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -16,7 +14,7 @@ from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import check_seed
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_code import IndexNode, is_ours
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.content import content_of_values
 from towerpack.dataflow.datapoints import (
     Block,
@@ -42,22 +40,22 @@ N = TypeVar("N", bound=Node)
 
 
 class Sender(ABC):
-    """Find data a place where all processes can read them."""
+    """Conversion of data for other processes, used while a job is pickled."""
 
     @abstractmethod
     def shared(self, array: Array) -> Array:
-        """An equal array in memory that all processes share."""
+        """Return an equal array in memory that all processes share."""
 
     @abstractmethod
     def flat(self, items: Sequence[Any]) -> Sequence[Any]:
-        """An equal sequence that takes few objects, however long it is."""
+        """Return an equal sequence that consists of few objects."""
 
 
 SENDER: ContextVar[Sender | None] = ContextVar("towerpack_dataflow_sender", default=None)
 
 
 class HeldArrays:
-    """Arrays of a source: once they were sent to workers, this process uses the shared ones too."""
+    """Arrays of a source. Pickling for workers replaces them by shared ones in this process too."""
 
     def __init__(self, data: Datapoint) -> None:
         self.data = data
@@ -75,22 +73,19 @@ class HeldArrays:
 
 
 def items_of(source: Stage) -> Node | None:
-    """The plan by an `__getitem__` that a class outside the library has given a source, if any."""
+    """Return the plan of a source whose `__getitem__` a user class overrides, if so."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
     return None if is_ours(owner) else IndexNode(source)
 
 
 class OrderedSource(Stage):
-    """Base of sources that have an order of their own, and can be shuffled."""
-
     def __init__(self, *, shuffle: bool, seed: int | None) -> None:
         self.shuffle = shuffle
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
 
     @abstractmethod
-    def in_order(self) -> Node:
-        """Read the datapoints in their own order."""
+    def in_order(self) -> Node: ...
 
     def identity(self) -> str:
         return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
@@ -104,8 +99,6 @@ class OrderedSource(Stage):
 
 
 class PlannedSource(OrderedSource, Generic[N]):
-    """Base of sources whose datapoints a node reads."""
-
     def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
         self._node = node
@@ -118,23 +111,21 @@ class PlannedSource(OrderedSource, Generic[N]):
 
 
 class DataFromArrays(Stage):
-    """Datapoint i is row i of each array.
+    """Yield the rows of arrays. Datapoint i consists of row i of each array.
 
     `DataFromArrays(images, labels)` yields tuples, `DataFromArrays([images, labels])` lists and
     `DataFromArrays({"image": images, "label": labels})` dicts. The arrays are not copied, so they
-    may be memory maps and must not change while in use; what is yielded is a copy. With
-    `ShuffleData`, `BatchData` and vectorised maps no Python code runs per datapoint.
+    may be memory maps and must not change while in use. The yielded rows are copies. With
+    `ShuffleData`, `BatchData` and vectorized maps, no Python code runs per datapoint.
 
-    For worker processes the arrays are moved into memory that all share, unless they are mapped
-    from a file already. Drop your own references to them.
-
-    Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
+    For worker processes, arrays are moved to shared memory unless they are mapped from a file. Drop
+    your own references to them to save memory.
 
     Args:
-        arrays: Each with one row for each datapoint. What is no array is converted.
+        arrays: Arrays of shape [datapoints, ...], or values that can be converted to arrays.
 
     Raises:
-        ConfigError: No arrays, different lengths, or an array without rows.
+        ConfigError: There are no arrays, they differ in length, or one has no first axis.
     """
 
     def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
@@ -147,9 +138,8 @@ class DataFromArrays(Stage):
         shapes = {name_of(k): a.shape for k, a in zip(keys_of(data), self.arrays, strict=True)}
         if () in shapes.values() or len({shape[:1] for shape in shapes.values()}) != 1:
             raise ConfigError(
-                "The arrays differ in length, or one of them has no rows, or there is none.",
+                "DataFromArrays needs one or more arrays with the same number of rows.",
                 got=", ".join(f"{name}: shape {list(shape)}" for name, shape in shapes.items()),
-                expected="one or more arrays with the same number of rows",
             )
         self._size = len(self.arrays[0])
 
@@ -163,9 +153,6 @@ class DataFromArrays(Stage):
     def length(self) -> Length:
         return self._size
 
-    def identity(self) -> str:
-        return str(self._size)
-
     def content(self) -> str:
         return f"{super().content()}, {content_of_values(self._held.data)}"
 
@@ -174,13 +161,11 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Read blocks as columns, which are copied to where `allocate` says."""
-
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
         self.held = data if isinstance(data, HeldArrays) else HeldArrays(data)
         self.size = size
         self.allocate: Allocate = np.empty
-        # `take` beats indexing, but copies a whole array first if it is not contiguous.
+        # `take` is faster than indexing, but first copies an array that is not contiguous.
         self._can_take = all(array.flags.c_contiguous for array in self.held.arrays)
         row_bytes = sum(array.nbytes // max(1, size) for array in self.held.arrays)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
@@ -214,20 +199,20 @@ class ArraysNode(Node):
         if self.allocate is np.empty:
             return array.take(positions, axis=0)
         out = self.allocate((len(positions), *array.shape[1:]), array.dtype)
-        # Positions are in range; with mode="raise" `take` would fill a buffer and copy it.
+        # Positions are in range. With mode="raise", `take` would fill and copy a buffer.
         return array.take(positions, axis=0, out=out, mode="clip")
 
 
 class DataFromList(OrderedSource):
-    """Datapoint i is element i of a list, the object itself: do not change it in place.
-
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    """Yield the elements of a list. They are not copied, so do not change them in place.
 
     Args:
-        lst: Any sequence of datapoints. Not copied; must not change while in use.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        seed: For the shuffle alone; by default the run's.
+        lst: Any sequence of datapoints. It is not copied and must not change while in use.
+        shuffle: Whether to shuffle each pass, as `ShuffleData` does.
+        seed: Seed of the shuffle only; by default the run's seed.
+
+    Raises:
+        ConfigError: `lst` is not a sequence.
     """
 
     def __init__(
@@ -237,9 +222,8 @@ class DataFromList(OrderedSource):
         indexable = isinstance(cast("object", lst), Sized) and hasattr(lst, "__getitem__")
         if not indexable or isinstance(lst, (Mapping, str, bytes)):
             raise ConfigError(
-                "DataFromList takes a list.",
-                got=given(lst),
-                fix="list(...); DataFromArrays for a dict of arrays; or DataFromIterable",
+                f"DataFromList takes a list, got {repr_of(lst)}.",
+                fix="pass list(...), or use DataFromIterable, or DataFromArrays for arrays",
             )
         self.lst = lst
 
@@ -259,11 +243,10 @@ class DataFromList(OrderedSource):
 class ListNode(IndexNode):
     def read(self, epoch: int, positions: Positions) -> Block:
         lst = self._source
-        wanted = as_ints(positions)
         try:
-            return [lst[position] for position in wanted]
-        except Exception:  # noqa: BLE001
-            return [self.get(epoch, position) for position in wanted]  # says which one it is
+            return [lst[position] for position in as_ints(positions)]
+        except Exception:  # noqa: BLE001  `get` raises an error that names the position
+            return [self.get(epoch, position) for position in as_ints(positions)]
 
     def __getstate__(self) -> dict[str, Any]:
         sender = SENDER.get()

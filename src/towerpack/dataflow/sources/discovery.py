@@ -1,4 +1,4 @@
-"""Find the files of a data set, and say why others are left out."""
+"""Discovery of the files of a data set, with the reasons why other files are ignored."""
 
 from __future__ import annotations
 
@@ -27,18 +27,15 @@ _LETTER = re.compile(r"\[[^]]*\]|[^\W\d_]")
 
 
 class LeftOut(NamedTuple):
-    """A file or folder that is not used, and the reason."""
+    """File or folder that is ignored, and the reason."""
 
     file: str
     reason: str
 
 
 def is_image(file: str) -> bool:
-    """Return whether a file is an image by its extension, or by its first bytes.
-
-    A file with an image's extension is not opened: opening 100,000 files would take longer than
-    listing them. Decoding finds those that are damaged.
-    """
+    """Return whether a file is an image by its extension, or by its first bytes."""
+    # Opening 100,000 files with an image's extension would take longer than listing them.
     if file.lower().endswith(IMAGE_EXTENSIONS):
         return True
     try:
@@ -59,18 +56,18 @@ def is_hidden(name: str) -> bool:
 
 
 class Discovery:
-    """Finds files of one kind in folders, and remembers which others are left out.
+    """Search for files of one kind in folders. It records the files that are ignored.
 
-    Hidden files and folders are left out: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`,
+    Hidden files and folders are ignored: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`,
     `Thumbs.db`, `desktop.ini`. Links are followed. A folder that was read before, or that contains
-    the link to it, is left out.
+    the link to it, is ignored.
 
     Args:
-        accepts: Returns whether the file of a path is of that kind.
-        otherwise: The reason if it is not.
+        accepts: Function that returns whether the file of a path has the right kind.
+        otherwise: Reason to record if it has not.
 
     Attributes:
-        left_out: Files and folders that are not used, in the order in which they were found.
+        left_out: Ignored files and folders in the order of the search.
     """
 
     def __init__(self, accepts: Callable[[str], bool] = is_image, otherwise: str = NO_IMAGE):
@@ -86,7 +83,7 @@ class Discovery:
         return self._walk(str(folder))
 
     def folders(self, folder: str | Path) -> list[str]:
-        """Return the names of the folders in a folder, in order. Files in it are left out."""
+        """Return the sorted names of the folders in a folder. Files in it are ignored."""
         path = Path(folder).resolve()
         self._above = {_identity(each) for each in (path, *path.parents)}
         names: list[str] = []
@@ -118,28 +115,29 @@ class Discovery:
             lambda m: m[0] if m[0][0] == "[" else f"[{m[0].lower()}{m[0].upper()}]", pattern
         )
         names = glob.glob(letters, root_dir=folder, recursive=True, include_hidden=True)
-        found: list[str] = []
+        files: list[str] = []
         for name in sorted(names):
             file = os.path.join(folder, name)
             if any(map(is_hidden, Path(name).parts)):
                 self.left_out.append(LeftOut(file, HIDDEN))
             elif os.path.isfile(file):
-                found.append(file)
+                files.append(file)
             elif not os.path.exists(file):
                 self.left_out.append(LeftOut(file, "a link without target"))
-        return found
+        return files
 
     def report(self, source: object) -> None:
-        """Log how many files are left out, by reason. `source` names the data."""
+        """Log how many files are ignored, by reason. `source` names the data."""
         counts = Counter(reason for _, reason in self.left_out)
         if counts:
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+            text = f"{source}: ignored {len(self.left_out)} files: {reasons}"
             usual = HIDDEN, self._otherwise  # They need no warning.
-            first = next((one for one in self.left_out if one.reason not in usual), None)
-            text = f"{source}: left out {len(self.left_out)} files: {reasons}"
-            (log.info if first is None else log.warning)(
-                "%s%s", text, "" if first is None else f"; see {first.file}"
-            )
+            first = next((file for file, reason in self.left_out if reason not in usual), None)
+            if first is None:
+                log.info("%s", text)
+            else:
+                log.warning("%s; see %s", text, first)
 
     def _walk(self, folder: str) -> Iterator[str]:
         identity = _identity(folder)
@@ -160,7 +158,7 @@ class Discovery:
         self._above.remove(identity)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return the visible files and folders in a folder, in order of names."""
+        """Return the visible files and folders in a folder, sorted by name."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=attrgetter("name"))

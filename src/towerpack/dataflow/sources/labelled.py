@@ -1,5 +1,3 @@
-"""Labelled images: in one folder for each class, or listed in a CSV file."""
-
 from __future__ import annotations
 
 import os
@@ -24,33 +22,33 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 class ImageFolder(FilesStage):
-    """Datapoints `(image, label)` from `root/<class>/**/<image>`.
+    """Read images `root/<class>/**/<image>` as datapoints `(image, label)`.
 
-    Classes are the folders in `root`. Images are the files in them and below that have an image's
-    extension (`.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.gif`, `.tif`, `.tiff`, in any case), or
-    that begin like an image. Hidden files, `__MACOSX` and other files are left out, counted and
-    logged. Links are followed; a folder that is reached twice within a class is read once.
-
-    Contract: as `DataFromList`; as long as there are images.
+    The folders in `root` are the classes. Image files have the extension `.jpg`, `.jpeg`, `.png`,
+    `.webp`, `.bmp`, `.gif`, `.tif` or `.tiff` in any case, or begin like an image. Hidden files,
+    `__MACOSX` and other files are ignored, counted and logged. Links are followed, but each folder
+    of a class is read once.
 
     Args:
-        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
-        channels: 3 for colour, 1 for grey.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        classes: These folders, labelled in this order; by default all, sorted.
-        extensions: Take the files with these extensions only, in lower case.
-        max_pixels: Larger images are an error, before anything is allocated for them.
-        seed: For the shuffle alone; by default the run's.
+        root: Folder that contains a folder for each class.
+        decode: Whether to decode images to uint8 [height, width, channels], RGB. Otherwise the
+            first component is the path.
+        channels: Number of channels: 3 for color, 1 for gray.
+        shuffle: Whether to shuffle each pass, as `ShuffleData` does.
+        classes: Names of the folders in the order of their labels; by default all folders, sorted.
+        extensions: Lower-case extensions of the files to read; by default all images.
+        max_pixels: Limit of pixels in an image, which is checked before memory is allocated.
+        seed: Seed of the shuffle only; by default the run's seed.
 
     Attributes:
-        classes: Names of the classes; labels index them.
-        labels: One for each image.
-        left_out: Number of files and folders that are left out.
-        left_out_files: Their names, with the reason for each.
+        classes: Names of the classes, which labels index.
+        labels: Label of each image, of shape [images].
+        left_out: Number of files and folders that are ignored.
+        left_out_files: Path and reason for each of them.
 
     Raises:
         ConfigError: There is no such folder, no image in it, or a class is named twice.
-        FormatError: A file is no whole image; raised while iterating.
+        FormatError: A file is not a complete image; raised while iterating.
     """
 
     def __init__(
@@ -70,12 +68,12 @@ class ImageFolder(FilesStage):
             raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
         endings = None if extensions is None else tuple(names_of(extensions))
         discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
-        found = discovery.folders(self.root)
-        self.classes = found if classes is None else _class_names(classes)
-        missing = sorted(set(self.classes) - set(found))
+        folders = discovery.folders(self.root)
+        self.classes = folders if classes is None else _class_names(classes)
+        missing = sorted(set(self.classes) - set(folders))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
-            raise ConfigError(what, got=", ".join(found))
+            raise ConfigError(what, got=", ".join(folders))
         labels: list[int] = []
 
         def images() -> Iterator[str]:
@@ -92,7 +90,7 @@ class ImageFolder(FilesStage):
                 f"There are no images in {self.root}.",
                 got=f"{len(self.classes)} folders and {self.left_out} other files in them",
                 expected=f"{self.root}/<class>/<image>.jpg",
-                fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
+                fix="use ImageCSV for a table of images with labels, ImageFromFile for a list",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
@@ -104,33 +102,30 @@ class ImageFolder(FilesStage):
 
 
 class ImageCSV(FilesStage):
-    """Datapoints `(image, label)` from lines `path,label`.
+    """Read images listed in lines `path,label` as datapoints `(image, label)`.
 
-    Paths are relative to the folder of the file. Labels that are all integers are taken as they
-    are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
-    passed over.
-
-    Contract: as `DataFromList`; as long as there are lines.
+    If all labels are integers, they are used unchanged. Otherwise labels are class names, which
+    become indices of `classes`. Empty lines are ignored.
 
     Args:
-        path: The file; fields may be quoted.
-        header: Whether the first line is a header. By default it is one if its label is no
-            integer and occurs in no other line, and its path has no extension and names no file.
-        root: What paths are relative to; by default the folder of the file.
+        path: CSV file, whose fields may be quoted.
+        header: Whether the first line is a header. By default it is one if its label is not an
+            integer and occurs in no other line, and its path has no extension and is not a file.
+        root: Folder to which paths are relative; by default the folder of the CSV file.
         decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
-        classes: Names of the classes, in order; other labels are errors. By default those in the
-            file, sorted.
-        delimiter: By default the first of comma, semicolon and tab that the first lines have.
-        quotechar: By default `"`, or `'` if the first field begins with it.
+        classes: Names of all classes in order; by default the names in the file, sorted.
+        delimiter: Delimiter of fields; by default the first of comma, semicolon and tab that the
+            first lines contain.
+        quotechar: Quotation mark; by default `"`, or `'` if the first field begins with it.
         encoding: Encoding of a file without a byte order mark; UTF-8 by default.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.
-        labels: One for each line.
+        labels: Label of each image, of shape [images].
 
     Raises:
         ConfigError: There is no such file, no image in it, or a class is named twice.
-        FormatError: A line is no `path,label`; for images, raised while iterating.
+        FormatError: A line is not `path,label`, or (raised while iterating) an image is damaged.
     """
 
     def __init__(
@@ -151,7 +146,7 @@ class ImageCSV(FilesStage):
     ) -> None:
         self.path = file_of(path)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        rows = labelled_rows(
+        rows = labeled_rows(
             self.path, base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
         )
         names = None if classes is None else _class_names(classes)
@@ -165,7 +160,7 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
-def labelled_rows(
+def labeled_rows(
     path: str | Path,
     base: Path,
     encoding: str | None = None,
@@ -173,7 +168,7 @@ def labelled_rows(
     header: bool | None = None,
     **form: str | None,
 ) -> list[Row]:
-    """Return the rows of a table without its header: path below `base`, label. See `ImageCSV`."""
+    """Return the rows (path, label) of a table without its header; see `ImageCSV`."""
 
     def is_file(name: str) -> bool:
         return os.path.exists(base / name)
@@ -188,10 +183,10 @@ def labelled_rows(
         row.fields[:] = map(str.strip, row.fields)
         if len(row.fields) != 2 or not all(row.fields):
             raise FormatError(
-                f"{row} cannot be read.",
+                f"{row} must have a path and a label.",
                 got=f"{len(row.fields)} fields: {row.fields!r:.80}",
                 expected="path,label",
-                fix="write both, and enclose fields that contain the delimiter in quotation marks",
+                fix="write both, and quote fields that contain the delimiter",
             )
         row.fields[0] = str(base / row.fields[0])
     return rows
@@ -233,9 +228,7 @@ def numbered(
 def _class_names(classes: Sequence[str]) -> list[str]:
     names = names_of(classes)
     if len(set(names)) != len(names) or not all(isinstance(cast("object", n), str) for n in names):
-        raise ConfigError(
-            "A class is named twice, or is no name.", got=f"{names!r:.200}", expected="strings"
-        )
+        raise ConfigError(f"Names of classes must be different strings, got {names!r:.200}.")
     return names
 
 

@@ -1,4 +1,4 @@
-"""Stages: flows that wrap flows."""
+"""Stages: flows that wrap other flows."""
 
 from ._batch import BatchData as BatchData
 from ._batch_by_length import BatchByLength as BatchByLength

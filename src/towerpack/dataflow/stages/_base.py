@@ -1,5 +1,3 @@
-"""Bases of stages that wrap one flow: how they make a plan, how they read windows."""
-
 from __future__ import annotations
 
 import sys
@@ -24,15 +22,14 @@ from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 
 Transform = Callable[[int, list[Datapoint]], list[Datapoint]]
-"""From a window's index and datapoints to what is handed on."""
+"""Maps the index of a window and its datapoints to output datapoints."""
 
 
 class PlannedStage(Wrapper):
-    """Base of stages that have a plan wherever what they wrap has one."""
+    """Base class of stages that have a plan if the wrapped flow has one."""
 
     @abstractmethod
-    def node(self, inner: Node, context: StageContext) -> Node:
-        """The plan, made of that of `ds`."""
+    def node(self, inner: Node, context: StageContext) -> Node: ...
 
     def resized(self, size: int) -> int:
         return size
@@ -47,24 +44,24 @@ class PlannedStage(Wrapper):
 
 
 class WindowStage(PlannedStage):
-    """Base of stages that, without a plan, read windows and transform each."""
+    """Base class of stages that, without a plan, read windows and transform each of them."""
 
-    window_size: int  # the last may have fewer datapoints
-    reads_again: bool = True  # a window gives several, so that a resume may read it again
+    window_size: int  # the last window may be smaller
+    reads_again: bool = True  # a window has several outputs, so that a resume may read it again
 
     @abstractmethod
-    def transform(self, context: StageContext, epoch: int) -> Transform:
-        """What is done to each window of a pass."""
+    def transform(self, context: StageContext, epoch: int) -> Transform: ...
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        below = context.kept_in_order() if self.reads_again else replace(context, kept=True)
+        again = self.reads_again
+        below = context.retained_in_order() if again else replace(context, retained=True)
         inner = self.ds.open_in(below, epoch, inner_state(state))
         transform = self.transform(context, epoch)
         return WindowStream(inner, self.window_size, transform, state, context.tally)
 
 
 class WindowStream(InnerStream):
-    """Make a list of datapoints of each window; a resume reads the current one again."""
+    """Transform each window. A resume reads the current window again."""
 
     def __init__(
         self, inner: Stream, size: int, transform: Transform, state: State, tally: Tally | None
@@ -75,8 +72,8 @@ class WindowStream(InnerStream):
         self._transform = transform
         self._window, self._used = (0, 0) if state is None else (state["window"], state["used"])
         self._begin = inner.state()
-        self._skipped = 0  # of this window
-        # Not uncounted before it is read again, which whatever stands above may never ask for.
+        self._skipped = 0  # in this window
+        # Uncounted only when the window is read again, which may never happen.
         self._resumed = state
         if state is not None:
             self._skipped = check_count(state.get("again"), sys.maxsize)
@@ -109,11 +106,11 @@ class WindowStream(InnerStream):
         self._ready = None
 
     def _fill(self) -> list[Datapoint]:
-        pending, ended = self._pending, False  # kept if `inner` raises, so that nothing is lost
+        pending, ended = self._pending, False  # retained if `inner` raises
         if self._resumed is not None:
             self._tally.uncount(self._resumed)
             self._resumed, self._skipped = None, 0
-        before = self._tally.skipped  # which other branches of the pipeline count in, too
+        before = self._tally.skipped  # other branches of the pipeline count here too
         try:
             while len(pending) < self._size:
                 pending.append(next(self._inner))

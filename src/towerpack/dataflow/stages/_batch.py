@@ -1,15 +1,12 @@
-"""Batches: consecutive datapoints, stacked."""
-
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._batch_rows import RowLender, RowMaker
@@ -17,7 +14,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
-from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
@@ -28,30 +25,29 @@ Stack = Literal["array", "list"]
 
 
 class BatchData(WindowStage):
-    """Stack every `batch_size` datapoints into one, which is a tuple, list or dict as they are.
+    """Stack every `batch_size` datapoints into one datapoint of the same structure.
 
-    Arrays and NumPy scalars keep their dtypes; bool stays bool, Python ints become int64, Python
-    floats float32. Strings and bytes become object arrays, which cut nothing off.
-
-    Contract: in order; `len(ds) // batch_size`, rounded up with `remainder`; not random; thread-
-    and fork-safe as `ds` is; resumable at once, or as `ds` is.
+    The length is `len(ds) // batch_size`, rounded up with `remainder`. Arrays and NumPy scalars
+    keep their dtypes. Python bools become bool, ints int64, floats float32, and texts object.
 
     Args:
-        ds: Its datapoints are tuples, lists or dicts.
-        remainder: Also yield the last, smaller batch. Without it, a flow of fewer datapoints than
-            `batch_size` gives nothing, which is logged as a warning.
-        pad: A value that fills up ragged components, at the end of every axis, to the largest in
-            the batch; or a dict of such values for the components that may be ragged.
-        stack: "array", or "list" to collect components in lists, as they are.
+        ds: Flow of tuples, lists or dicts.
+        batch_size: Number of datapoints in a batch.
+        remainder: Whether to yield a smaller batch at the end. Without it, a flow shorter than
+            `batch_size` yields nothing and logs a warning.
+        pad: Value that pads ragged components, at the end of every axis, to the largest one in the
+            batch; or a dict of such values by index or key.
+        stack: "array", or "list" to collect components in lists.
 
     Raises:
+        ConfigError: An argument is invalid.
         BatchError: Datapoints do not stack; raised while iterating.
     """
 
     makes_batches = True
     structural = True
     reads_again = False
-    rows: slice = slice(None)  # of each batch; see `ShardRows`
+    rows: slice = slice(None)  # rows of each batch to read; see `ShardRows`
 
     def __init__(
         self,
@@ -63,12 +59,11 @@ class BatchData(WindowStage):
         stack: Stack = "array",
     ) -> None:
         super().__init__(ds)
-        if stack not in ("array", "list"):
-            raise ConfigError(f"There is no stack={stack!r}.", expected='"array" or "list"')
+        check_choice(stack, "stack", get_args(Stack))
         self.batch_size = self.window_size = integer_of(batch_size, "batch_size", 1)
         self.remainder = remainder
         self.collate = Collate(stack, pad)
-        self._told = False
+        self._warned = False
 
     def resized(self, size: int) -> int:
         whole, rest = divmod(size, self.batch_size)
@@ -81,7 +76,7 @@ class BatchData(WindowStage):
         return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
 
     def node(self, inner: Node, context: StageContext) -> Node:
-        self.tell_if_too_few(inner.size)
+        self.warn_if_short(inner.size)
         size = None if inner.size is None else self.resized(inner.size)
         return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
 
@@ -89,25 +84,22 @@ class BatchData(WindowStage):
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
             if window == 0:
-                self.tell_if_too_few(len(datapoints))
+                self.warn_if_short(len(datapoints))
             return [self.collate(datapoints[self.rows])] if whole else []
 
         return batch
 
-    def tell_if_too_few(self, datapoints: int | None) -> None:
-        """Log a warning, once, if a pass, or its first batch, has some, and too few for a batch."""
-        if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
+    def warn_if_short(self, datapoints: int | None) -> None:
+        if self._warned or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
-        self._told = True
-        message = "%s gives no batch: a pass has %d datapoints, and a batch %d. Make batches"
-        message += " smaller, or give remainder=True."
+        self._warned = True
+        message = "%s yields no batch: a pass has %d datapoints, a batch needs %d. Choose a"
+        message += " smaller batch_size, or pass remainder=True."
         log.warning(message, self, datapoints, self.batch_size)
 
 
 @dataclass(frozen=True)
 class Collate:
-    """Make one datapoint of a block that is not empty, whose rows may be made in a `lender`."""
-
     stack: Stack
     pad: Pad | None
     allocate: Allocate = np.empty
@@ -124,7 +116,7 @@ class Collate:
 
 
 def _stacks_alike(column: NDArray[Any]) -> bool:
-    """Whether a column is what a stack of its rows would be: scalars have native byte order."""
+    """Return whether a column equals a stack of its rows. Scalars have native byte order."""
     return column.dtype.kind not in "OSU" and (column.ndim > 1 or column.dtype.isnative)
 
 
@@ -148,7 +140,6 @@ class BatchNode(Node):
         self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
-        """The positions in `inner` of one batch, or of the rows of it that are read."""
         stop = (position + 1) * self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size

@@ -1,5 +1,3 @@
-"""Batches of datapoints of similar length."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -28,39 +26,36 @@ Array = NDArray[np.int64]
 
 
 class BatchByLength(Wrapper):
-    """Pad datapoints of similar length into batches ("bucketing").
+    """Group datapoints of similar length into padded batches ("bucketing").
 
-    `boundaries=[10, 20]` makes three buckets: lengths up to 10, from 11 to 20, and longer. A batch
-    is handed on as soon as its bucket is full; what is left in them at the end of a pass follows in
-    smaller batches.
+    `boundaries=[10, 20]` defines three buckets: lengths up to 10, from 11 to 20, and above 20. A
+    batch is yielded when its bucket is full. Incomplete buckets follow at the end of a pass.
 
-    With `lengths`, those of all datapoints of an indexable `ds`, the number of batches is known,
-    any of them can be read alone, and a resume reads nothing again. The order of a pass then takes
-    8 bytes of memory per datapoint.
-
-    Contract: batches in the order in which they fill up, within each the order of `ds` or that of
-    the shuffle; length known with `lengths`; random with `shuffle`; thread- and fork-safe as `ds`
-    is; resumable at once with `lengths`, otherwise as `BatchDataByShape`.
+    If `lengths` is passed for an indexable `ds`, the number of batches is known, batches can be
+    read in any order, and a resume reads nothing again. The order of a pass then takes 8 bytes of
+    memory per datapoint. Otherwise a resume works as for `BatchDataByShape`.
 
     Args:
-        batch_size: Datapoints in a batch, for all buckets or for each.
-        boundaries: The greatest lengths of the buckets, ascending; one more bucket takes the rest.
-        max_tokens: Instead of `batch_size`: each bucket gets as many datapoints as make this many
-            tokens when padded to its boundary; none may be longer than the last.
-        length: The component whose first axis tells, or a function from a datapoint to its length.
-        lengths: The length of each datapoint of `ds`, in its order.
-        shuffle: Put datapoints with `lengths` in a random order first. (A `ShuffleData` below would
-            give them in another order than `lengths`, which is noticed.)
-        seed: For this shuffle alone; by default the run's.
-        pad: A value, or one for each component that may be ragged, as for `BatchData`.
-        pad_to_boundary: Pad to the bucket's boundary rather than to the longest of the batch, so
-            that there are few shapes to compile for: along the first axis of components that `pad`
-            applies to and that are as long as the datapoint.
-        remainder: Yield smaller batches at the end.
+        ds: Flow of tuples, lists or dicts.
+        batch_size: Number of datapoints in a batch: one for all buckets, or one for each.
+        boundaries: Greatest length of each bucket, ascending. Another bucket takes longer ones.
+        max_tokens: Limit of tokens in a padded batch, instead of `batch_size`. No datapoint may be
+            longer than the last boundary.
+        length: Component whose first axis is the length, or a function that returns the length of a
+            datapoint.
+        lengths: Lengths of all datapoints of `ds`, of shape [len(ds)].
+        shuffle: Whether to shuffle before grouping; needs `lengths`. Do not use a `ShuffleData`
+            below, which would give another order than `lengths`.
+        seed: Seed of this shuffle only; by default the run's seed.
+        pad: Padding value, or a dict of values by component, as for `BatchData`.
+        pad_to_boundary: Whether to pad to the boundary instead of the longest datapoint, so that
+            few shapes need compiling. Applies to the first axis of padded components.
+        remainder: Whether to yield incomplete batches at the end.
 
     Raises:
+        ConfigError: Arguments are invalid or contradict each other.
         BatchError: Datapoints do not stack; raised while iterating.
-        DataFlowError: `lengths` is not true, or a datapoint is too long; raised while iterating.
+        DataFlowError: `lengths` is wrong, or a datapoint is too long; raised while iterating.
     """
 
     makes_batches = True
@@ -92,7 +87,7 @@ class BatchByLength(Wrapper):
         self._grouping = Grouping(
             f"{type(self).__name__}({self.buckets})",
             property_of=length_of,
-            group_of=self.buckets.of_one,
+            group_of=self.buckets.index_of,
             full_size=self.buckets.sizes.__getitem__,
             collate=PaddedBatch(length_of, pad, self.buckets.boundaries if pad_to_boundary else []),
             remainder=remainder,
@@ -103,12 +98,14 @@ class BatchByLength(Wrapper):
         self.random = shuffle and seed is None
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:
-            raise ConfigError("shuffle=True needs lengths=...; or shuffle below: ShuffleData(ds)")
+            raise ConfigError(
+                "shuffle=True needs lengths=.", fix="pass lengths=, or wrap ds in ShuffleData(ds)"
+            )
 
     def length(self) -> Length:
         if self.lengths is None:
             return None
-        counts = np.bincount(self.buckets.of(self.lengths), minlength=len(self.buckets.sizes))
+        counts = np.bincount(self.buckets.indices(self.lengths), minlength=len(self.buckets.sizes))
         sizes = np.array(self.buckets.sizes)
         return int(((counts + (sizes - 1) * self.remainder) // sizes).sum())
 
@@ -134,19 +131,16 @@ class BatchByLength(Wrapper):
         numbers = known.dtype.kind in "iu" or known.size == 0
         if known.ndim != 1 or not numbers or len(known) != length_of(self.ds):
             raise ConfigError(
-                "lengths= does not fit the datapoints.",
+                "lengths= must contain an integer for each datapoint of a flow of known length.",
                 got=f"{known.dtype} {list(known.shape)} for {self.ds}",
-                expected="an integer for each datapoint of a flow of known length",
             )
-        require_plan(self.ds, StageContext(0, serial=True), "lengths= need random access")
+        require_plan(self.ds, StageContext(0, serial=True), "lengths= needs random access")
         known = known.astype(np.int64)
-        self.buckets.of_one(int(known.max(initial=0)))
+        self.buckets.index_of(int(known.max(initial=0)))
         return known
 
 
 class Buckets:
-    """Which lengths go together, and how many datapoints make a batch of them."""
-
     def __init__(
         self,
         boundaries: Sequence[int],
@@ -156,21 +150,21 @@ class Buckets:
         self.boundaries = [integer_of(boundary, "a boundary") for boundary in boundaries]
         self.limit: int | None = None
         if (batch_size is None) == (max_tokens is None):
-            raise ConfigError("Give a batch_size, or max_tokens, and not both.")
-        wanted = len(self.boundaries) + 1
+            raise ConfigError("Pass either batch_size or max_tokens.")
+        count = len(self.boundaries) + 1
         if max_tokens is None:
-            sizes = batch_size if isinstance(batch_size, Iterable) else [batch_size] * wanted
+            sizes = batch_size if isinstance(batch_size, Iterable) else [batch_size] * count
             self.sizes = [integer_of(size, "batch_size") for size in sizes]
         else:
             tokens = integer_of(max_tokens, "max_tokens")
             self.limit = max(self.boundaries, default=0)
             self.sizes = [tokens // max(1, boundary) for boundary in self.boundaries] + [1]
         ascending = all(low < high for low, high in pairwise([0, *self.boundaries]))
-        if not ascending or len(self.sizes) != wanted or min(self.sizes) < 1 or self.limit == 0:
+        if not ascending or len(self.sizes) != count or min(self.sizes) < 1 or self.limit == 0:
             raise ConfigError(
                 f"Batch sizes {self.sizes} do not fit boundaries {self.boundaries}.",
-                expected=f"{wanted} sizes, each 1 or more, and boundaries ascending from 1 on; "
-                "max_tokens needs boundaries, none above it",
+                expected=f"{count} sizes of at least 1, and ascending boundaries of at least 1; "
+                "with max_tokens, boundaries of at most max_tokens",
             )
 
     def __str__(self) -> str:
@@ -178,22 +172,20 @@ class Buckets:
         shown = sizes[0] if len(set(sizes)) == 1 else sizes
         return f"{shown}, {self.boundaries}" + (", no longer" * (self.limit is not None))
 
-    def of(self, lengths: Array) -> Array:
+    def indices(self, lengths: Array) -> Array:
         return np.searchsorted(self.boundaries, lengths, side="left")
 
-    def of_one(self, length: int) -> int:
+    def index_of(self, length: int) -> int:
         if self.limit is not None and length > self.limit:
             raise DataFlowError(
                 f"A datapoint of length {length} is longer than the last boundary, {self.limit}.",
-                fix="cut it or leave it out (MapData, FilterData), or add a boundary",
+                fix="cut or drop long datapoints (MapData, FilterData), or add a boundary",
             )
         return int(np.searchsorted(self.boundaries, length, side="left"))
 
 
 @dataclass
 class PaddedBatch:
-    """Make a batch of one bucket, padded to its width, if it has one."""
-
     length_of: Callable[[Datapoint], int]
     pad: Pad
     widths: list[int]
@@ -218,7 +210,7 @@ class BucketNode(Node):
     grouping: Grouping
     buckets: Buckets
     lengths: Array
-    key: int | None  # of the shuffle, if any
+    key: int | None  # random key of the shuffle, if any
     size: int | None
 
     def get(self, epoch: int, position: int) -> Datapoint:
@@ -227,14 +219,13 @@ class BucketNode(Node):
         rows = to_rows(self.inner.read(epoch, members))
         expected = self.lengths[members].tolist()
         for row, number, length in zip(rows, members.tolist(), expected, strict=True):
-            found = self.grouping.ask(row, number)
-            if found != length:
+            actual = self.grouping.property(row, number)
+            if actual != length:
                 raise DataFlowError(
-                    f"Datapoint {number} has length {found}.",
-                    expected=f"{length}, as lengths[{number}] says",
-                    fix="give lengths in the order of `ds`; shuffle=True, not a shuffled `ds`",
+                    f"Datapoint {number} has length {actual}, but lengths[{number}] is {length}.",
+                    fix="pass lengths in the order of ds; use shuffle=True, not a shuffled ds",
                 )
-        return self.grouping.collate(self.buckets.of_one(expected[0]), rows)
+        return self.grouping.collate(self.buckets.index_of(expected[0]), rows)
 
     def _batches(self, epoch: int) -> tuple[Array, Array]:
         last = self._last
@@ -245,14 +236,14 @@ class BucketNode(Node):
             order = permute(order, len(order), derive_seed(self.key, epoch))
         sizes = np.array(self.buckets.sizes, np.int64)
         where, starts = gather(
-            self.buckets.of(self.lengths[order]), sizes, remainder=self.grouping.remainder
+            self.buckets.indices(self.lengths[order]), sizes, remainder=self.grouping.remainder
         )
         self._last = epoch, (order[where], starts)
         return order[where], starts
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
-    """Return positions as `GroupStream` gathers them into batches, and where each batch starts."""
+    """Return positions in the order in which `GroupStream` batches them, and starts of batches."""
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]
     rank = np.arange(len(group)) - np.searchsorted(group, group)

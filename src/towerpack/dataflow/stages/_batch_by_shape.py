@@ -1,5 +1,3 @@
-"""Batches of datapoints that are alike, gathered as they come by."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
@@ -29,14 +27,14 @@ from towerpack.dataflow.stage_context import StageContext
 @dataclass(frozen=True)
 class Grouping:
     name: str
-    property_of: Callable[[Datapoint], Any]  # a length, a shape
-    group_of: Callable[[Any], Hashable]  # from that property
-    full_size: Callable[[Any], int]  # of a group's batches
-    collate: Callable[[Any, list[Datapoint]], Datapoint]  # from a group and its datapoints
-    remainder: bool  # hand on groups that are not full at the end, the oldest first
-    max_waiting: int | None = None  # hand on the oldest group if more datapoints wait
+    property_of: Callable[[Datapoint], Any]  # a length or a shape
+    group_of: Callable[[Any], Hashable]  # maps the property to a group
+    full_size: Callable[[Any], int]  # batch size of a group
+    collate: Callable[[Any, list[Datapoint]], Datapoint]  # stacks the datapoints of a group
+    remainder: bool  # yield incomplete groups at the end, the oldest first
+    max_waiting: int | None = None  # yield the oldest group if more datapoints wait
 
-    def ask(self, datapoint: Datapoint, number: int) -> Any:
+    def property(self, datapoint: Datapoint, number: int) -> Any:
         try:
             return self.property_of(datapoint)
         except Exception as error:
@@ -54,7 +52,7 @@ class Waiting(NamedTuple):
 
 
 class GroupStream(InnerStream):
-    """Gather datapoints in groups. The state holds positions of those that wait, to read again."""
+    """Collect datapoints in groups. The state has the positions of waiting ones, to read again."""
 
     def __init__(
         self, ds: DataFlow, context: StageContext, epoch: int, state: State, grouping: Grouping
@@ -63,13 +61,13 @@ class GroupStream(InnerStream):
         self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
         self._waiting = 0
         self._due: list[Hashable] = []
-        self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
+        self._pending: list[Waiting] = []  # read but not sorted in yet; retained for a retry
         self._read = 0
         self._tally = context.tally or Tally()
         self._skipped = 0
         if state is not None:
             self._tally.uncount(state)
-        context = context.kept_in_order()
+        context = context.retained_in_order()
         node = ds.compile_in(replace(context, serial=True))
         if state is None:
             self._inner = ds.open_in(context, epoch, None)
@@ -98,16 +96,16 @@ class GroupStream(InnerStream):
                 self._read += 1
         group = self._due[0]
         members = self._groups[group]
-        batch = self._grouping.collate(group, [one.datapoint for one in members])
+        batch = self._grouping.collate(group, [member.datapoint for member in members])
         self._due = []
         del self._groups[group]
         self._waiting -= len(members)
         return batch
 
     def state(self) -> State:
-        every = (one for group in self._groups.values() for one in group)
-        waiting = sorted(every, key=lambda one: one.number)
-        state: dict[str, Any] = {"read": self._read, "waiting": [one.number for one in waiting]}
+        members = (member for group in self._groups.values() for member in group)
+        waiting = sorted(members, key=lambda member: member.number)
+        state: dict[str, Any] = {"read": self._read, "waiting": [w.number for w in waiting]}
         again = [*waiting, *self._pending]
         if not again:
             return {**state, "inner": self._inner.state()}
@@ -121,11 +119,11 @@ class GroupStream(InnerStream):
         finally:
             self._skipped += self._tally.skipped - before
 
-    def _sort_in(self, one: Waiting) -> None:
+    def _sort_in(self, member: Waiting) -> None:
         grouping = self._grouping
-        group = grouping.group_of(grouping.ask(one.datapoint, one.number))
+        group = grouping.group_of(grouping.property(member.datapoint, member.number))
         members = self._groups.setdefault(group, [])
-        members.append(one)
+        members.append(member)
         self._waiting += 1
         if len(members) >= grouping.full_size(group):
             self._due = [group]
@@ -133,34 +131,34 @@ class GroupStream(InnerStream):
             self._due = [next(iter(self._groups))]
 
     def _read_again(self, read: int, numbers: list[int]) -> None:
-        wanted = set(numbers)
+        waiting = set(numbers)
         for number in range(numbers[0] if numbers else read, read):
             try:
-                one = self._next(number)
+                member = self._next(number)
             except StopIteration:
                 raise ended_early(self._grouping.name, number, read) from None
-            if number in wanted:
-                self._sort_in(one)
+            if number in waiting:
+                self._sort_in(member)
         self._read = read
 
 
 class BatchDataByShape(Wrapper):
-    """Stack datapoints into batches in which one component has the same shape throughout.
+    """Group datapoints into batches in which one component has the same shape.
 
-    A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
-    still wait at the end of a pass follow in smaller batches, or rare shapes would never be seen.
-
-    Contract: batches in the order in which they fill up, within each the order of `ds`; length
-    unknown; not random; thread- and fork-safe as `ds` is; resumable as `ds` is, reading again
-    what waits (over an indexable source) or all since the oldest datapoint that waits.
+    A batch is yielded when `batch_size` datapoints of its shape have been read. Incomplete batches
+    follow at the end of a pass. The length is unknown. A resume reads waiting datapoints again, or
+    without an indexable source all datapoints since the oldest waiting one.
 
     Args:
-        idx: The component whose shape decides: an index, or the key of a dict.
-        remainder: Yield smaller batches at the end.
-        max_waiting: Yield a smaller batch of the shape that has waited longest whenever more
-            datapoints wait: a limit for memory, and for what a resume reads again.
+        ds: Flow of tuples, lists or dicts.
+        batch_size: Number of datapoints in a batch.
+        idx: Component whose shape is compared: an index, or the key of a dict.
+        remainder: Whether to yield incomplete batches at the end.
+        max_waiting: Limit of waiting datapoints. Above it, the shape that has waited longest is
+            yielded as a smaller batch. Limits memory, and the work of a resume.
 
     Raises:
+        ConfigError: An argument is invalid, or `max_waiting` is combined with `remainder=False`.
         BatchError: Datapoints do not stack; raised while iterating.
     """
 
@@ -182,7 +180,7 @@ class BatchDataByShape(Wrapper):
         limit = max_waiting
         self.max_waiting = None if limit is None else integer_of(limit, "max_waiting", 0)
         if limit is not None and not remainder:
-            raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
+            raise ConfigError("max_waiting= yields smaller batches and needs remainder=True.")
 
     def length(self) -> Length:
         return None

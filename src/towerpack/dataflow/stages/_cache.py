@@ -1,5 +1,3 @@
-"""Datapoints kept in memory."""
-
 from __future__ import annotations
 
 import math
@@ -30,24 +28,22 @@ from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 
 T = TypeVar("T")
-Kept = dict[str, tuple[int, T]]
+Cache = dict[str, tuple[int, T]]
+"""Seed and cached data for each branch of a pipeline."""
 
 
 class CacheData(PlannedStage):
-    """Keep datapoints in memory, so that what is below runs once.
+    """Cache datapoints in memory, so that the wrapped flow runs only once.
 
-    Every pass gives what epoch 0 of `ds` gives: random stages below are frozen. Over an indexable
-    source each datapoint is kept when it is first read, otherwise a pass when it has been read to
-    its end. Arrays are handed out read-only; do not change lists or dicts in components.
-
-    Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
-    each process has its own; resumable as `ds` is.
+    Every pass yields the datapoints of epoch 0 of `ds`, so random stages below draw only once. An
+    indexable source is cached datapoint by datapoint, other flows when a pass reaches its end. Each
+    process has its own cache. Arrays are read-only. Do not change lists and dicts in components.
 
     Args:
-        ds: Finite, and small enough for memory.
-        shuffle: Give every pass another order, as `ShuffleData` does. A `ds` that can only be read
-            in order is then read to its end before the first datapoint comes out.
-        seed: For the shuffle alone; by default the run's.
+        ds: Finite flow that fits in memory.
+        shuffle: Whether to shuffle each pass, as `ShuffleData` does. Without an indexable source,
+            `ds` is then read to its end before the first datapoint is yielded.
+        seed: Seed of the shuffle only; by default the run's seed.
 
     Raises:
         ConfigError: `ds` is infinite.
@@ -59,10 +55,9 @@ class CacheData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if length_of(ds) == math.inf:
-            raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
-        # For each place in a pipeline the last seed, and what is kept for it.
-        self._by_position: Kept[dict[int, Datapoint]] = {}
-        self._passes: Kept[list[Datapoint]] = {}
+            raise ConfigError(f"{ds} is infinite.", fix="put CacheData below RepeatedData")
+        self._by_position: Cache[dict[int, Datapoint]] = {}
+        self._passes: Cache[list[Datapoint]] = {}
 
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
@@ -88,10 +83,8 @@ class CacheData(PlannedStage):
 
 
 class CacheNode(InnerNode):
-    """Read another plan's epoch 0, each position once; add to what the flow keeps."""
-
     def __init__(
-        self, inner: Node, by_position: Kept[dict[int, Datapoint]], context: StageContext
+        self, inner: Node, by_position: Cache[dict[int, Datapoint]], context: StageContext
     ) -> None:
         super().__init__(inner)
         self._by_position = by_position
@@ -100,27 +93,26 @@ class CacheNode(InnerNode):
     def read(self, epoch: int, positions: Positions) -> Block:
         cache: dict[int, Datapoint] | None = self._last
         if cache is None:
-            # Not when the node is made: to compile a flow must not make it forget another seed.
-            found = self._by_position.get(self._branch)
-            if found is None or found[0] != self._seed:
-                found = self._by_position[self._branch] = self._seed, {}
-            self._last = cache = found[1]
-        wanted = as_ints(positions)
-        missing = [position for position in wanted if position not in cache]
+            # Not in `__init__`: compiling a flow must not drop the cache of another seed.
+            entry = self._by_position.get(self._branch)
+            if entry is None or entry[0] != self._seed:
+                entry = self._by_position[self._branch] = self._seed, {}
+            self._last = cache = entry[1]
+        missing = [position for position in as_ints(positions) if position not in cache]
         if missing:
             rows = to_rows(self.inner.read(0, np.array(missing, np.int64)))
             cache.update(zip(missing, map(_frozen, rows), strict=True))
-        return [copied(cache[position]) for position in wanted]
+        return [copied(cache[position]) for position in as_ints(positions)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_by_position": {}}
 
 
 class CacheStream(Stream):
-    """Give the pass that is kept, or read one, and keep it if it was read from its beginning."""
+    """Yield the cached pass, or read a pass and cache it if it was read from its beginning."""
 
     def __init__(
-        self, ds: DataFlow, passes: Kept[list[Datapoint]], context: StageContext, state: State
+        self, ds: DataFlow, passes: Cache[list[Datapoint]], context: StageContext, state: State
     ) -> None:
         self._passes = passes
         self._context = context
@@ -129,10 +121,10 @@ class CacheStream(Stream):
         from_start = saved is None or self._position == 0
         self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
-        found = passes.get(context.branch)
-        self._kept = [] if found is None else found[1]
-        if found is None or found[0] != context.seed:
-            self._inner = ds.open_in(context.kept_in_order(), 0, saved)
+        entry = passes.get(context.branch)
+        self._cached = [] if entry is None else entry[1]
+        if entry is None or entry[0] != context.seed:
+            self._inner = ds.open_in(context.retained_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
                     self._seen.append(_frozen(next(self._inner)))
@@ -141,9 +133,9 @@ class CacheStream(Stream):
 
     def __next__(self) -> Datapoint:
         if self._inner is None:
-            if self._position >= len(self._kept):
+            if self._position >= len(self._cached):
                 raise StopIteration
-            datapoint = self._kept[self._position]
+            datapoint = self._cached[self._position]
         else:
             try:
                 datapoint = _frozen(next(self._inner))
@@ -157,7 +149,7 @@ class CacheStream(Stream):
         return copied(datapoint)
 
     def state(self) -> State:
-        # Without `inner`, a resume in a process that has no cache reads up to the position.
+        # Without `inner`, a resume in a process without the cache reads up to the position.
         inner = None if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
 
@@ -173,9 +165,8 @@ def _frozen(datapoint: Datapoint) -> Datapoint:
 
 
 def _read_only(value: Any) -> Any:
-    """A view: the array may be the user's, who may go on writing to it."""
     if not isinstance(value, np.ndarray):
         return value
-    view = cast("NDArray[Any]", value).view()
+    view = cast("NDArray[Any]", value).view()  # a view, since the user may write to the array
     view.flags.writeable = False
     return view

@@ -1,5 +1,3 @@
-"""Stages that read several flows: one after another, or side by side."""
-
 from __future__ import annotations
 
 import math
@@ -34,29 +32,28 @@ from towerpack.dataflow.stage_context import StageContext
 log = get_logger(__name__)
 Array = NDArray[np.int64]
 Locate = Callable[[int, Array], tuple[Array, Array]]
-"""From an epoch and positions to the input that holds each of them, and the position there."""
+"""Maps an epoch and positions to the input of each position, and the position in that input."""
 
-_BLOCK = 256  # positions that are located at once
+_BLOCK = 256  # number of positions that are located at once
 
 
 class Combination(KeepsArguments, Stage):
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
         args, kwargs = self.__dict__["_arguments"]
-        # A list in the place of a generator, which cannot be pickled.
+        # Replace a generator, which cannot be pickled.
         args = tuple(self.flows if value is flows else value for value in args)
         kwargs = {name: self.flows if v is flows else v for name, v in kwargs.items()}
         self.__dict__["_arguments"] = args, kwargs
         if not self.flows:
-            raise ConfigError(f"{type(self).__name__} was given no flow.", expected="one or more")
+            raise ConfigError(f"{type(self).__name__} needs at least one flow.")
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
         return tuple(self.flows)
 
     @abstractmethod
-    def combine(self, nodes: list[Node], context: StageContext) -> Node:
-        """The plan, made of those of the flows."""
+    def combine(self, nodes: list[Node], context: StageContext) -> Node: ...
 
     def compile(self, context: StageContext) -> Node | None:
         inputs = enumerate(self.flows)
@@ -68,8 +65,8 @@ class Combination(KeepsArguments, Stage):
         return self.flows[index].open_in(self._context_of(index, context), epoch, state)
 
     def open_inputs(self, context: StageContext, epoch: int, states: Any) -> list[Stream]:
-        begun = enumerate(states or [None] * len(self.flows))
-        return [self.open_input(index, context, epoch, state) for index, state in begun]
+        inputs = enumerate(states or [None] * len(self.flows))
+        return [self.open_input(index, context, epoch, state) for index, state in inputs]
 
     def _context_of(self, index: int, context: StageContext) -> StageContext:
         return context if len(self.flows) == 1 else context.child(index)
@@ -88,8 +85,6 @@ class CombinedStream(Stream):
 
 
 class LocatedNode(Node):
-    """Read each position from the plan that holds it; each plan is read in its own order."""
-
     def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
         self.inputs = nodes
         self.size = size
@@ -101,7 +96,7 @@ class LocatedNode(Node):
         if isinstance(positions, range) and (inputs == inputs[0]).all():
             start = int(local[0])
             return self.inputs[int(inputs[0])].read(epoch, range(start, start + len(local)))
-        return read_groups(inputs, local, lambda index, at: self.inputs[index].read(epoch, at))
+        return read_groups(inputs, local, lambda index, part: self.inputs[index].read(epoch, part))
 
     def get(self, epoch: int, position: int) -> Datapoint:
         block, offset = divmod(position, _BLOCK)
@@ -115,9 +110,13 @@ class LocatedNode(Node):
 
 
 class ConcatData(Combination):
-    """All datapoints of the first flow, then all of the second, and so on.
+    """Concatenation of flows: all datapoints of the first flow, then of the second, and so on.
 
-    Contract: in order; sum of the lengths; not random; thread-, fork-safe, resumable as the flows.
+    Args:
+        flows: One or more flows.
+
+    Raises:
+        ConfigError: There are no flows.
     """
 
     def length(self) -> Length:
@@ -126,7 +125,7 @@ class ConcatData(Combination):
 
     def combine(self, nodes: list[Node], context: StageContext) -> Node:
         sizes = [math.inf if node.size is None else node.size for node in nodes]
-        if math.inf in sizes:  # what follows an infinite flow is never reached
+        if math.inf in sizes:  # flows after an infinite one are never reached
             nodes = nodes[: sizes.index(math.inf) + 1]
         finite = [node.size for node in nodes if node.size is not None]
         starts = np.cumsum([0, *finite])[: len(nodes)]
@@ -144,8 +143,6 @@ class ConcatData(Combination):
 
 
 class ConcatStream(InnerStream):
-    """Open one flow after another; stay at the end of one until asked for more."""
-
     def __init__(self, flow: ConcatData, context: StageContext, epoch: int, state: State) -> None:
         self._flow = flow
         self._pass = context, epoch
@@ -167,17 +164,19 @@ class ConcatStream(InnerStream):
 
 
 class JoinData(Combination):
-    """Join the i-th datapoints of all flows into one.
+    """Join datapoint i of all flows into one datapoint.
 
-    Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
-    winning. A flow may occur twice, but its two places have two streams of randomness: a shuffle
-    with a `seed=` of its own keeps both alike.
+    Tuples and lists are concatenated, to a list if any of them is a list. Dicts are merged, and
+    later flows win. The length is that of the shortest flow. If a flow occurs twice, its random
+    stages differ. Pass `seed=` to a shuffle to make them equal.
 
-    Contract: in order; the shortest length; not random; thread-, fork-safe, resumable as the flows.
+    Args:
+        flows: One or more flows.
+        strict: Whether flows of different lengths are an error. By default they are a warning.
 
     Raises:
-        ConfigError: `strict`, and known lengths differ, which otherwise is a warning.
-        DataFlowError: `strict`, and a flow ends before another; raised while iterating.
+        ConfigError: Known lengths differ, with `strict`.
+        DataFlowError: A flow ends before another, with `strict`; raised while iterating.
     """
 
     def __init__(self, flows: Sequence[DataFlow], *, strict: bool = False) -> None:
@@ -187,9 +186,9 @@ class JoinData(Combination):
         known = {length for length in lengths if length is not None}
         shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
         if strict and len(known) > 1:
-            raise ConfigError("The flows to join differ in length.", got=shown)
+            raise ConfigError(f"With strict=True, joined flows must be equally long, got {shown}.")
         if len(known - {math.inf}) > 1:
-            log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
+            log.warning("JoinData ends with the shortest of its flows, whose lengths are %s", shown)
 
     def length(self) -> Length:
         lengths: list[Any] = [length_of(flow) for flow in self.flows]
@@ -199,7 +198,7 @@ class JoinData(Combination):
         return JoinNode(nodes)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        inputs = self.open_inputs(replace(context, kept=True), epoch, state)
+        inputs = self.open_inputs(replace(context, retained=True), epoch, state)
         return JoinStream(inputs, strict=self.strict)
 
 
@@ -208,9 +207,8 @@ def join(parts: Sequence[Datapoint]) -> Datapoint:
         return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
         raise DataFlowError(
-            "These datapoints cannot be joined.",
+            "Datapoints to join must be tuples and lists, or dicts.",
             got=" and ".join(map(describe_datapoint, parts)),
-            expected="tuples and lists, or dicts",
         )
     values = [value for part in parts for value in cast("Sequence[Any]", part)]
     return values if any(isinstance(part, list) for part in parts) else tuple(values)
@@ -234,13 +232,13 @@ class JoinNode(Node):
 
 
 class JoinStream(CombinedStream):
-    """Take one datapoint from each stream. Its state is theirs, before the first was asked."""
+    """Join one datapoint from each stream. The state is that before the first one was read."""
 
     def __init__(self, streams: list[Stream], *, strict: bool) -> None:
         super().__init__(streams)
         self._strict = strict
         self._before: list[State] | None = None
-        self._parts: list[Datapoint] = []  # kept if a later stream raises
+        self._parts: list[Datapoint] = []  # retained if a later stream raises
         self._unequal = False
 
     def __next__(self) -> Datapoint:
@@ -261,8 +259,7 @@ class JoinStream(CombinedStream):
         return self.inner_states() if self._before is None else list(self._before)
 
     def _check_ends(self) -> None:
-        """Refuse an end at which another stream has a datapoint."""
         end, others = object(), self.streams[1:]
-        self._unequal |= bool(self._parts) or any(next(one, end) is not end for one in others)
+        self._unequal |= bool(self._parts) or any(next(other, end) is not end for other in others)
         if self._unequal:
             raise DataFlowError("A joined flow ended before another, with strict=True.") from None

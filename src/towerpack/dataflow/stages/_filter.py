@@ -1,5 +1,3 @@
-"""Keep the datapoints that pass a test."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,32 +9,25 @@ from towerpack.dataflow._iteration_state import State, Stream, inner_state
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
-from towerpack.dataflow.stages._on_error import (
-    FunctionStage,
-    Limit,
-    Mapper,
-    MapStream,
-    OnError,
-)
+from towerpack.dataflow.stages._on_error import FunctionStage, Limit, Mapper, MapStream, OnError
 
 log = get_logger(__name__)
 
-_TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
+_WARN_EVERY = 100_000  # dropped datapoints in a row: an infinite flow may seem to hang
 
 
 class FilterData(FunctionStage):
     """Keep the datapoints for which `predicate` is true.
 
-    What stands above can only be read in order: how many are kept is not known beforehand.
-
-    Contract: as `MapData`; length unknown.
+    The length is unknown, and stages above can only be read in order.
 
     Args:
-        predicate: From a datapoint to something true or false; `None` is an error.
+        ds: Flow to filter.
+        predicate: Function that returns a truth value for a datapoint, not `None`.
         rng, on_error, max_errors: As for `MapData`.
 
     Raises:
-        MapError: `predicate` raised, or returned `None`; raised while iterating.
+        MapError: `predicate` raised or returned `None`; raised while iterating.
     """
 
     def __init__(
@@ -68,23 +59,23 @@ class FilterData(FunctionStage):
 class FilterStream(MapStream):
     def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
         super().__init__(inner, mapper, epoch, state, *rest)
-        self._kept: int = 0 if state is None else state["kept"]
+        self._passed: int = 0 if state is None else state["kept"]
 
     def __next__(self) -> Datapoint:
         dropped = 0
         while True:
             datapoint, passed = super().__next__()
             if passed:
-                self._kept += 1
+                self._passed += 1
                 return datapoint
             dropped += 1
-            if dropped % _TELL_EVERY == 0:
+            if dropped % _WARN_EVERY == 0:
                 log.warning("%s has dropped %d datapoints in a row", self.name, dropped)
 
     def state(self) -> State:
-        return {**super().state(), "kept": self._kept}
+        return {**super().state(), "kept": self._passed}
 
     def ended(self) -> None:
         super().ended()
         total = self.count - self.bad
-        log.info("%s kept %d of %d in epoch %d", self.name, self._kept, total, self.epoch)
+        log.info("%s kept %d of %d in epoch %d", self.name, self._passed, total, self.epoch)

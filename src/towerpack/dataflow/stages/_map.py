@@ -1,5 +1,3 @@
-"""Functions of datapoints, one at a time or many at once."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
@@ -38,27 +36,25 @@ _STREAM_BLOCK = 32
 class MapData(FunctionStage):
     """Apply a function to every datapoint.
 
-    With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one whose
-    components are stacked along a first axis, and returns its results so, each row by itself.
-    After `BatchData`, a plain map does.
-
-    With `rng=True` the function is called as `f(datapoint, rng)`. `rng`, a function of (seed, place
-    in the pipeline, epoch, position), is a `numpy.random.Generator`, or with `batched=True` an
-    `ItemRNG`, which draws for every row.
-
-    Contract: in order; length of `ds`, unknown with `on_error="skip"`; random with `rng`; thread-
-    and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
+    The length is unknown with `on_error="skip"`. Thread- and fork-safety depend on `f` too.
 
     Args:
-        f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
-        rng, batched: See above.
-        on_error: What an exception in `f`, or `None` from it, does: "raise" a `MapError`, or "skip"
-            the datapoint, count it (`iterator.skipped`) and log it, up to 10,000 in a row.
-        max_errors: How many datapoints of a pass "skip" may leave out: a number, or a share such
-            as 0.01, which is judged from the 1,000th datapoint on and at the end.
+        ds: Flow whose datapoints are mapped.
+        f: Function that returns a new datapoint. It may change the list or dict that it receives,
+            but not the components.
+        rng: Whether to call `f(datapoint, rng)` with a `numpy.random.Generator` for each datapoint,
+            or, with `batched`, an `ItemRNG`. The numbers are a function of (seed, position in the
+            pipeline, epoch, position).
+        batched: Whether `f` is *vectorized*: it receives and returns many datapoints as one, with
+            components stacked along a first axis. Rows must be independent.
+        on_error: What to do if `f` raises or returns `None`: "raise" a `MapError`, or "skip" the
+            datapoint, log it and count it in `iterator.skipped`, up to 10,000 in a row.
+        max_errors: Limit of skipped datapoints in a pass: a number, or a share such as 0.01, which
+            is checked from the 1,000th datapoint on and at the end.
 
     Raises:
-        MapError: `f` raised or returned `None`, or too often so; raised while iterating.
+        ConfigError: An argument is invalid, or arguments contradict each other.
+        MapError: `f` failed, or failed too often; raised while iterating.
     """
 
     def __init__(
@@ -85,11 +81,10 @@ class MapData(FunctionStage):
         return None if inner is None else self.node(inner, self.mapper(context))
 
     def node(self, inner: Node, mapper: Mapper) -> Node:
-        """The plan, made of that of `ds`."""
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        below = context.kept_in_order() if self.batched else context
+        below = context.retained_in_order() if self.batched else context
         inner = self.ds.open_in(below, epoch, inner_state(state))
         mapper = self.mapper(context)
         if not self.batched:
@@ -104,19 +99,22 @@ class MapData(FunctionStage):
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":
-            raise ConfigError("A vectorised map cannot skip: nothing says which row was bad.")
+            raise ConfigError(
+                "on_error='skip' needs batched=False: a bad row cannot be identified."
+            )
         if self.batched and is_batched(self.ds):
-            raise ConfigError("batched=True is for maps before BatchData.", fix="leave it out")
+            raise ConfigError(
+                "A map after BatchData must not have batched=True.", fix="leave it out"
+            )
 
 
 class MapDataComponent(MapData):
     """Apply a function to one component of every datapoint.
 
-    Contract: as `MapData`.
-
     Args:
-        f: From the component (with `batched=True` a stack of them) to what replaces it.
-        index: Which component: an index, or the key of a dict.
+        ds: Flow whose datapoints are mapped.
+        f: Function that returns the new component. With `batched`, it maps a stack of components.
+        index: Index or key of the component.
         rng, batched, on_error, max_errors: As for `MapData`.
     """
 
@@ -143,14 +141,14 @@ class MapDataComponent(MapData):
 
 class OnComponent:
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
-        self._f = getattr(f, "make_in_row", f)  # the same in a row of the batch: `empty_row`
+        self._f = getattr(f, "make_in_row", f)  # writes to a row of the batch, see `empty_row`
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
         result = self._f(datapoint[self._index], *rng)
         if result is None:
             return None
-        # Not `replaced`, which takes a third longer.
+        # `replaced` would take a third longer.
         if isinstance(datapoint, tuple):
             components = list(cast("tuple[Any, ...]", datapoint))
             components[self._index] = result
@@ -160,19 +158,21 @@ class OnComponent:
 
 
 class SelectComponent(MapData):
-    """Keep some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
-
-    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
+    """Select components of every datapoint. Tuples stay tuples, and dicts stay dicts.
 
     Args:
-        idxs: Indices, or keys of dicts; one, or several of them. An index may occur twice.
+        ds: Flow of tuples, lists or dicts.
+        idxs: Index or key, or several of them in the new order. An index may occur twice.
+
+    Raises:
+        ConfigError: `idxs` is empty.
     """
 
     def __init__(self, ds: DataFlow, idxs: Hashable | Sequence[Hashable]) -> None:
         several = isinstance(idxs, (list, tuple))
         self.idxs: list[Any] = list(cast("Sequence[Hashable]", idxs)) if several else [idxs]
         if not self.idxs:
-            raise ConfigError("SelectComponent was given nothing to select.")
+            raise ConfigError("idxs of SelectComponent must not be empty.")
         super().__init__(ds, partial(_selected, self.idxs))
 
     def arguments(self) -> str:
@@ -186,11 +186,10 @@ class SelectComponent(MapData):
 
 
 def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
-    """Some components of a datapoint, or of columns of many."""
     if isinstance(datapoint, dict):
         return {index: cast("Any", datapoint)[index] for index in idxs}
     values = [datapoint[index] for index in idxs]
-    # A named tuple loses its names with its components.
+    # A named tuple becomes a tuple.
     return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
 
 
@@ -206,7 +205,7 @@ class MapNode(RowMaker, InnerNode):
     def read(self, epoch: int, positions: Positions) -> Block:
         rows = to_rows(self.inner.read(epoch, positions))
         epochs = [epoch] * len(rows)
-        # Where what is read in order ends, there are fewer rows than positions.
+        # At the end of a flow that is read in order, there are fewer rows than positions.
         return self.make(self.mapper, zip(rows, epochs, as_ints(positions), strict=False))
 
 
@@ -235,7 +234,7 @@ class SelectNode(InnerNode):
 
 
 class BlockMapper:
-    """A vectorised function where it stands; `size` is that of a pass, where known and finite."""
+    """Application of a vectorized map to blocks. `size` is the length of a pass, if known."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
         self._mapper = mapper
@@ -261,9 +260,9 @@ class BlockMapper:
                 raise MapError(
                     f"{name} changed the number of rows of {_where(epoch, positions)}.",
                     got=describe_datapoint(rebuild(result, columns)),
-                    expected=f"components with {size} rows, one for each row that it gets",
+                    expected=f"components with {size} rows, one for each input row",
                 )
-        plain = type(result) is tuple  # which `rebuild` finds out last
+        plain = type(result) is tuple  # the most frequent case, which `rebuild` checks last
         return Columns(tuple(columns) if plain else rebuild(result, columns), size)
 
 

@@ -1,12 +1,10 @@
-"""Several flows in turns: in chosen shares, or in a random order."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._iteration_state import State, Stream, check_count, inner_state
 from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.arguments import given
+from towerpack.dataflow.arguments import check_choice, repr_of
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length, pipeline_of
 from towerpack.dataflow.stage_context import StageContext
@@ -37,13 +35,13 @@ Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
-    """Weights as the smallest integers in proportion; decimal fractions as they are written."""
+    """Return the smallest integers in proportion to the weights. Decimals count as written."""
     try:
         shares = [Fraction(str(weight)) for weight in weights]
     except (TypeError, ValueError):
         shares = [Fraction(0)]
     if any(share <= 0 for share in shares):
-        raise ConfigError("Weights are finite numbers, each more than 0.", got=given(weights))
+        raise ConfigError(f"weights must be finite numbers above 0, got {repr_of(weights)}.")
     scale = lcm(*(share.denominator for share in shares))
     whole = [int(share * scale) for share in shares]
     total = sum(whole)
@@ -54,21 +52,17 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
 
 
 class Turns(NamedTuple):
-    """A schedule that repeats itself."""
-
-    whose: Array  # for each turn of a period the flow that has it
-    nth: Array  # for each turn, how many that flow had before in the period
-    weights: Array  # for each flow its turns in a period
+    whose: Array  # flow of each turn in a period
+    nth: Array  # number of earlier turns of that flow in the period, for each turn
+    weights: Array  # number of turns in a period, for each flow
 
 
 @lru_cache(maxsize=64)
 def even_turns(weights: tuple[int, ...]) -> Turns:
-    """The schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
+    """Return the even schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
 
-    By earliest deadline: turn n of a flow with weight w of W may come from turn `n * W / w` on and
-    must have come by turn `(n + 1) * W / w`; of two with one deadline the earlier comes first. So
-    each flow always has had its share to within one turn (Baruah et al. 1996, proportionate
-    progress). A flow with weight 0 has no turn.
+    Turn n of a flow with weight w of W has the time window `n * W / w` to `(n + 1) * W / w`. The
+    earliest deadline goes first (Baruah et al. 1996, proportionate progress).
     """
     weights = tuple(weight // gcd(*weights) for weight in weights)
     period = sum(weights)
@@ -88,24 +82,22 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
 
 
 class EvenMix:
-    """Which position of which flow each position of a mix is; it may end with the first flow."""
-
     def __init__(
         self, sizes: Sequence[int | None], weights: Sequence[int], *, stop_first: bool
     ) -> None:
         left = list(weights)  # 0 for flows that have ended
-        given = np.zeros(len(sizes), np.int64)
-        # Where the same flows take turns: its begin, what each gave before, whose turns they are.
+        consumed = np.zeros(len(sizes), np.int64)
+        # Phases with the same flows: start, datapoints consumed before of each flow, schedule.
         self._phases: list[tuple[int, Array, Turns]] = []
         self.size: int | None = 0
         while any(left):
             turns = even_turns(tuple(left))
             period = len(turns.whose)
-            self._phases.append((self.size, given.copy(), turns))
-            ends: dict[int, int] = {}  # for each flow the first turn at which it has nothing left
+            self._phases.append((self.size, consumed.copy(), turns))
+            ends: dict[int, int] = {}  # from the first turn at which a flow is empty to the flow
             for flow, size in enumerate(sizes):
                 if size is not None and left[flow]:
-                    periods, rest = divmod(size - int(given[flow]), int(turns.weights[flow]))
+                    periods, rest = divmod(size - int(consumed[flow]), int(turns.weights[flow]))
                     in_period = np.flatnonzero(turns.whose == flow)
                     ends[periods * period + int(in_period[rest])] = flow
             if not ends:
@@ -114,8 +106,8 @@ class EvenMix:
             end = min(ends)
             self.size += end
             periods, rest = divmod(end, period)
-            given += periods * turns.weights
-            given += np.bincount(turns.whose[:rest], minlength=len(sizes))
+            consumed += periods * turns.weights
+            consumed += np.bincount(turns.whose[:rest], minlength=len(sizes))
             left[ends[end]] = 0
             if stop_first:
                 break
@@ -126,28 +118,28 @@ class EvenMix:
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in cast("list[int]", np.unique(which).tolist()):
             start, before, turns = self._phases[index]
-            here = which == index
-            periods, rest = np.divmod(positions[here] - start, len(turns.whose))
-            flows[here] = whose = turns.whose[rest]
-            local[here] = before[whose] + periods * turns.weights[whose] + turns.nth[rest]
+            inside = which == index
+            periods, rest = np.divmod(positions[inside] - start, len(turns.whose))
+            flows[inside] = whose = turns.whose[rest]
+            local[inside] = before[whose] + periods * turns.weights[whose] + turns.nth[rest]
         return flows, local
 
 
 class MixData(Combination):
-    """Take turns between flows, so that each has its share of every stretch of the mix.
+    """Mix flows in fixed proportions.
 
-    The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
-    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares whose
-    smallest integers in proportion sum up to more than 65,536 are rounded, with a warning.
-
-    Contract: each flow in its own order; length by `stop`; not random; thread- and fork-safe as the
-    flows are; resumable as they are, at once if all are indexable.
+    The order of turns is fixed and even: of the first n datapoints, a flow with share w yields
+    w * n, to within one. Each flow keeps its own order. Shuffle the flows, not the mixture. Weights
+    whose smallest integers in proportion add up to more than 65,536 are rounded with a warning.
 
     Args:
-        weights: The shares, in any unit; equal ones by default.
-        stop: When a pass ends: when the "first" flow has nothing left for its turn; when "all" have
-            been read once, those that remain keeping the proportion of their weights; or never,
-            where "repeat" has each flow repeated for ever.
+        flows: One or more flows.
+        weights: Relative shares of the flows; equal by default.
+        stop: End of a pass: "first" ends when a flow is empty at its turn, "all" when all flows
+            have been read once, and "repeat" never, since each flow is repeated.
+
+    Raises:
+        ConfigError: An argument is invalid, or the number of weights differs from that of flows.
     """
 
     def __init__(
@@ -158,12 +150,11 @@ class MixData(Combination):
         stop: Stop = "first",
     ) -> None:
         super().__init__(flows)
-        if stop not in ("first", "all", "repeat"):
-            raise ConfigError(f"There is no stop={stop!r}.", expected='"first", "all" or "repeat"')
+        check_choice(stop, "stop", get_args(Stop))
         self.weights = whole_weights([1] * len(self.flows) if weights is None else weights)
         if len(self.weights) != len(self.flows):
-            found = f"{len(self.flows)} flows were given {len(self.weights)} weights."
-            raise ConfigError(found, expected="a weight for each flow")
+            counts = f"{len(self.weights)} weights for {len(self.flows)} flows"
+            raise ConfigError(f"weights must have one number for each flow, got {counts}.")
         if stop == "repeat":
             self.flows = [RepeatedData(flow) for flow in self.flows]
         self.stop: Stop = stop
@@ -190,18 +181,18 @@ class MixData(Combination):
 
 
 class RandomChooseData(MixData):
-    """`MixData` with the arguments of Tensorpack; turns are even rather than drawn at random.
+    """Variant of `MixData` with the arguments of Tensorpack. The turns are even, not random.
 
-    Contract: as `MixData`; ends when a flow has nothing left for its turn.
+    A pass ends when a flow is empty at its turn.
 
     Args:
-        df_lists: Flows, or pairs of a flow and its probability. These need not sum to one.
+        df_lists: Flows, or pairs of a flow and its weight.
     """
 
     def __init__(self, df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]]) -> None:
         if isinstance(df_lists, DataFlow):
             require_flows(df_lists, self)
-        pairs: list[Any] = [one if isinstance(one, (tuple, list)) else (one, 1) for one in df_lists]
+        pairs: list[Any] = [df if isinstance(df, (tuple, list)) else (df, 1) for df in df_lists]
         super().__init__([flow for flow, _ in pairs], [weight for _, weight in pairs])
 
 
@@ -209,10 +200,10 @@ class MixStream(CombinedStream):
     def __init__(self, flow: MixData, context: StageContext, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(context, epoch, inner_state(state)))
         self._stop_first = flow.stop != "all"
-        self._weights = list(flow.weights)  # 0 for those that have ended
-        self._gone: list[int] = [] if state is None else list(state["gone"])
+        self._weights = list(flow.weights)  # 0 for flows that have ended
+        self._ended: list[int] = [] if state is None else list(state["gone"])
         self._turn: int = 0 if state is None else state["turn"]
-        for ended in self._gone:
+        for ended in self._ended:
             self._weights[ended] = 0
         self._whose = self._turns()
 
@@ -224,7 +215,7 @@ class MixStream(CombinedStream):
             except StopIteration:
                 if self._stop_first:
                     raise
-                self._gone = [*self._gone, flow]
+                self._ended = [*self._ended, flow]
                 self._weights[flow] = self._turn = 0
                 self._whose = self._turns()
             else:
@@ -233,7 +224,7 @@ class MixStream(CombinedStream):
         raise StopIteration
 
     def state(self) -> State:
-        return {"gone": self._gone, "turn": self._turn, "inner": self.inner_states()}
+        return {"gone": self._ended, "turn": self._turn, "inner": self.inner_states()}
 
     def _turns(self) -> list[int]:
         left = any(self._weights)
@@ -241,19 +232,17 @@ class MixStream(CombinedStream):
 
 
 class RandomMixData(Combination):
-    """All datapoints of several flows, which take turns in a random order that is new in each pass.
+    """Mix all datapoints of several flows in a random order, which is new in each pass.
 
-    Every interleaving is equally likely, so each flow is spread evenly over the pass, whatever its
-    length. The order of a pass takes 16 bytes of memory per datapoint.
-
-    Contract: as `MixData`, but random, and as long as all flows together.
+    Every interleaving is equally likely, and each flow keeps its own order. The length is the sum
+    of the lengths. The order of a pass takes 16 bytes of memory per datapoint.
 
     Args:
         df_lists: One or more flows of known length.
 
     Raises:
-        ConfigError: A length is not known, or infinite.
-        DataFlowError: A flow is shorter than its length says; raised while iterating.
+        ConfigError: The length of a flow is unknown or infinite.
+        DataFlowError: A flow is shorter than its `len()`; raised while iterating.
     """
 
     random = True
@@ -262,7 +251,10 @@ class RandomMixData(Combination):
         super().__init__(df_lists)
         for flow in self.flows:
             if not isinstance(length_of(flow), int):
-                raise ConfigError(f"The length of {flow} is infinite or not known: see MixData.")
+                raise ConfigError(
+                    f"RandomMixData needs finite flows of known length, got {flow}.",
+                    fix="use MixData",
+                )
 
     def length(self) -> Length:
         return sum(map(len, self.flows))
@@ -279,8 +271,6 @@ class RandomMixData(Combination):
 
 
 class RandomMix:
-    """Which position of which flow each position of a random mix is."""
-
     def __init__(self, sizes: Sequence[int], key: int) -> None:
         self.size = sum(sizes)
         self._ends = np.cumsum(sizes)
@@ -290,13 +280,13 @@ class RandomMix:
     def order(self, epoch: int) -> tuple[Array, Array]:
         last = self._last
         if last is None or last[0] != epoch:
-            where = np.arange(self.size, dtype=np.int64)
-            drawn = permute(where, self.size, derive_seed(self._key, epoch))
+            order = np.arange(self.size, dtype=np.int64)
+            drawn = permute(order, self.size, derive_seed(self._key, epoch))
             flows = np.searchsorted(self._ends, drawn, side="right")
-            local = np.empty_like(where)
-            local[np.argsort(flows, kind="stable")] = where
+            local = np.empty_like(order)
+            local[np.argsort(flows, kind="stable")] = order
             starts = np.concatenate(([0], self._ends[:-1]))
-            # One assignment: safe between threads.
+            # One assignment, so this is thread-safe.
             self._last = last = epoch, flows, local - starts[flows]
         return last[1:]
 
@@ -325,9 +315,9 @@ class RandomMixStream(CombinedStream):
         try:
             datapoint = next(self.streams[index])
         except StopIteration:
-            ended = self._flows[index]
-            problem = f"{pipeline_of(ended)} ended before its length, {len(ended)}."
-            raise DataFlowError(problem) from None
+            flow = self._flows[index]
+            what = f"{pipeline_of(flow)} ended before its length, {len(flow)}."
+            raise DataFlowError(what) from None
         self._position += 1
         return datapoint
 

@@ -1,16 +1,15 @@
-"""Functions of the user, called for one datapoint after another, and what their errors do."""
-
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arguments import check_choice
 from towerpack.dataflow._batch_rows import without_rows
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, length_of
@@ -24,10 +23,10 @@ log = get_logger(__name__)
 
 _LOG_FIRST = 5
 _LOG_EVERY = 1000
-_GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
-_SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
+_GIVE_UP_AFTER = 10_000  # in a row: an infinite flow of bad datapoints would hang
+_SHARE_FROM = 1000  # datapoints: a share of fewer means little
 
-# Arguments by which stages leave out bad datapoints.
+# Arguments by which stages skip bad datapoints.
 _SKIPPING = {"on_error": 'on_error="skip"', "catch_exceptions": "catch_exceptions=True"}
 
 OnError = Literal["raise", "skip"]
@@ -36,26 +35,23 @@ Limit = int | float | None
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What a stage does about bad datapoints, and how many it leaves out; see `MapData`."""
-
     on_error: OnError
     max_errors: Limit
 
     def __post_init__(self) -> None:
         limit: Any = self.max_errors
-        if self.on_error not in ("raise", "skip"):
-            raise ConfigError(f"There is no on_error={self.on_error!r}.", expected="raise or skip")
+        check_choice(self.on_error, "on_error", get_args(OnError))
         if limit is None:
             return
         count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
         share = isinstance(limit, (float, np.floating)) and bool(limit < 1)
-        if not (count or share) or limit < 0 or self.on_error == "raise":
-            raise ConfigError(
-                f"max_errors={limit!r} is no limit.",
-                expected='a number of datapoints, or a share from 0.0 to below 1; on_error="skip"',
-            )
+        if not (count or share) or limit < 0:
+            what = f"max_errors must be a number of datapoints or a share in [0, 1), got {limit!r}."
+            raise ConfigError(what)
+        if self.on_error == "raise":
+            raise ConfigError(f'max_errors={limit} needs on_error="skip".')
 
-    def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
+    def exceeded(self, bad: int, count: int, *, ended: bool = False) -> bool:
         limit = self.max_errors
         if limit is None or isinstance(limit, (int, np.integer)):
             return limit is not None and bool(bad > limit)
@@ -64,15 +60,12 @@ class ErrorPolicy:
 
 @dataclass(eq=False)
 class Mapper:
-    """A map function with its random key, named for messages."""
-
     f: Callable[..., Any]
     name: str
-    key: int | None = None  # of the generator that it is given, if it is
-    skipping: str | None = None  # how bad datapoints are left out, for messages
+    key: int | None = None  # random key, if the function gets a generator
+    skipping: str | None = None  # argument that skips bad datapoints, for messages
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
-        """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
         try:
             if self.key is None:
                 result = self.f(copied(datapoint))
@@ -84,28 +77,24 @@ class Mapper:
         if result is None:
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
-                fix=self._or_skip("return it at the end of the function"),
+                fix=self._or_skip("return the datapoint at the end of the function"),
             )
         return result
 
     def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
-        # Of an error that has these lines itself, they become ours: it is about the datapoint.
-        ours = error if isinstance(error, TowerpackError) else TowerpackError(text_of(error))
+        cause = error if isinstance(error, TowerpackError) else TowerpackError(text_of(error))
         return MapError(
-            f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
-            got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
-            expected=ours.expected,
-            fix=self._or_skip(ours.fix or "see the cause above"),
+            f"{self.name} raised {type(error).__name__} on {where}: {cause.what}",
+            got="\nin ".join(filter(None, [cause.got, describe_datapoint(datapoint)])),
+            expected=cause.expected,
+            fix=self._or_skip(cause.fix or "see the cause above"),
         )
 
     def _or_skip(self, fix: str) -> str:
-        skipping = f"; {self.skipping} leaves out and counts bad datapoints"
-        return fix + skipping * (self.skipping is not None)
+        return fix if self.skipping is None else f"{fix}, or skip bad datapoints: {self.skipping}"
 
 
 class MapStream(InnerStream):
-    """Map what another stream gives, and leave out what raises if the policy says so."""
-
     def __init__(
         self,
         inner: Stream,
@@ -125,7 +114,7 @@ class MapStream(InnerStream):
         self._in_a_row = 0
         self._last: MapError | None = None
         self._before: State = None
-        self._pending: list[Datapoint] = []  # read, but not mapped yet: kept for another try
+        self._pending: list[Datapoint] = []  # read but not mapped yet; retained for a retry
 
     def __next__(self) -> Datapoint:
         while True:
@@ -157,36 +146,38 @@ class MapStream(InnerStream):
         self.count += 1
 
     def _skip(self, error: MapError) -> None:
-        self._judge(self.bad + 1, self.count + 1, error)
+        self._check_limit(self.bad + 1, self.count + 1, error)
         self._tally.skipped += 1
         self.bad += 1
-        self._last = error.with_traceback(None)  # its frames would hold this stream
+        self._last = error.with_traceback(None)  # its frames refer to this stream
         self._forward()
         if self.bad <= _LOG_FIRST or self.bad % _LOG_EVERY == 0:
-            log.warning("left out: %s", error.what)
+            log.warning("skipped: %s", error.what)
         self._in_a_row += 1
         if self._in_a_row == _GIVE_UP_AFTER:
             self._in_a_row = 0
             raise MapError(
-                f"{self.name} left out {_GIVE_UP_AFTER} datapoints in a row.",
-                details=f"The last one: {error.what}",
-                fix="mend the function or the data: hardly any datapoint is good",
+                f"{self.name} skipped {_GIVE_UP_AFTER} datapoints in a row.",
+                details=f"The last error: {error.what}",
+                fix="correct the function or the data",
             ) from error
 
     def ended(self) -> None:
-        self._judge(self.bad, self.count, self._last, ended=True)
+        self._check_limit(self.bad, self.count, self._last, ended=True)
         if self.bad:
             numbers = self.bad, self.count, self.epoch
-            log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
+            log.warning("%s skipped %d of %d datapoints in epoch %d", self.name, *numbers)
 
-    def _judge(self, bad: int, count: int, last: MapError | None, *, ended: bool = False) -> None:
-        if self._policy.spent(bad, count, ended=ended):
+    def _check_limit(
+        self, bad: int, count: int, last: MapError | None, *, ended: bool = False
+    ) -> None:
+        if self._policy.exceeded(bad, count, ended=ended):
             raise MapError(
-                f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
+                f"{self.name} failed for {bad} of the first {count} datapoints of epoch "
                 f"{self.epoch}.",
                 expected=f"at most max_errors={self._policy.max_errors}",
-                details=None if last is None else f"The last one: {last.what}",
-                fix="mend the function or the data, or allow more",
+                details=None if last is None else f"The last error: {last.what}",
+                fix="correct the function or the data, or increase max_errors",
             ) from last
 
 
@@ -196,20 +187,18 @@ def function_name(f: Callable[..., Any]) -> str:
 
 
 class FunctionStage(Wrapper):
-    """Base of stages that call a function of the user's; arguments as of `MapData`."""
-
     def __init__(
         self, ds: DataFlow, f: Callable[..., Any], rng: bool, on_error: OnError, max_errors: Limit
     ) -> None:
         super().__init__(ds)
         if not callable(cast("object", f)):
-            raise ConfigError(f"{type(self).__name__} needs a function, not {f!r:.60}.")
+            raise ConfigError(f"{type(self).__name__} needs a function, got {f!r:.60}.")
         self.f = f
         self.rng = self.random = rng
         self.on_error = on_error
         self.policy = ErrorPolicy(on_error, max_errors)
-        taken = inspect.signature(type(self).__init__).parameters
-        self.skipping = next((told for name, told in _SKIPPING.items() if name in taken), None)
+        parameters = inspect.signature(type(self).__init__).parameters
+        self.skipping = next((text for n, text in _SKIPPING.items() if n in parameters), None)
 
     def length(self) -> Length:
         return None if self.on_error == "skip" else length_of(self.ds)
@@ -218,7 +207,6 @@ class FunctionStage(Wrapper):
         return function_name(self.f)
 
     def function(self) -> Callable[..., Any]:
-        """From a datapoint, and `rng` if asked for, to what the stage makes of it."""
         return self.f
 
     def mapper(self, context: StageContext) -> Mapper:

@@ -1,5 +1,3 @@
-"""Print what datapoints are made of."""
-
 from __future__ import annotations
 
 import sys
@@ -29,14 +27,14 @@ from towerpack.dataflow.stages._base import PlannedStage
 
 
 class PrintData(PlannedStage):
-    """Write the structure of the first datapoints to standard output, once for each iterator.
-
-    Contract: order, length, randomness, safety and resuming of `ds`.
+    """Print the structure of the first datapoints to standard output, once for each iterator.
 
     Args:
-        num: How many datapoints to write about; of a resumed iterator none.
-        max_depth: How deep to go into nested lists and dicts.
-        max_list: How many elements of a list to show.
+        ds: Flow whose datapoints are passed on.
+        num: Number of datapoints to print. A resumed iterator prints none.
+        name: Title of the output; by default there is none.
+        max_depth: Depth to which nested lists and dicts are printed.
+        max_list: Number of elements to print of each list.
     """
 
     transparent = True
@@ -60,15 +58,14 @@ class PrintData(PlannedStage):
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         inner = self.ds.open_in(context, epoch, state)
-        told = set[int]() if context.tally is None else context.tally.told
-        # The state is that of `ds`, so it does not tell the position: a resumed pass is past it.
-        if state is not None or id(self) in told:
+        printed = set[int]() if context.tally is None else context.tally.printed
+        # The state is that of `ds` and has no position to print.
+        if state is not None or id(self) in printed:
             return inner
-        told.add(id(self))
+        printed.add(id(self))
         return PrintStream(inner, self)
 
     def show(self, position: int, datapoint: Datapoint) -> None:
-        """Write about one datapoint."""
         title = f"{self.name}: " if self.name else ""
         lines = [f"{title}datapoint {position} of {pipeline_of(self.ds)}"]
         lines += describe_tree(datapoint, self.max_depth, self.max_list)
@@ -85,19 +82,13 @@ class PrintNode(InnerNode):
         block = self.inner.read(epoch, positions)
         if self._left:
             for position, row in zip(as_ints(positions), to_rows(block), strict=True):
-                self._show(position, row)
+                if position in self._left:
+                    self._left.discard(position)
+                    self._flow.show(position, row)
         return block
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        datapoint = self.inner.get(epoch, position)
-        if self._left:
-            self._show(position, datapoint)
-        return datapoint
-
-    def _show(self, position: int, datapoint: Datapoint) -> None:
-        if position in self._left:
-            self._left.discard(position)
-            self._flow.show(position, datapoint)
+        return super().get(epoch, position) if self._left else self.inner.get(epoch, position)
 
 
 class PrintStream(InnerStream):

@@ -1,5 +1,3 @@
-"""Passes one after another, passes of a chosen length, and datapoints several times in a row."""
-
 from __future__ import annotations
 
 import math
@@ -35,15 +33,18 @@ log = get_logger(__name__)
 
 
 class RepeatedData(PlannedStage):
-    """`n` passes over `ds` one after another, each with its own epoch; -1 is for ever.
+    """Repeat passes over a flow, each with its own epoch.
 
-    Pass k of epoch e is epoch e * n + k of `ds`; with n = -1 it is epoch k.
+    Random stages in `ds` differ between the passes. Pass k of epoch e is epoch e * n + k of `ds`,
+    or epoch k if n is -1.
 
-    Contract: in order; `n * len(ds)`, or infinite; not random, but random stages in `ds` differ
-    from pass to pass; thread-, fork-safe and resumable as `ds` is.
+    Args:
+        ds: Flow to repeat.
+        n: Number of passes; -1 repeats forever.
 
     Raises:
-        DataFlowError: A pass to be repeated for ever has no datapoints; raised while iterating.
+        ConfigError: `n` is neither -1 nor positive.
+        DataFlowError: An infinitely repeated pass has no datapoints; raised while iterating.
     """
 
     structural = True
@@ -52,7 +53,7 @@ class RepeatedData(PlannedStage):
         super().__init__(ds)
         self.n = integer_of(n, "n")
         if self.n != -1 and self.n < 1:
-            raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
+            raise ConfigError(f"n must be -1 or at least 1, got {n}.")
         self._begin = partial(_begin_repeated, self.n)
 
     def resized(self, size: int) -> int:
@@ -75,14 +76,14 @@ class RepeatedData(PlannedStage):
 
 
 class FixedSizeData(PlannedStage):
-    """Passes of exactly `size` datapoints, whatever the length of `ds`.
+    """Change the length of a pass to exactly `size` datapoints.
 
-    With `keep_state`, a pass goes on where the one before stopped: pass e holds datapoints
-    e * size to (e + 1) * size - 1 of endlessly repeated passes over `ds`. Without, every pass
-    begins with a new pass over `ds`.
-
-    Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
-    A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
+    Args:
+        ds: Flow that is read repeatedly.
+        size: Number of datapoints in a pass.
+        keep_state: Whether a pass continues where the last one stopped. Pass e then contains
+            datapoints e * size to (e + 1) * size - 1 of repeated passes over `ds`. Otherwise every
+            pass begins with a new pass over `ds`.
 
     Raises:
         DataFlowError: `ds` is empty; raised while iterating.
@@ -93,14 +94,14 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # Unread rest of the last pass of each seed and branch: the next pass continues there.
+        # Stream at the end of the last pass, for each seed and branch. The next pass continues it.
         self._waiting: dict[tuple[int, str, bool], Waiting] = {}
 
     def length(self) -> Length:
         return self.size
 
     def identity(self) -> str:
-        return str(self.size) if self.keep_state else f"{self.size}, afresh"
+        return str(self.size) if self.keep_state else f"{self.size}, afresh"  # part of states
 
     def node(self, inner: Node, context: StageContext) -> Node:
         if inner.size == 0:
@@ -115,7 +116,7 @@ class FixedSizeData(PlannedStage):
 
 
 class Beginning(NamedTuple):
-    """Where a pass begins: after `skip` datapoints of epochs `first`, `first + step`, ..."""
+    """Start of a pass: after `skip` datapoints of epochs `first`, `first + step`, ..."""
 
     first: int
     step: int = 1
@@ -123,7 +124,7 @@ class Beginning(NamedTuple):
 
 
 Begin = Callable[[int], Beginning]
-"""Where the pass of an epoch begins. Pickles without the flow: workers have no use for that."""
+"""Returns the start of the pass of an epoch. It is pickled without the flow."""
 
 
 def _begin_repeated(n: int, epoch: int) -> Beginning:
@@ -138,13 +139,11 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
 
 
 class PassesNode(InnerNode):
-    """Read passes of another plan, one after another, as one long pass."""
-
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         super().__init__(inner)
         self.forwarded = (inner,)
         self.size = size
-        if inner.size is not None:  # not ahead over many short passes
+        if inner.size is not None:  # do not read ahead over many short passes
             self.chunk = max(1, min(inner.chunk, inner.size))
         self._begin = begin
 
@@ -169,11 +168,11 @@ class PassesNode(InnerNode):
         if period is None:
             return inner.read(first, positions)
         turns, rests = np.divmod(positions, period)
-        return read_groups(turns, rests, lambda turn, at: inner.read(first + turn * step, at))
+        return read_groups(turns, rests, lambda turn, part: inner.read(first + turn * step, part))
 
 
 class PassesStream(InnerStream):
-    """Open `n` passes (-1: for ever) in turn; stay at an end until asked for more."""
+    """Read `n` passes in turn (-1: forever). The next pass is opened when it is needed."""
 
     def __init__(
         self,
@@ -190,9 +189,9 @@ class PassesStream(InnerStream):
         self._n = n
         self._turn, self._empty = (turn, True) if state is None else (state["turn"], state["empty"])
         self._inner = self._open(inner_state(state))
-        self._given = 0  # of this pass, unless it was begun in the middle
-        self._whole = state is None
-        self._told = False
+        self._count = 0  # datapoints of this pass
+        self._whole = state is None  # whether this pass is read from its beginning
+        self._warned = False
 
     def __next__(self) -> Datapoint:
         while True:
@@ -201,9 +200,9 @@ class PassesStream(InnerStream):
             except StopIteration:
                 if self._empty and self._n == -1:
                     raise empty_error(self._ds) from None
-                if self._whole and not self._told:
-                    self._told = tell_if_short(self._ds, self._given)
-                self._given, self._whole = 0, True
+                if self._whole and not self._warned:
+                    self._warned = warn_if_shorter_than_len(self._ds, self._count)
+                self._count, self._whole = 0, True
                 if self._turn + 1 == self._n:
                     raise
                 self._turn += 1
@@ -211,7 +210,7 @@ class PassesStream(InnerStream):
                 self._inner = self._open(None)
             else:
                 self._empty = False
-                self._given += 1
+                self._count += 1
                 return datapoint
 
     def state(self) -> State:
@@ -223,7 +222,7 @@ class PassesStream(InnerStream):
 
 
 class Waiting(NamedTuple):
-    """A stream that stands where a pass ended, for the next one, and what it counts in."""
+    """Stream at the end of a pass, which the next pass continues, and its tally."""
 
     epoch: int
     passes: PassesStream
@@ -241,17 +240,13 @@ class FixedStream(Stream):
     ) -> None:
         self._flow = flow
         self._waiting = waiting
-        self._context = context
         self._epoch = epoch
         self._end: State = None
-        # The stream may go over to the next pass, whose tally is another one.
+        # The stream may pass to the next pass, which has another tally.
         self._total = context.tally or Tally()
         self._counted = self._done = self._skip = 0
-        left = (
-            waiting.pop((context.seed, context.branch, context.kept), None)
-            if state is None
-            else None
-        )
+        self._key = context.seed, context.branch, context.retained
+        left = waiting.pop(self._key, None) if state is None else None
         if left is not None and left.epoch == epoch:
             _, self._passes, self._tally = left
             self._counted = self._tally.skipped
@@ -284,9 +279,7 @@ class FixedStream(Stream):
                 self._count()
         self._end = self.state()
         if self._flow.keep_state:
-            left = Waiting(self._epoch + 1, self._passes, self._tally)
-            context = self._context
-            self._waiting[context.seed, context.branch, context.kept] = left
+            self._waiting[self._key] = Waiting(self._epoch + 1, self._passes, self._tally)
         else:
             self._passes.close()
         raise StopIteration
@@ -297,7 +290,7 @@ class FixedStream(Stream):
         return {"done": self._done, "skip": self._skip, "inner": self._passes.state()}
 
     def close(self) -> None:
-        if self._end is None:  # otherwise it belongs to the next pass
+        if self._end is None:  # otherwise the stream belongs to the next pass
             self._passes.close()
 
     def _count(self) -> None:
@@ -307,30 +300,30 @@ class FixedStream(Stream):
 
 def empty_error(ds: DataFlow) -> DataFlowError:
     return DataFlowError(
-        "A pass that is to be repeated for ever has no datapoints.",
-        got=f"nothing from {pipeline_of(ds)}",
-        fix="check its source; a BatchData that is larger than a pass drops all of it",
+        f"{pipeline_of(ds)} has no datapoints to repeat.",
+        fix="check the source, and that batches are not larger than a pass",
     )
 
 
-def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
+def warn_if_shorter_than_len(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    message = "Its len() is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
-    log.warning(message, length, datapoints, pipeline_of(ds))
+    message = "A pass over %s ended after %d datapoints, but its len() is %d. Correct the len()."
+    log.warning(message, pipeline_of(ds), datapoints, length)
     return True
 
 
 class RepeatedDataPoint(WindowStage):
-    """Give every datapoint `n` times before the next one.
+    """Repeat every datapoint `n` times in a row.
 
-    What stands below runs once for all of them, and their arrays are their own. So
-    `MapData(RepeatedDataPoint(MapData(ds, decode), 4), augment, rng=True)` decodes a picture once
+    The wrapped flow runs once for all copies, which do not share arrays. So
+    `MapData(RepeatedDataPoint(MapData(ds, decode), 4), augment, rng=True)` decodes an image once
     for four augmented ones.
 
-    Contract: in order; `n * len(ds)`; not random; thread- and fork-safe as `ds` is; resumable as
-    `ds` is, reading one datapoint again.
+    Args:
+        ds: Flow whose datapoints are repeated.
+        n: Number of copies of each datapoint.
     """
 
     structural = True

@@ -1,9 +1,7 @@
-"""One host's part of a flow."""
-
 from __future__ import annotations
 
 from copy import copy
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
@@ -23,22 +21,24 @@ Tail = Literal["drop", "pad", "uneven"]
 
 
 class ShardData(WindowStage):
-    """Every `num_shards`-th datapoint, from the one at `index` on: the part of one host.
+    """Select every `num_shards`-th datapoint, starting at `index`, for one of several hosts.
 
-    The hosts must be given one seed (`iterate(seed=...)`), or their parts overlap. Over an
-    indexable source only the host's own part is read. Hosts with `BatchData(ShardData(ds, H, h),
-    b)` together read the global batches `BatchData(ds, H * b)`. Put random maps below the shard:
-    above it, all hosts draw the same numbers.
+    All hosts need the same seed (`iterate(seed=...)`); otherwise shards overlap. Over an indexable
+    source, a host reads its own shard only. Hosts with `BatchData(ShardData(ds, H, h), b)` together
+    read the batches of `BatchData(ds, H * b)`. Put random maps below the shard: above it, all hosts
+    draw the same numbers.
 
-    A state of one host is good for all. Where their number may change, use `ShardRows`.
-
-    Contract: in order; a `num_shards`-th of `ds`; not random; thread- and fork-safe as `ds` is;
-    resumable as `ds` is, reading at most `num_shards` datapoints again.
+    The state of one host fits all hosts. If the number of hosts may change, use `ShardRows`.
 
     Args:
-        num_shards, index: How many parts, and which one, from 0.
-        tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
-            "pad" repeats them in turn until they are; "uneven" makes the first parts longer by one.
+        ds: Flow to divide.
+        num_shards: Number of shards.
+        index: Index of this shard, from 0.
+        tail: What to do with a last group of fewer than `num_shards` datapoints: "drop" it, "pad"
+            it with copies, or yield an "uneven" number: one more in the first shards.
+
+    Raises:
+        ConfigError: An argument is invalid.
     """
 
     structural = True
@@ -47,8 +47,7 @@ class ShardData(WindowStage):
     def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
         super().__init__(ds)
         self.num_shards, self.index = _checked_shard(num_shards, index)
-        if tail not in ("drop", "pad", "uneven"):
-            raise ConfigError(f"There is no tail={tail!r}.", expected='"drop", "pad" or "uneven"')
+        check_choice(tail, "tail", get_args(Tail))
         self.window_size = self.num_shards
         self.shard = self.num_shards > 1
         self.tail: Tail = tail
@@ -62,7 +61,7 @@ class ShardData(WindowStage):
         return f"{self.index} of {self.num_shards}"
 
     def identity(self) -> str:
-        # Without the index: one host writes the checkpoint that all continue from.
+        # Without the index, since all hosts continue from the checkpoint of one host.
         return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
 
     def node(self, inner: Node, context: StageContext) -> Node:
@@ -97,23 +96,25 @@ class ShardNode(InnerNode):
         first = positions * self._num_shards
         if self.inner.size is None:
             return first + self._index
-        # In the last, incomplete group the datapoints take turns.
+        # The datapoints of a last, incomplete group are repeated in turn.
         return first + self._index % np.minimum(self._num_shards, self.inner.size - first)
 
 
 class ShardRows(Wrapper):
-    """The rows of one host of each global batch.
+    """Select the rows of one host from each global batch.
 
-    A state can be restored with any number of hosts. They must be given one seed
-    (`iterate(seed=...)`). Over an indexable source only the host's own rows are read. Put random
-    maps below the batch: above, all hosts draw the same numbers.
-
-    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
+    A state can be restored with any number of hosts. All hosts need the same seed
+    (`iterate(seed=...)`). Over an indexable source, a host reads its own rows only. Put random maps
+    below the batch: above it, all hosts draw the same numbers.
 
     Args:
-        ds: A `BatchData` of the global batch size, which `num_shards` divides, without `remainder`.
-        num_shards, index: How many hosts, and which one, from 0. It gets rows `index * b` to
-            `(index + 1) * b` of each batch, where b is the batch size divided by `num_shards`.
+        ds: `BatchData` without `remainder`, whose batch size is a multiple of `num_shards`.
+        num_shards: Number of hosts.
+        index: Index of this host, from 0. It gets rows `index * b` to `(index + 1) * b - 1` of each
+            batch, where b is the batch size divided by `num_shards`.
+
+    Raises:
+        ConfigError: `ds` is not such a `BatchData`, or an argument is invalid.
     """
 
     transparent = True
@@ -123,12 +124,14 @@ class ShardRows(Wrapper):
         super().__init__(ds)
         self.num_shards, self.index = _checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
-            found = f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData."
-            raise ConfigError(found, fix="put it directly on BatchData, or use ShardData")
+            raise ConfigError(
+                f"ShardRows must wrap a BatchData, got a {type(ds).__name__}.",
+                fix="put ShardRows directly on BatchData, or use ShardData",
+            )
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
                 f"{num_shards} hosts cannot share the batches of {ds} evenly.",
-                expected=f"a multiple of {num_shards}, without remainder",
+                expected=f"a batch size that is a multiple of {num_shards}, without remainder",
             )
         self.shard = num_shards > 1
         rows = ds.batch_size // num_shards
@@ -149,5 +152,5 @@ def _checked_shard(num_shards: int, index: int) -> tuple[int, int]:
     num_shards = integer_of(num_shards, "num_shards", 1)
     index = integer_of(index, "index", 0)
     if index >= num_shards:
-        raise ConfigError(f"There is no shard {index} of {num_shards}: the first is shard 0.")
+        raise ConfigError(f"index must be in 0..{num_shards - 1}, got {index}.")
     return num_shards, index

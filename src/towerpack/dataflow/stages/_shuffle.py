@@ -1,5 +1,3 @@
-"""Exact shuffles of whole passes, and shuffles within windows."""
-
 from __future__ import annotations
 
 import math
@@ -24,17 +22,14 @@ Array = NDArray[np.int64]
 
 
 class ShuffleData(PlannedStage):
-    """Every datapoint of a pass once, in a random order that is new in each pass.
+    """Shuffle all datapoints of a pass. The order is new in each pass.
 
-    The order is a permutation that is computed, not stored, so that passes of any length cost no
-    memory and a resume costs no time.
-
-    Contract: random order; length of `ds`; random; thread-, fork-safe as `ds`; resumable at once.
+    The order is computed position by position. It needs no memory, and a resume takes no time.
 
     Args:
-        ds: Finite, over an indexable source.
-        seed: For this shuffle alone; by default the run's. Two shuffles with the same seed of their
-            own, over flows of one length, give the same order wherever they stand.
+        ds: Finite flow over an indexable source.
+        seed: Seed of this shuffle only; by default the run's seed. Two shuffles with the same
+            `seed` over flows of one length have the same order.
 
     Raises:
         ConfigError: `ds` can only be read in order, or is infinite.
@@ -47,11 +42,11 @@ class ShuffleData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = seed is None
         if length_of(ds) == math.inf:
-            raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
+            raise ConfigError(f"{ds} is infinite.", fix="put ShuffleData below RepeatedData")
         require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, context: StageContext) -> Node | None:
-        # Nobody can read ahead of a shuffle: workers further down would only start in vain.
+        # Workers below a shuffle cannot read ahead, so do not start them.
         return super().compile(replace(context, serial=True))
 
     def node(self, inner: Node, context: StageContext) -> Node:
@@ -59,20 +54,18 @@ class ShuffleData(PlannedStage):
 
 
 class LocallyShuffleData(WindowStage):
-    """Read windows of `buffer_size` datapoints and give each in a random order.
+    """Shuffle the datapoints within windows of `buffer_size` datapoints.
 
-    Nothing leaves its window, so that a state is small (where the window began). Use it over an
-    indexable source, too, to keep reads close together on disk.
-
-    Contract: random order within windows; `num_reuse` times the length of `ds`; random; thread- and
-    fork-safe as `ds` is; resumable, reading at most `buffer_size` datapoints again.
+    A resume reads at most one window again. Over an indexable source, windows keep reads close
+    together on disk.
 
     Args:
         ds: Any flow, also an infinite one.
-        num_reuse: How often each datapoint comes, at random places of its window, which saves
-            reading where that is slow (though over an indexable source each use reads again).
-        shuffle_interval: Without effect, for programs written for Tensorpack.
-        seed: For this shuffle alone; by default the run's.
+        buffer_size: Number of datapoints in a window.
+        num_reuse: Number of times that each datapoint occurs, at random positions of its window. It
+            multiplies the length and saves slow reads (an indexable source is read again).
+        shuffle_interval: Ignored; accepted for programs written for Tensorpack.
+        seed: Seed of this shuffle only; by default the run's seed.
     """
 
     structural = True
@@ -119,7 +112,7 @@ class LocallyShuffleData(WindowStage):
 
 
 class PermutedNode(InnerNode):
-    """Base of plans that read another in a permuted order, of which the last block is kept."""
+    """Base class of plans that read another one in a permuted order. The last block is cached."""
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
         super().__init__(inner)
@@ -128,8 +121,7 @@ class PermutedNode(InnerNode):
         self.block = block
 
     @abstractmethod
-    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        """The positions in `inner` of one block, which goes from `start` to `stop`."""
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array: ...
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self.inner.read(epoch, self.sources(epoch, positions))
@@ -149,18 +141,18 @@ class PermutedNode(InnerNode):
         return self.scattered(epoch, as_array(positions))
 
     def scattered(self, epoch: int, positions: Array) -> Array:
-        found = np.empty_like(positions)
+        result = np.empty_like(positions)
         blocks = positions // self.block
         for block in np.unique(blocks).tolist():
             inside = blocks == block
-            found[inside] = self._order(epoch, block)[positions[inside] - block * self.block]
-        return found
+            result[inside] = self._order(epoch, block)[positions[inside] - block * self.block]
+        return result
 
     def _order(self, epoch: int, block: int) -> Array:
         last = self._last
         if last is not None and last[0] == block and last[1] == epoch:
             return last[2]
-        self._last = last = None  # only now is the next one made
+        self._last = last = None  # frees the memory first
         stop = (block + 1) * self.block
         stop = stop if self.size is None else min(stop, self.size)
         order = self.permuted(epoch, block, block * self.block, stop)

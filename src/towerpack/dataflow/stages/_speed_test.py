@@ -1,5 +1,3 @@
-"""Measure how fast a flow is read."""
-
 from __future__ import annotations
 
 import sys
@@ -18,16 +16,18 @@ from towerpack.dataflow.datapoints import bytes_of
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 
-_SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it
+_SIZED_EVERY = 16  # measuring the size of a small datapoint takes longer than reading it
 
 
 @dataclass(frozen=True)
 class SpeedReport:
-    """What a test of speed found.
+    """Result of a speed test.
 
     Attributes:
-        datapoints: How many were read, without the warm-up, in so many `seconds`.
-        nbytes: Bytes in the arrays, numbers and strings of these datapoints, from some of them.
+        pipeline: Name of the pipeline.
+        datapoints: Number of datapoints read after the warm-up.
+        seconds: Duration of reading them, in seconds.
+        nbytes: Size of their arrays, numbers and strings in bytes, estimated from a sample.
         first_s: Seconds until the first datapoint.
     """
 
@@ -39,12 +39,12 @@ class SpeedReport:
 
     @property
     def datapoints_per_second(self) -> float:
-        """The rate."""
+        """Datapoints per second."""
         return self.datapoints / self.seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """The rate in bytes."""
+        """Bytes per second."""
         return self.nbytes / self.seconds
 
     def __str__(self) -> str:
@@ -59,16 +59,16 @@ class SpeedReport:
 
 
 class TestDataSpeed(PlannedStage):
-    """Measure how fast a flow is, by `start()`; `profile` tells which stage takes the time.
-
-    Contract: order, length, randomness, safety and resuming of `ds`.
+    """Measure the speed of a flow by `start()`. To measure each stage, use `profile`.
 
     Args:
-        size: Datapoints to read; passes follow one another until there are enough.
-        warmup: Datapoints to read before the clock starts.
+        ds: Flow to measure.
+        size: Number of datapoints to read, from several passes if necessary.
+        warmup: Number of datapoints to read before the clock starts.
+        clock: Function that returns the time in seconds.
     """
 
-    __test__ = False  # for pytest: this is not a test class
+    __test__ = False  # tells pytest that this is not a test class
     transparent = True
 
     def __init__(
@@ -85,23 +85,27 @@ class TestDataSpeed(PlannedStage):
         self._clock = clock
 
     def start(self) -> SpeedReport:
-        """Measure, write a table to standard output, and return its numbers."""
+        """Measure the speed, print a table to standard output, and return its numbers."""
         with progress("speed", self.size) as tick:
             report = self.measure(tick)
         sys.stdout.write(str(report))
         return report
 
     def measure(self, stop: Callable[[int], object] = lambda count: False) -> SpeedReport:
-        """`start` without a table; `stop` says of how many datapoints whether they are enough."""
+        """Measure the speed without printing.
+
+        Args:
+            stop: Function of the number of datapoints that returns true to end the measurement.
+        """
         clock = self._clock
         count = sized = sized_bytes = 0
         with closing(endless(self.ds)) as datapoints:
-            asked = clock()
+            opened = clock()
             rest = chain([next(datapoints)], datapoints)
-            first_s = clock() - asked
+            first_s = clock() - opened
             for _ in range(self.warmup):
                 next(rest)
-            begin = clock() if self.warmup else asked
+            begin = clock() if self.warmup else opened
             for datapoint in rest:
                 if count % _SIZED_EVERY == 0:
                     sized_bytes += bytes_of(datapoint)

@@ -33,7 +33,7 @@ def test_rows(tmp_path: Path, save: Any) -> None:
     np.testing.assert_equal(list(cloudpickle.loads(pickled)), list(ds))
     with pytest.raises(ConfigError, match="no array 'z'"):
         NumpyData(path, ["z"])
-    with pytest.raises(ConfigError, match="differ in length"):
+    with pytest.raises(ConfigError, match="same number of rows"):
         NumpyData(path)
 
 

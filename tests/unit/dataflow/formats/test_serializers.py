@@ -69,7 +69,7 @@ def test_hdf5(tmp_path: Path, source: Any) -> None:
     [
         ([], "no datapoints"),
         ([[1, 2]], "components"),
-        ([3], "components"),
+        ([3], "a tuple, list or dict"),
         ([[np.zeros(2)]] * 256 + [[np.zeros(3)]], "from datapoint 256 on"),
         ([[1]] * 256 + [[1.5]], "changes"),
         *[([[bad]], "HDF5 does not store") for bad in (b"\xff\xd8", np.array([b"ab", b"c"]))],
@@ -156,13 +156,13 @@ def test_a_file_that_is_open_elsewhere_is_not_called_damaged(tmp_path: Path) -> 
     command = [sys.executable, "-c", WRITER, str(tmp_path / "a.h5")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == b"open\n"
-        with pytest.raises(FormatError, match="close the file where it is open") as told:
+        with pytest.raises(FormatError, match="close the file in all programs") as told:
             HDF5Data(tmp_path / "a.h5", ["x"])
         assert "damaged" not in str(told.value)
         writer.communicate()
     with (
         lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True),
-        pytest.raises(FormatError, match="close the file where it is open"),
+        pytest.raises(FormatError, match="close the file in all programs"),
     ):
         LMDBData(tmp_path / "a.lmdb")
     assert len(HDF5Data(tmp_path / "a.h5", ["x"])) == len(LMDBData(tmp_path / "a.lmdb")) == 1

@@ -159,7 +159,7 @@ def test_passes_follow_one_another_and_those_of_the_flow_are_not_counted() -> No
     ("arguments", "error", "told"),
     [
         *(({"seconds": float(s)}, ConfigError, "no length of time") for s in (0, "nan", "inf")),
-        ({"ds": DataFromList([])}, DataFlowError, "no datapoints to measure"),
+        ({"ds": DataFromList([])}, DataFlowError, "has no datapoints"),
         ({"ds": RepeatedData(MapData(arrays(), int))}, DataFlowError, r"MapData\(int\) raised"),
     ],
 )

@@ -12,13 +12,13 @@ import zmq.auth
 
 from towerpack import ConfigError
 from towerpack.dataflow.remote import generate_keys
-from towerpack.dataflow.remote._keys import give_keys
+from towerpack.dataflow.remote._keys import set_keys
 
 
 def give(keys: Path, *, bind: bool) -> None:
     """Give a socket keys, and close it."""
     with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        door = give_keys(socket, keys, bind=bind)
+        door = set_keys(socket, keys, bind=bind)
         if door is not None:
             door.stop()
 
@@ -45,14 +45,14 @@ def test_keys_are_made_and_added_and_nothing_is_overwritten(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["server", "", "../x", "x" * 65])
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="not a name"):
+    with pytest.raises(ConfigError, match="not a valid name"):
         generate_keys(tmp_path / "keys", [name])
     assert not (tmp_path / "keys").exists()
 
 
 def test_each_side_needs_its_own_files(tmp_path: Path) -> None:
     folder = generate_keys(tmp_path / "keys", ["gpu", "cpu"])
-    with pytest.raises(ConfigError, match="does not say which key") as caught:
+    with pytest.raises(ConfigError, match="exactly one client's secret key") as caught:
         give(folder, bind=False)
     assert "cpu.key_secret, gpu.key_secret" in str(caught.value)
     os.chmod(folder / "gpu.key_secret", 0o640)
@@ -63,7 +63,7 @@ def test_each_side_needs_its_own_files(tmp_path: Path) -> None:
         give(folder / "cpu.key_secret", bind=False)
     for file in (folder / "allowed").iterdir():
         file.unlink()
-    with pytest.raises(ConfigError, match="nobody could connect"):
+    with pytest.raises(ConfigError, match="no client could connect"):
         give(folder, bind=True)
     (folder / "server.key_secret").unlink()
     with pytest.raises(ConfigError, match="cannot be read"):

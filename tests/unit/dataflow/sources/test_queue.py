@@ -75,7 +75,7 @@ def test_anything_with_get() -> None:
     assert list(DataFromQueue(Odd(1, 2, EOFError()))) == [1, 2]
     with pytest.raises(ValueError, match="a mistake"):
         list(DataFromQueue(Odd(1, ValueError("a mistake"))))
-    with pytest.raises(ConfigError, match="list is no queue"):
+    with pytest.raises(ConfigError, match="must have a method"):
         DataFromQueue([])
 
 
