@@ -1,4 +1,4 @@
-"""Terms of regularisation that functions of TensorFlow 1 collect."""
+"""Terms of regularization that functions of TensorFlow 1 collect."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
     Args:
         image: [n, h, w, 3]; for `weights` 224x224, RGB, (pixels - 127) / 128.
     """
-    with _normalised():
+    with _normalized():
         x = Conv2D("head", backbone(image)[-1], 1280, 1)
     features = GlobalAvgPooling("pool", x)
     expose("features", features)
@@ -60,7 +60,7 @@ def backbone(image: tf.Tensor) -> list[tf.Tensor]:
     The names of the variables are those of `net`, so that `weights` fits.
     """
     found: list[tf.Tensor] = []
-    with _normalised():
+    with _normalized():
         x = Conv2D("stem", image, 32, 3, strides=2)
         number = 0
         for blocks, kernel_size, strides, expansion, filters in _STAGES:
@@ -74,7 +74,7 @@ def backbone(image: tf.Tensor) -> list[tf.Tensor]:
 
 
 @contextmanager
-def _normalised() -> Iterator[None]:
+def _normalized() -> Iterator[None]:
     with (
         argscope([Conv2D, DepthwiseConv2D], use_bias=False, activation=bn_relu6),
         argscope(BatchNorm, momentum=0.99, epsilon=1e-3),
@@ -100,7 +100,7 @@ def weights() -> dict[str, np.ndarray]:
             value = value.transpose(2, 3, in_, out)
         elif value.ndim == 2:
             value = value.T
-        kinds = _NORMALISED if layer.endswith("bn") else _WEIGHTED
+        kinds = _NORMALIZED if layer.endswith("bn") else _WEIGHTED
         found[f"{layer}/{kinds[kind]}"] = value
     return found
 
@@ -119,7 +119,7 @@ _IN_BLOCK: Final = {
     "_(expand|depthwise|project)_conv": r"\1",
 }
 _WEIGHTED: Final = {"weight": "kernel", "bias": "bias"}
-_NORMALISED: Final = {
+_NORMALIZED: Final = {
     "weight": "gamma",
     "bias": "beta",
     "running_mean": "moving_mean",

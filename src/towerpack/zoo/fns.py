@@ -1,6 +1,6 @@
 """Fast neural style (Johnson et al. 2016), of the shapes of Lambda's demo suite.
 
-Unlike there, each convolution has variables of its own, and normalisation is per instance
+Unlike there, each convolution has variables of its own, and normalization is per instance
 (Ulyanov et al. 2016) with scale and offset. 1,817,731 parameters.
 """
 
@@ -32,7 +32,7 @@ def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
         for i in range(blocks):
             with scope(f"block{i}"):
                 y = _conv("conv1", x, 4 * width, 3)
-                x += _conv("conv2", y, 4 * width, 3, activation=_normalised)
+                x += _conv("conv2", y, 4 * width, 3, activation=_normalized)
         x = enlarged("up0", x, quarter, 2 * width)
         x = enlarged("up1", x, half, width)
         x = _conv("picture", x, 3, 8, activation=None, use_bias=True)
@@ -47,9 +47,9 @@ def _conv(name: str, x: tf.Tensor, filters: int, size: int, **options: Any) -> t
     return Conv2D(name, x, filters, size, padding="valid", **options)
 
 
-def _normalised(x: tf.Tensor) -> tf.Tensor:
+def _normalized(x: tf.Tensor) -> tf.Tensor:
     return InstanceNorm("norm", x)
 
 
 def _relu(x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.relu(_normalised(x))
+    return tf.nn.relu(_normalized(x))

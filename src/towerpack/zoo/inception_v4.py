@@ -74,7 +74,7 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
     """
     with (
         scope("InceptionV4"),
-        argscope(Conv2D, use_bias=False, activation=_normalised),
+        argscope(Conv2D, use_bias=False, activation=_normalized),
         argscope(BatchNorm, momentum=0.9997, epsilon=1e-3),
     ):
         x = Conv2D("Conv2d_1a_3x3", image, 32, 3, strides=2, padding="valid")
@@ -127,5 +127,5 @@ def _step(x: tf.Tensor, step: Any, strides: int) -> tf.Tensor:
     )
 
 
-def _normalised(x: tf.Tensor) -> tf.Tensor:
+def _normalized(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.relu(BatchNorm("BatchNorm", x))

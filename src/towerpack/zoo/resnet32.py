@@ -42,7 +42,7 @@ def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
 def _block(x: tf.Tensor, filters: int, strides: int) -> tf.Tensor:
     y = x
     if strides > 1:
-        # 'same' would centre the kernels on odd pixels; the shortcut takes the even ones.
+        # 'same' would center the kernels on odd pixels; the shortcut takes the even ones.
         y = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         x = tf.pad(x[:, ::strides, ::strides], [[0, 0], [0, 0], [0, 0], [filters // 4] * 2])
     padding = "valid" if strides > 1 else "same"
