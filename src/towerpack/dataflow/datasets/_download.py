@@ -196,7 +196,6 @@ def _is_final(error: Exception | None) -> bool:
 def _fetch(
     url: str, path: Path, checksum: str | None, size: int | None, most: int, timeout_s: float
 ) -> None:
-    """Try to download a file once."""
     pooch: Any = require("pooch", extra="datasets", needed_for="Downloading")
     requests: Any = require("requests", extra="datasets", needed_for="Downloading")
     pooch.get_logger().setLevel("WARNING")  # we log the download

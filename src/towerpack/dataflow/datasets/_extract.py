@@ -206,7 +206,6 @@ def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -
 
 
 def _merge(source: Path, folder: Path) -> None:
-    """Move all files and folders to a folder. Merge folders that exist there."""
     for entry in sorted(source.iterdir()):
         target = folder / entry.name
         if entry.is_dir() and target.is_dir():

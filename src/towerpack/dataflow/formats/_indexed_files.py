@@ -33,7 +33,6 @@ class IndexedFiles(Stage):
         self._node: Node | None = None
 
     def _index(self) -> Node:
-        """Build the index of uncompressed files."""
         raise NotImplementedError
 
     def _in_order(self) -> Iterator[Datapoint]:
@@ -66,7 +65,6 @@ class IndexedFiles(Stage):
 
 
 def version_of(path: Path) -> Version:
-    """Return the size and the modification time of a file, to detect changes."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 

@@ -103,7 +103,6 @@ class ParquetNode(Node):
         return Columns(named if self._as_dict else tuple(values), len(rows))
 
     def _cached(self, group: int) -> list[Any]:
-        """Return the columns of a row group from an LRU cache."""
         cache, lock = self._cache.get()
         columns = cache.get(group)
         if columns is not None:
@@ -197,7 +196,6 @@ ColumnLike = NDArray[Any] | _ObjectColumn
 
 
 def _is_plain(pa: Any, column: Any) -> bool:
-    """Return whether a column has dates, or numbers without nulls."""
     types, kind = pa.types, column.type
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
         return True

@@ -96,14 +96,6 @@ class FixedFeature:
         object.__setattr__(self, "shape", _checked_shape(self.shape, self.dtype))
 
     def make(self, values: Values | None) -> Any:
-        """Convert stored values to a component of a datapoint.
-
-        Args:
-            values: List of bytes or array of numbers, or `None` if the feature is missing.
-
-        Raises:
-            ValueError: The number or type of the values does not fit.
-        """
         sizes = cast("tuple[int, ...]", self.shape)
         if values is None and self.default is not None:
             dtype = object if self.dtype is bytes or self.dtype is str else self.dtype
@@ -129,11 +121,6 @@ class VariableFeature:
         _checked_shape((), self.dtype)
 
     def make(self, values: Values | None) -> NDArray[Any]:
-        """Convert stored values to an array of one axis.
-
-        Args:
-            values: List of bytes or array of numbers, or `None` if the feature is missing.
-        """
         return _as_array([] if values is None else values, self.dtype)
 
 

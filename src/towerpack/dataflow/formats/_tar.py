@@ -156,7 +156,6 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
 
 
 def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
-    """Iterate over keys and their files."""
     last, files, skipped = "", _Files(), 0
     extensions: dict[str, set[str]] = {}  # by key, from the start of the archive
     for info, data in _members(path, load=load):

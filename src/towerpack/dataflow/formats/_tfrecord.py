@@ -184,11 +184,9 @@ class TFRecordSerializer:
         """Write one pass of a flow.
 
         Args:
-            df: Finite flow of datapoints that `pack` supports.
-            path: File to write. It appears, or replaces an older file, when it is complete.
-            format: "wire" is the format of `pack`, "example" stores dicts as `tf.train.Example`.
-                "pickle" stores any object, but loading an untrusted file can run any code.
-            compression: See `TFRecordWriter`.
+            df: Finite flow of datapoints.
+            path, compression: See `TFRecordWriter`.
+            format: See `LMDBSerializer.save`.
 
         Raises:
             ConfigError: A datapoint cannot be written.
@@ -210,7 +208,7 @@ class TFRecordSerializer:
         Args:
             path: The file, or a pattern such as `train-*.tfrecord`.
             size: Number of datapoints in a pass (default: all). Tensorpack needed it for `len`.
-            format: Format as for `save`. "pickle" runs any code that a file names.
+            format: See `LMDBSerializer.load`.
             features: Features of the format "example", as for `TFRecordData`.
 
         Raises:

@@ -92,7 +92,6 @@ def is_compressed(path: Path) -> bool:
 
 
 def records_in_order(path: Path) -> Generator[bytes]:
-    """Iterate over the records of a file, which may be compressed."""
     stored, compressed = path.stat().st_size, is_compressed(path)
     with reading(path, "a TFRecord file"), open(path, "rb") as file:
         stream = io.BufferedReader(_Inflated(file)) if compressed else file

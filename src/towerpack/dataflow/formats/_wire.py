@@ -73,7 +73,6 @@ def pack_frames(datapoint: Datapoint) -> list[Buffer]:
 
 
 def pack_values(datapoint: Datapoint) -> bytes:
-    """Serialize a datapoint for `pack_list`."""
     return _packed(datapoint, None)
 
 
@@ -215,7 +214,6 @@ def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> 
 
 
 def _values_in(header: Buffer) -> int:
-    """Return the size of the values after the prefix in bytes."""
     magic, nbytes = _PREFIX.unpack_from(header)
     if magic != _MAGIC:
         raise ValueError("the first bytes are wrong, or of another version")

@@ -56,7 +56,6 @@ Decode = Callable[[bytes], Datapoint]
 
 
 def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
-    """Return the encoder and the decoder of a format."""
     codecs: dict[str, tuple[Callable[[Datapoint], bytes], Decode]] = {
         "wire": (pack, _unpacked),
         "example": (encode_example, parse_example),
@@ -68,7 +67,6 @@ def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
 
 
 def check_finite(ds: Iterable[Datapoint]) -> None:
-    """Raise `ConfigError` if a flow to save is infinite."""
     if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
         raise ConfigError(
             "An infinite flow cannot be saved.",
@@ -94,7 +92,6 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
 
 
 def decoded(records: DataFlow, decode: Decode) -> DataFlow:
-    """Return a flow of the datapoints encoded in the last components of records."""
     ds = MapData(records, partial(_decoded, decode))
     ds.skipping = None  # readers of files have no such argument to mention in errors
     return ds

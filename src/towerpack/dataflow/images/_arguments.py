@@ -97,7 +97,6 @@ def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, 
 
 
 def constant_of(names: dict[str, int], value: int | str, argument: str = "constant") -> int:
-    """Return OpenCV's constant for a name or for the constant itself."""
     if value in names.values():
         return int(value)
     if value not in names:
@@ -111,7 +110,6 @@ border_mode = partial(constant_of, BORDERS)
 
 
 def pair_of(value: Any) -> tuple[Any, Any] | None:
-    """Return two values as a tuple, or `None` if there are not two."""
     try:
         first, second = value
     except (TypeError, ValueError):

@@ -67,7 +67,7 @@ class ImageAugmentor:
         """Return the augmented image.
 
         Args:
-            img, rng: See `get_transform`.
+            img, rng: Image, and generator to draw from, as for `get_transform`.
         """
         return self.augment_with_transform(img, rng)[0]
 
@@ -84,11 +84,7 @@ class ImageAugmentor:
         return transform.apply_image(img), transform
 
     def generator(self, rng: RNG | None = None) -> RNG:
-        """Return the generator to draw from.
-
-        Args:
-            rng: Returned if given. Otherwise an unseeded generator of this augmentor is returned.
-        """
+        # `rng`, that of the datapoint, or an unseeded generator of this augmentor.
         rng = _DRAWING.get() if rng is None else rng
         if rng is not None:
             return rng
@@ -186,26 +182,15 @@ def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
 class PhotometricAugmentor(ImageAugmentor):
     """Base of augmentors that change the values of pixels and move none.
 
-    A subclass defines `change` and, if it is random, `draw`.
+    A subclass defines `change(img, drawn)`, which returns a new image of the same height and width,
+    and, if it is random, `draw(img, rng)`, which returns the random parameters `drawn`.
     """
 
     def draw(self, img: Image, rng: RNG) -> Any:
-        """Return the random parameters of `change`.
-
-        Args:
-            img: The image.
-            rng: Generator to draw from.
-        """
         with _drawing_from(rng):
             return self._get_augment_params(img)
 
     def change(self, img: Image, drawn: Any) -> Image:
-        """Return a new image of the same height and width, without changing `img`.
-
-        Args:
-            img: The image.
-            drawn: Value that `draw` returned.
-        """
         return self._augment(img.copy(), drawn)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -233,17 +218,13 @@ class Identity(ImageAugmentor):
 
 
 class CompositeAugmentor(ImageAugmentor):
-    """Base of augmentors made of augmentors. A subclass defines `steps`.
+    """Base of augmentors made of augmentors.
 
-    Each step draws for the image that the steps before it return, so `get_transform` applies them.
+    A subclass defines `steps(rng)`, which returns the augmentors to apply to an image. Each of them
+    draws for the image that the one before it returns, so `get_transform` applies them.
     """
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
-        """Return the augmentors to apply to one image, in their order.
-
-        Args:
-            rng: Generator to draw from.
-        """
         raise NotImplementedError
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -359,7 +340,6 @@ class MapImage(ImageAugmentor):
 
 
 def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
-    """Return one or several augmentors as a list, or raise `ConfigError`."""
     for augmentor in (several := _as_list(augmentors)):
         if not isinstance(augmentor, ImageAugmentor):
             fix = "pass instances of ImageAugmentor, or wrap a function: MapImage(f)"

@@ -152,7 +152,6 @@ def _alike(aug: color.ToFloat32 | color.ToUint8, images: Images, rng: ItemRNG) -
 
 
 def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
-    """Reshape numbers [n] or [n, channels] to broadcast over images."""
     small = numbers.astype(np.float32)
     if small.size == len(images):
         return small.reshape(-1, *[1] * (images.ndim - 1))
@@ -162,7 +161,6 @@ def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float
 def _moments(
     images: Images, *, all_channel: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and standard deviations [n, channels or 1]."""
     # Not by NumPy, whose rounding of sums may depend on the number of images.
     measure = opencv().meanStdDev
     rows = images.reshape(*images.shape[:2], -1) if all_channel else images

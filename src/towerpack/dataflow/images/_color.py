@@ -329,15 +329,13 @@ class ToFloat32(PhotometricAugmentor):
 
 
 def channel_means(img: Image) -> Floats:
-    """Return the mean of each channel, [channels]."""
     # NumPy takes ten times as long for both axes at once.
     means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
     return means.reshape(-1).astype(np.float32)
 
 
 def luma(rgb: bool) -> Floats:
-    """Return luma coefficients (ITU-R BT.601) in the order of the channels."""
-    weights = np.array((0.299, 0.587, 0.114), np.float32)
+    weights = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601
     return weights if rgb else weights[::-1]
 
 

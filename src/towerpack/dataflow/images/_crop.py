@@ -135,16 +135,14 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
 
 
 class BackgroundFiller(ABC):
-    """Base of classes that create backgrounds. Subclasses define `fill` without randomness."""
+    """Base of classes that create backgrounds.
+
+    A subclass defines `fill(background_shape, img)` without randomness. It returns an image of this
+    (height, width), with the channels and the dtype of `img`.
+    """
 
     @abstractmethod
-    def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
-        """Return a new background.
-
-        Args:
-            background_shape: (height, width) of the background.
-            img: Image whose number of channels and dtype the background gets.
-        """
+    def fill(self, background_shape: tuple[int, int], img: Image) -> Image: ...
 
 
 @dataclass(frozen=True)

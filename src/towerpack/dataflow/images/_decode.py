@@ -155,7 +155,6 @@ class Decoder:
         return upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
-        """Decode by OpenCV, which refuses truncated files."""
         if self.channels == 4 and header.format in ("bmp", "gif", "tiff"):
             # OpenCV reads the colors of some of these files only without their alpha channel.
             color = replace(self, channels=3)._opencv(data, header._replace(orientation=1))
@@ -245,13 +244,7 @@ class DecodeRandomCrop:
         self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
 
     def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
-        """Return the resized part, uint8 [height, width, 3]. Errors are as for `decode_image`.
-
-        Args:
-            data: Contents of the file.
-            rng: Generator to draw from.
-            out: See `decode_image`.
-        """
+        """Return the resized part, uint8 [height, width, 3]. For `out` see `decode_image`."""
         data = as_bytes(data)
         header = self._decoder.read_header(data)
         # The draw uses only the shape of the image.
@@ -274,7 +267,6 @@ class DecodeRandomCrop:
         return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
 
     def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
-        """Decode a part of the upright image, at a reduced size if possible."""
         height, width = self._target
         larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
         factor = next(larger, 1) if self.reduce and header.format == "jpeg" else 1

@@ -73,25 +73,14 @@ class BatchMix(ABC):
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
-        """Mix images with their partners, without changing `images`.
+        """Return new, mixed images, and the fractions [n] of the original images that remain.
 
         Args:
-            images: [n, height, width] or [n, height, width, channels].
-            partners: [n] index of each image's partner.
-            ratios: [n] fraction of each image to keep.
-            rng: Generator to draw from.
-
-        Returns:
-            The mixed images, and the fractions [n] of the original images that remain.
+            images, rng: Images [n, height, width, ...], and generator to draw from.
+            partners, ratios: Index of each image's partner, and fraction of each image to keep.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
-        """Mix one batch.
-
-        Args:
-            batch: Datapoint with images and labels.
-            rng: Generator that `MapData(..., rng=True)` passes.
-        """
         if not isinstance(rng, np.random.Generator):
             raise self._refused("needs a random generator")
         fix = "pass the indices of the components: image=..., label=..."
@@ -341,7 +330,6 @@ def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
 
 
 def _span(size: int, fraction: Ratios, rng: RNG) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return starts and ends of intervals with random centers, clipped to 0..size."""
     length = (size * fraction).astype(np.int64)
     first = rng.integers(size, size=len(fraction)) - length // 2
     return np.maximum(first, 0), np.minimum(first + length, size)

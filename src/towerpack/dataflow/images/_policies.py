@@ -92,13 +92,7 @@ class RandAugment(ImageAugmentor):
         )
 
     def operation(self, name: str, strength: float, size: tuple[int, int]) -> Transform:
-        """Return the transform of an operation.
-
-        Args:
-            name: Name of the operation.
-            strength: Strength from -1 to 1.
-            size: (height, width) of the image.
-        """
+        # `strength` is from -1 to 1, `size` is the (height, width) of the image.
         if name == "identity":
             return NoOpTransform()
         if name in _PHOTOMETRIC:

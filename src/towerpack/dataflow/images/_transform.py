@@ -92,14 +92,12 @@ class Transform:
 
 
 class GeometricTransform(Transform):
-    """Base of transforms that move pixels, by `apply_image`, `apply_mask` and `move`."""
+    """Base of transforms that move pixels. Subclasses define `apply_image` and `apply_mask`.
+
+    For points they define `move(points)`, from float64 [n, 2] (x, y) to new points.
+    """
 
     def move(self, points: Points) -> Points:
-        """Return the moved points, without changing `points`.
-
-        Args:
-            points: [n, 2] points (x, y), float64.
-        """
         raise self._undefined("coordinates", "move")
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
@@ -276,7 +274,6 @@ def _floats(values: Any, columns: int) -> NDArray[Any]:
 
 
 def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:
-    """Return a grid of points [n, points, 2] over each box."""
     starts, ends = boxes[:, None, None, :2], boxes[:, None, None, 2:]
     grid = np.stack(np.meshgrid(_ALONG, _ALONG), axis=-1)
     return (starts * (1 - grid) + ends * grid).reshape(len(boxes), -1, 2).astype(boxes.dtype)

@@ -77,15 +77,12 @@ class WarpAffineTransform(GeometricTransform):
 
 
 class _Warp(ImageAugmentor):
-    """Base of augmentors that draw a matrix and keep the size of the image."""
-
     interp: args.Interpolation = "nearest"
     border: args.Border
     border_value: Any
     mask_value: Any
 
     def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
-        """Draw the matrix for an image of `h` by `w` pixels."""
         raise NotImplementedError
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
