@@ -19,7 +19,7 @@ def net(
     widths: Sequence[int] = (3, 4, 5),
     dropout: float = 0.5,
 ) -> tf.Tensor:
-    """Return logits [n, num_classes] of CNN-rand, or of CNN-non-static with `data.vectors`.
+    """Return logits [n, num_classes] of CNN-rand (Kim 2014), or CNN-non-static with `data.vectors`.
 
     Windows extend beyond both ends of a text, so the padding of a batch has no effect.
 

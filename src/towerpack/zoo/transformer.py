@@ -45,7 +45,7 @@ def net(
         ConfigError: `width` is not a multiple of 2 * `heads`.
     """
     if width % (2 * heads):
-        raise ConfigError(f"width must be a multiple of 2 * heads = {2 * heads}, got {width}.")
+        raise ConfigError(f"width must be a multiple of 2 * heads={2 * heads}, got {width}.")
     n, time = tf.shape(token)[0], tf.shape(token)[1]
     flat = tf.reshape(token, [-1])
     x = Embedding("embedding", flat, vocab_size, width, embeddings_initializer=_SMALL)

@@ -127,7 +127,8 @@ class ImageList(Dataset):
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ConfigError(f"{argument} is {value!r}.", expected=", ".join(map(repr, choices)))
+        options = ", ".join(map(repr, choices))
+        raise ConfigError(f"{argument} must be one of {options}, got {value!r}.")
     return value
 
 

@@ -1,5 +1,3 @@
-"""Data sets of small images in memory: MNIST, Fashion-MNIST, Digits, SVHN, Caltech silhouettes."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

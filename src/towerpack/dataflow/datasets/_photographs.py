@@ -1,5 +1,3 @@
-"""Data sets of photographs in files: Places365, TinyImageNet, BSDS500."""
-
 from __future__ import annotations
 
 import os

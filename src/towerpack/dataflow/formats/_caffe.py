@@ -1,5 +1,3 @@
-"""Caffe's image databases: LMDB records with `Datum` messages."""
-
 from __future__ import annotations
 
 from typing import Any

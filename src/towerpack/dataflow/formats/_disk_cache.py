@@ -1,5 +1,3 @@
-"""Cache of datapoints on disk, in an SQLite database that several processes can share."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""HDF5 files: a source that reads rows, and a serializer."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Base of sources over one or several files, with random access by an index."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""LMDB databases: a source of raw records, and a serializer of datapoints."""
-
 from __future__ import annotations
 
 import os

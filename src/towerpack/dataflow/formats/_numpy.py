@@ -1,5 +1,3 @@
-"""NumPy files: a source that maps them into memory, and a serializer."""
-
 from __future__ import annotations
 
 import io

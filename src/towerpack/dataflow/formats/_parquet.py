@@ -1,5 +1,3 @@
-"""Parquet files as a source of datapoints."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""Sparse text files in the format of SVMLight and LIBSVM as a source of datapoints."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tar archives in WebDataset's convention as a source of datapoints."""
-
 from __future__ import annotations
 
 import bisect

@@ -1,5 +1,3 @@
-"""Writers of tar archives in WebDataset's convention."""
-
 from __future__ import annotations
 
 import contextlib
@@ -83,9 +81,8 @@ class TarWriter:
         if not extensions:
             raise ConfigError(f"The datapoint {key!r} must have at least one file, got none.")
         if self.written and key == self._last_key:
-            raise ConfigError(
-                f"Two consecutive datapoints have the key {key!r} and would be read as one."
-            )
+            what = f"Two consecutive datapoints have the key {key!r} and would be read as one."
+            raise ConfigError(what, fix=f"give each datapoint its own {KEY!r}, or leave it out")
         files: dict[str, bytes] = {}
         for extension in extensions:
             name = f"{key}.{extension}"

@@ -1,5 +1,3 @@
-"""TFRecord files, read and written without TensorFlow: source, writer and serializer."""
-
 from __future__ import annotations
 
 import zlib
@@ -131,8 +129,7 @@ class TFRecordWriter:
 
     def __init__(self, path: PathLike, *, compression: Compression | None = None) -> None:
         if compression not in (None, "gzip", "zlib"):
-            expected = '"gzip", "zlib" or None'
-            raise ConfigError(f"compression is {compression!r}.", expected=expected)
+            raise ConfigError(f'compression must be "gzip", "zlib" or None, got {compression!r}.')
         self.path = path_of(path)
         self.compression: Compression | None = compression
         self.written = 0

@@ -62,7 +62,7 @@ def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
         "pickle": (partial(pickle.dumps, protocol=5), pickle.loads),
     }
     if format not in codecs:
-        raise ConfigError(f"format is {format!r}.", expected=" or ".join(codecs))
+        raise ConfigError(f"format must be {' or '.join(codecs)}, got {format!r}.")
     return codecs[format]
 
 

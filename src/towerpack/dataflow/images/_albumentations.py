@@ -1,5 +1,3 @@
-"""Augmentor that applies transforms of the albumentations package."""
-
 from __future__ import annotations
 
 import copy

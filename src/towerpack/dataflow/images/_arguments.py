@@ -65,7 +65,7 @@ def number(
             bounds = {f"above {above:g}": above, f"{least:g} or more": least}
             bounds[f"at most {greatest:g}"] = greatest
             finite = [text for text, bound in bounds.items() if math.isfinite(bound)]
-            raise ConfigError(f"{name} is {given(value)}.", expected=", ".join([form, *finite]))
+            raise ConfigError(f"{name} must be {', '.join([form, *finite])}, got {given(value)}.")
 
     return check
 
@@ -83,8 +83,8 @@ def height_and_width(value: int | Sequence[int], name: str = "size") -> tuple[in
     """Return an argument as (height, width). One number stands for both."""
     size = (value, value) if isinstance(value, _WHOLE) else pair_of(value)
     if size is None or not all(isinstance(n, _WHOLE) and n > 0 for n in size):
-        expected = "(height, width), or one number for both; 1 or more"
-        raise ConfigError(f"{name} is {value!r:.80}.", expected=expected)
+        rule = "must be (height, width), or one number for both; 1 or more"
+        raise ConfigError(f"{name} {rule}, got {value!r:.80}.")
     return int(size[0]), int(size[1])
 
 
@@ -92,7 +92,7 @@ def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, 
     """Return an argument as (least, greatest) length of a side. One number stands for both."""
     low, high = height_and_width(value, name)
     if low > high:
-        raise ConfigError(f"{name} is {given(value)}.", expected="(least, greatest)")
+        raise ConfigError(f"{name} must be (least, greatest), got {given(value)}.")
     return low, high
 
 
@@ -100,8 +100,8 @@ def constant_of(names: dict[str, int], value: int | str, argument: str = "consta
     if value in names.values():
         return int(value)
     if value not in names:
-        expected = f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it"
-        raise ConfigError(f"{argument} is {value!r}, which does not exist.", expected=expected)
+        options = f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it"
+        raise ConfigError(f"{argument} must be {options}, got {value!r}.")
     return names[str(value)]
 
 

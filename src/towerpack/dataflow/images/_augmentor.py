@@ -296,7 +296,7 @@ class RandomChooseAug(CompositeAugmentor):
         self._augmentors = check_augmentors([augmentor for augmentor, _ in pairs])
         weights = [float(prob) for _, prob in pairs]
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > 1e-6:
-            raise ConfigError(f"The probabilities {weights} do not sum to 1.")
+            raise ConfigError(f"Probabilities must be 0 or more and sum to 1, got {weights}.")
         self._probabilities = np.array(weights) / sum(weights)
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:

@@ -1,5 +1,3 @@
-"""Vectorized augmentation of many small images, with separate random numbers for each image."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Augmentors for colors (brightness, contrast, hue and others), value ranges and dtypes."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Augmentors that crop images or paste them on a larger background."""
-
 from __future__ import annotations
 
 import math

@@ -102,7 +102,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3, 4):
-            raise ConfigError(f"channels is {self.channels}.", expected="1, 3, 4 or None")
+            raise ConfigError(f"channels must be 1, 3, 4 or None, got {self.channels}.")
 
     def read_header(self, data: bytes) -> ImageHeader:
         """Read and check the header of a file. Without `orient`, its orientation is upright."""

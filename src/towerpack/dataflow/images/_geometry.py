@@ -1,5 +1,3 @@
-"""Augmentors that flip, transpose and resize images."""
-
 from __future__ import annotations
 
 import math

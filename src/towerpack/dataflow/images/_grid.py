@@ -1,5 +1,3 @@
-"""Image grid that shows samples of a pipeline with their labels, masks, boxes and keypoints."""
-
 from __future__ import annotations
 
 import contextlib
@@ -133,7 +131,8 @@ def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
     array: Image = np.asarray(img)
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "uifb":
-        what, expected = "image is not an image.", "[height, width] or [height, width, channels]"
+        what = "The component to show as image is not an image."
+        expected = "[height, width] or [height, width, channels]"
         raise ConfigError(what, got=describe(img), expected=expected, fix=_SELECT.format("image"))
     if array.dtype != np.uint8:
         values = np.nan_to_num(array.astype(np.float64))
@@ -152,7 +151,8 @@ def _as_mask(mask: Any) -> NDArray[Any]:
     floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
     if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
         return array
-    what, expected = "mask is not a label map.", "one integer for each pixel: [height, width]"
+    what = "The component to show as mask is not a label map."
+    expected = "one integer for each pixel: [height, width]"
     raise ConfigError(what, got=describe(mask), expected=expected, fix=_SELECT.format("mask"))
 
 

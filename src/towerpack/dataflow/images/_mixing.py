@@ -69,7 +69,7 @@ class BatchMix(ABC):
     def __post_init__(self) -> None:
         args.check_arguments(self)
         if self.labels not in ("soft", "pair"):
-            raise ConfigError(f"labels is {self.labels!r}.", expected='"soft" or "pair"')
+            raise ConfigError(f'labels must be "soft" or "pair", got {self.labels!r}.')
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
@@ -323,7 +323,7 @@ def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
         raise ConfigError(what, expected=expected, fix=fix)
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if wrong.size:
-        raise ConfigError(f"A label is {wrong[0]}.", expected=f"0 to {num_classes - 1}")
+        raise ConfigError(f"Labels must be 0 to {num_classes - 1}, got {wrong[0]}.")
     soft = np.zeros((len(labels), num_classes), np.float32)
     soft[np.arange(len(labels)), labels] = 1
     return soft

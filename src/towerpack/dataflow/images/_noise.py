@@ -1,5 +1,3 @@
-"""Augmentors that add noise, blur images, or fill random rectangles."""
-
 from __future__ import annotations
 
 import math
@@ -183,7 +181,7 @@ class RandomErasing(PhotometricAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.fill, str) and self.fill != "random":
-            raise ConfigError(f"fill is {self.fill!r}.", expected='"random", or numbers')
+            raise ConfigError(f'fill must be "random" or numbers, got {self.fill!r}.')
 
     def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int, int] | None:
         if rng.random() >= self.prob:

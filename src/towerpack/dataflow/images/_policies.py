@@ -1,5 +1,3 @@
-"""RandAugment, which applies a few randomly drawn operations of equal strength."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -77,9 +75,9 @@ class RandAugment(ImageAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.m > self.max_m:
-            raise ConfigError(f"m is {self.m}.", expected=f"at most max_m={self.max_m}")
+            raise ConfigError(f"m must be at most max_m={self.max_m}, got {self.m}.")
         if self.ops == () or not set(self.ops or ()) <= set(self.OPS):
-            raise ConfigError(f"ops is {self.ops!r}.", expected=f"some of {', '.join(self.OPS)}")
+            raise ConfigError(f"ops must be some of {', '.join(self.OPS)}, got {self.ops!r}.")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)

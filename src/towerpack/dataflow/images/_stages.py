@@ -1,5 +1,3 @@
-"""Stages that augment images together with their masks, boxes and points."""
-
 from __future__ import annotations
 
 import copy as copies
@@ -109,8 +107,8 @@ class AugmentImageComponents(MapData):
         super()._check()
         every = [index for indices in self.kinds.values() for index in indices]
         if not self.kinds["apply_image"] or len(set(every)) < len(every):
-            expected = "at least one image, and no component twice"
-            raise ConfigError(f"The indices of the components are {every}.", expected=expected)
+            what = "The indices must include an image, and no component twice"
+            raise ConfigError(f"{what}, got {every}.")
 
 
 class AugmentImageCoordinates(AugmentImageComponents):

@@ -252,8 +252,8 @@ def as_floats(values: Any, name: str, columns: int) -> NDArray[Any]:
     """Return rows [n, columns] as floats. The dtype of float arrays does not change."""
     array = _floats(values, columns)
     if array.ndim != 2 or array.shape[1] != columns:
-        expected = f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1")
-        raise ConfigError(f"The shape of {name} is {list(array.shape)}.", expected=expected)
+        rule = f"[n, {columns}] " + ("(x, y)" if columns == 2 else "(x0, y0, x1, y1)")
+        raise ConfigError(f"The shape of {name} must be {rule}, got {list(array.shape)}.")
     return array
 
 

@@ -147,7 +147,9 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
     pixels = header.height * header.width
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
-        raise FormatError(f"{what}.", expected=f"at most max_pixels={max_pixels:_}")
+        raise FormatError(
+            f"{what}, more than max_pixels={max_pixels:_}.", fix="increase max_pixels"
+        )
     most = _MOST_PIXELS_PER_BYTE.get(header.format)
     if most is not None and pixels > most * nbytes:
         least = f"at least {pixels // most} bytes"

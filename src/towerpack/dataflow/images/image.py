@@ -40,9 +40,8 @@ def size_of(img: Any) -> tuple[int, int]:
         raise ConfigError(what, fix=fix)
     shape = cast("Image", img).shape
     if len(shape) not in (2, 3) or 0 in shape:
-        what = f"The shape of an image or mask is {list(shape)}."
-        expected = "[height, width] or [height, width, channels], with at least one pixel"
-        raise ConfigError(what, expected=expected)
+        rule = "must be [height, width] or [height, width, channels] with at least one pixel"
+        raise ConfigError(f"The shape of an image or mask {rule}, got {list(shape)}.")
     return shape[0], shape[1]
 
 
@@ -52,7 +51,7 @@ def check_image(img: Any) -> Image:
     if img.dtype != np.uint8 and img.dtype != np.float32:
         what = f"Images of dtype {img.dtype} are not supported."
         fix = 'convert it with img.astype("float32"), or pass label maps as masks'
-        raise ConfigError(what, got=describe(img), expected="uint8, or float32", fix=fix)
+        raise ConfigError(what, got=describe(img), expected="uint8 or float32", fix=fix)
     return img
 
 
@@ -61,7 +60,8 @@ def check_size(img: Any, h: int, w: int) -> None:
     height, width = size_of(img)
     if (height, width) != (h, w):
         what = f"The transform was drawn for images of {h} x {w} pixels."
-        raise ConfigError(what, got=f"{height} x {width}")
+        fix = "draw a new transform with get_transform(img)"
+        raise ConfigError(what, got=f"{height} x {width}", fix=fix)
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:

@@ -1,5 +1,3 @@
-"""Profile of a pipeline: the time of each stage, the bottleneck, and advice."""
-
 from __future__ import annotations
 
 import math

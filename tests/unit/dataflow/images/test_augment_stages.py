@@ -164,7 +164,7 @@ def test_components_that_do_not_fit() -> None:
         with pytest.raises(MapError, match=words):
             list(AugmentImageComponents(ds, flip, **options))
     for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
-        with pytest.raises(ConfigError, match="at least one image, and no component twice"):
+        with pytest.raises(ConfigError, match="include an image, and no component twice"):
             AugmentImageComponents(ds, flip, **wrong)
     with pytest.raises(ConfigError, match="is not an augmentor"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore

@@ -247,7 +247,7 @@ def test_encode() -> None:
     assert len(encode_jpeg(IMG, quality=30)) < len(encode_jpeg(IMG, quality=95, subsampling="444"))
     for wrong, words in (
         (lambda: encode_jpeg(IMG.astype(np.float32)), "uint8 image"),
-        (lambda: decode_image(saved(), channels=2), "channels is 2"),
+        (lambda: decode_image(saved(), channels=2), r"channels must be .* got 2"),
         (lambda: decode_image("photo.jpg"), "must be bytes"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError, match=words):
@@ -313,7 +313,7 @@ def test_too_large_is_refused_before_allocating() -> None:
         with pytest.raises(FormatError, match="but has"):
             decode_image(data, max_pixels=1 << 40, strict=False)
     for decode in (decode_image, lambda data, **kw: DecodeRandomCrop(8, **kw)(data)):
-        with pytest.raises(FormatError, match="at most max_pixels=3_215"):
+        with pytest.raises(FormatError, match="more than max_pixels=3_215"):
             decode(saved(), max_pixels=48 * 67 - 1)
     assert decode_image(saved(), max_pixels=48 * 67).shape == IMG.shape
 

@@ -251,7 +251,7 @@ def test_what_does_not_fit() -> None:
         (im.ResizeTransform(10, 20, 5, 5).apply_mask, image[:9], "for images of 10 x 20"),
         (flip.apply_image, image[:9], "for images of 10 x 20"),
         (flip.apply_mask, [[1, 2], [3, 4]], "got list"),
-        (flip.apply_coords, np.zeros(4), r"expected  \[n, 2\]"),
+        (flip.apply_coords, np.zeros(4), r"must be \[n, 2\]"),
         (flip.apply_boxes, np.zeros((3, 2)), "The shape of boxes"),
         (flip.apply_keypoints, np.zeros(3), "Keypoints must have x and y"),
     ):

@@ -87,8 +87,8 @@ def test_kinds_of_batches() -> None:
 def test_bad_batches() -> None:
     images = flat_batch()[0]
     for batch, words in (
-        ((images, np.full(8, 8)), "A label is 8"),
-        ((images, np.full(8, -1)), "A label is -1"),
+        ((images, np.full(8, 8)), "got 8"),
+        ((images, np.full(8, -1)), "got -1"),
         ((images, np.zeros(8)), "cannot be mixed"),
         ((images, np.zeros(7, int)), "images and as many labels"),
         ((images.astype(int), np.zeros(8, int)), "images and as many labels"),

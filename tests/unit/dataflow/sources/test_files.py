@@ -71,8 +71,8 @@ class TestImageFromFile:
         arguments: Any
         for arguments, told in (
             (("a.png",), r"'a.png' \(str\)"),
-            ((["a.png"], 3, "big"), "size is"),
-            ((["a.png"], 3, (1, -1)), "size is"),
+            ((["a.png"], 3, "big"), "size must be"),
+            ((["a.png"], 3, (1, -1)), "size must be"),
             ((["a.png"], 4), "4 channels"),
         ):
             with pytest.raises(ConfigError, match=told):
