@@ -60,7 +60,7 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
     flat = np.frombuffer(data, np.uint8) if data else np.array(datum.float_data, np.float32)
     if min(shape) < 1 or shape[0] * shape[1] * shape[2] != len(flat):
         raise FormatError(
-            f"The size of the image in {name[0].lower()}{name[1:]} does not fit its content.",
+            f"{name} has another number of values than its image size needs.",
             got=f"{len(flat):,} values",
             expected=f"{shape[0]} channels x {shape[1]} x {shape[2]}",
         )

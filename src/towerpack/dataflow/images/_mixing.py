@@ -166,8 +166,8 @@ class CutMix(BatchMix):
 class MosaicLayout:
     """Combine four datapoints into one: callable with four datapoints and a generator.
 
-    The canvas is divided into four parts that meet at a random point near its center. Each image is
-    resized, with its aspect ratio, to cover its part, and cropped at a random place. Boxes are
+    The canvas is divided into four parts that meet at a random point in its middle half. Each image
+    is resized, with its aspect ratio, to cover its part, and cropped at a random place. Boxes are
     moved and clipped, and dropped if too little of them is visible. Other components are those of
     the first datapoint.
 
