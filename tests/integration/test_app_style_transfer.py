@@ -103,7 +103,7 @@ MISTAKES = {
     "model.style=absent.png": "image absent.png cannot be read",
     "model.style=null": "names no style picture",
     "features=absent.npz": "no such file",
-    "features=few.npz": "holds no VGG-19",
+    "features=few.npz": "not contain the weights of VGG-19",
     "content_layers=[conv9_1]": "no layer 'conv9_1'",
     "data.inputter=csv data.train=list.csv": "list.csv, line 2: there is no file",
 }

@@ -1,10 +1,10 @@
-"""The laws that every flow keeps, for your own flows too.
+"""Tests of the laws that every DataFlow must satisfy, including user-defined flows.
 
     def test_my_flow():
         check_flow(lambda: MyFlow(...))
 
-`make` constructs the flow anew each time it is called, so that nothing an instance remembers can
-help. States go through msgpack and are restored into fresh instances, as after a crash.
+Every call of `make` must create a new instance of the same flow. States are serialized with msgpack
+and restored into new instances, as after a crash.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Make = Callable[[], DataFlow]
 
 
 class LawError(AssertionError):
-    """A flow broke a law of the contract."""
+    """Error of a flow that violates a law of the contract."""
 
 
 class FlowLaws:
-    """Base class for tests: derive, define `make`, and pytest runs every law.
+    """Base class of tests. Derive from it and define `make`, so that pytest checks every law.
 
     Attributes:
-        seed: What passes are a function of.
-        epochs: How many passes to look at.
-        limit: How many datapoints of a pass to look at; needed for infinite flows.
+        seed: Random seed of the passes.
+        epochs: Number of passes to check.
+        limit: Number of datapoints to check in each pass, which may be infinite.
     """
 
     seed: int = 7
@@ -42,27 +42,27 @@ class FlowLaws:
     limit: int = 200
 
     def make(self) -> DataFlow:
-        """Construct the flow; called many times, always for an equal one."""
+        """Create the flow. Every call must return a new, equal flow."""
         raise NotImplementedError
 
     def test_pass_is_function_of_seed_and_epoch(self) -> None:
-        """Two instances give the same pass for one seed and epoch."""
+        """Run `check_pass`."""
         check_pass(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
 
     def test_length(self) -> None:
-        """A known length agrees with iteration; an unknown one is a `TypeError`."""
+        """Run `check_length`."""
         check_length(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
 
     def test_iterators_do_not_disturb_each_other(self) -> None:
-        """Two passes over one instance, taken in turns, give what each gives alone."""
+        """Run `check_independence`."""
         check_independence(self.make, seed=self.seed, limit=self.limit)
 
     def test_reading(self) -> None:
-        """A datapoint is the same whether it is read alone, in order or in another order."""
+        """Run `check_reading`."""
         check_reading(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
 
     def test_resume(self) -> None:
-        """Stopped anywhere and restored, the rest is identical, as often as it is restored."""
+        """Run `check_resume`."""
         check_resume(self.make, seed=self.seed, epochs=self.epochs, limit=self.limit)
 
 
@@ -77,14 +77,14 @@ def check_flow(
     """Check every law.
 
     Args:
-        make: Constructs the flow.
-        seed: What passes are a function of.
-        epochs: How many passes to look at.
-        limit: How many datapoints of a pass to look at; needed for infinite flows.
-        stops: After how many datapoints to stop and resume; by default some of all.
+        make: Function that creates the flow.
+        seed: Random seed of the passes.
+        epochs: Number of passes to check.
+        limit: Number of datapoints to check in each pass, which may be infinite.
+        stops: Numbers of datapoints after which to stop and resume (default: a selection).
 
     Raises:
-        LawError: A law is broken.
+        LawError: The flow violates a law.
     """
     check_pass(make, seed=seed, epochs=epochs, limit=limit)
     check_length(make, seed=seed, epochs=epochs, limit=limit)
@@ -94,44 +94,63 @@ def check_flow(
 
 
 def check_pass(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """A pass is a function of (seed, epoch), whatever was done with the instance before."""
+    """Check that a pass is a function of seed and epoch, whatever the instance did before.
+
+    Args:
+        make, seed, epochs, limit: See `check_flow`.
+    """
     used, counted = make(), make()
     expected = [_take(make().iterate(seed=seed, epoch=epoch), limit) for epoch in range(epochs)]
     for epoch in [*range(epochs), *reversed(range(epochs))]:
-        found = _take(used.iterate(seed=seed, epoch=epoch), limit)
-        _same(found, expected[epoch], f"epoch {epoch} again")
+        datapoints = _take(used.iterate(seed=seed, epoch=epoch), limit)
+        _same(datapoints, expected[epoch], f"epoch {epoch} again")
     for epoch in range(epochs):
         _same(_take(counted.iterate(seed=seed), limit), expected[epoch], f"pass {epoch}, counted")
 
 
 def check_length(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """A known length agrees with iteration; an unknown one is a `TypeError`."""
+    """Check that a known length is the number of datapoints. `len` may raise `TypeError`.
+
+    Args:
+        make, seed, epochs, limit: See `check_flow`.
+
+    Raises:
+        LawError: The length is wrong.
+    """
     flow = make()
     try:
         length = len(flow)
     except TypeError:
         return
     for epoch in range(epochs):
-        found = len(_take(flow.iterate(seed=seed, epoch=epoch), max(limit, length + 1)))
-        if found != length:
-            raise LawError(f"{flow}: len() is {length}, but epoch {epoch} gave {found} datapoints")
+        count = len(_take(flow.iterate(seed=seed, epoch=epoch), max(limit, length + 1)))
+        if count != length:
+            raise LawError(f"{flow}: len() is {length}, but epoch {epoch} has {count} datapoints")
 
 
 def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
-    """Two passes over one instance, taken in turns, give what each gives alone."""
+    """Check that two interleaved passes over one instance do not affect each other.
+
+    Args:
+        make, seed, limit: See `check_flow`.
+    """
     expected = [_take(make().iterate(seed=seed, epoch=epoch), limit) for epoch in (0, 1)]
     flow = make()
     iterators = [flow.iterate(seed=seed, epoch=epoch) for epoch in (0, 1)]
-    found: list[list[Datapoint]] = [[], []]
+    passes: list[list[Datapoint]] = [[], []]
     for _ in range(limit):
-        for one, iterator in zip(found, iterators, strict=True):
-            one += islice(iterator, 1)
+        for datapoints, iterator in zip(passes, iterators, strict=True):
+            datapoints += islice(iterator, 1)
     for epoch in (0, 1):
-        _same(found[epoch], expected[epoch], f"{flow}, epoch {epoch} beside another")
+        _same(passes[epoch], expected[epoch], f"{flow}, epoch {epoch} beside another")
 
 
 def check_reading(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """A datapoint is the same whether it is read alone, in order or in another order."""
+    """Check that datapoints are the same read one by one, in order, and in another order.
+
+    Args:
+        make, seed, epochs, limit: See `check_flow`.
+    """
     flow = make()
     if flow.compile_in(StageContext(seed, serial=True)) is None:
         return
@@ -154,7 +173,11 @@ def check_resume(
     limit: int = 200,
     stops: Iterable[int] | None = None,
 ) -> None:
-    """Stopped anywhere and restored, the rest is identical, as often as it is restored."""
+    """Check that a pass that is stopped and restored continues with identical datapoints.
+
+    Args:
+        make, seed, epochs, limit, stops: See `check_flow`.
+    """
     for epoch in range(epochs):
         whole = _take(make().iterate(seed=seed, epoch=epoch), limit)
         wanted = set(range(len(whole) + 1)) if stops is None else set(stops)
@@ -171,13 +194,13 @@ def _check_stop(make: Make, seed: int, epoch: int, stop: int, whole: list[Datapo
     state = _packed(iterator.state())
     restored = make()
     if not same_datapoints(state, _packed(iterator.state())):
-        raise LawError(f"{restored}: asking for the state twice gives two states")
+        raise LawError(f"{restored}: two calls of state() return different states")
     where = f"{restored}, epoch {epoch}, restored at {stop}"
     rest = whole[stop:]
     _same(_take(iterator, len(rest)), rest, f"{where}: what followed the state")
     for attempt in ("once", "twice"):
         _same(_take(restored.iterate(state=state), len(rest)), rest, f"{where} {attempt}")
-    for more in sorted({0, len(rest) // 2}):  # a state taken after a restore is as good as any
+    for more in sorted({0, len(rest) // 2}):  # states after a restore must also be correct
         iterator = make().iterate(state=state)
         _take(iterator, more)
         again = make().iterate(state=_packed(iterator.state()))
@@ -190,41 +213,47 @@ def _packed(state: Any) -> Any:
 
 
 def _take(iterator: Iterable[Datapoint], count: int) -> list[Datapoint]:
-    # A flow may lend the memory of a datapoint until the next one is asked for.
+    # A flow may reuse the memory of a datapoint for the next one.
     return [duplicate(datapoint) for datapoint in islice(iterator, count)]
 
 
-def _same(found: Sequence[Datapoint], expected: Sequence[Datapoint], where: str) -> None:
-    if len(found) != len(expected):
-        raise LawError(f"{where}: {len(found)} datapoints instead of {len(expected)}")
-    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-        if not same_datapoints(one, other):
-            raise LawError(f"{where}: datapoint {index} is {one!r:.200}, expected {other!r:.200}")
+def _same(actual: Sequence[Datapoint], expected: Sequence[Datapoint], where: str) -> None:
+    if len(actual) != len(expected):
+        raise LawError(f"{where}: {len(actual)} datapoints instead of {len(expected)}")
+    for index, (first, second) in enumerate(zip(actual, expected, strict=True)):
+        if not same_datapoints(first, second):
+            raise LawError(
+                f"{where}: datapoint {index} is {first!r:.200}, expected {second!r:.200}"
+            )
 
 
-def same_datapoints(one: Any, other: Any) -> bool:
-    """Whether two datapoints are equal in values, types, shapes and dtypes."""
-    if type(one) is not type(other):
+def same_datapoints(first: Any, other: Any) -> bool:
+    """Return whether two datapoints are equal in values, types, shapes and dtypes.
+
+    Args:
+        first, other: The datapoints.
+    """
+    if type(first) is not type(other):
         return False
-    if isinstance(one, np.generic) and cast("Any", one).dtype != other.dtype:
+    if isinstance(first, np.generic) and cast("Any", first).dtype != other.dtype:
         return False
-    if isinstance(one, np.ma.MaskedArray):
-        masked = cast("Any", one)
+    if isinstance(first, np.ma.MaskedArray):
+        masked = cast("Any", first)
         masks = np.ma.getmaskarray(masked), np.ma.getmaskarray(other)
         return same_datapoints(*masks) and same_datapoints(masked.filled(0), other.filled(0))
-    if isinstance(one, np.ndarray):
-        array = cast("NDArray[Any]", one)
+    if isinstance(first, np.ndarray):
+        array = cast("NDArray[Any]", first)
         if array.dtype != other.dtype or array.shape != other.shape:
             return False
         if array.dtype.kind == "O":
             return all(map(same_datapoints, array.ravel().tolist(), other.ravel().tolist()))
         return bool(np.array_equal(array, other, equal_nan=array.dtype.kind in "fcmM"))
-    if isinstance(one, Mapping):
-        mapping = cast("Mapping[Any, Any]", one)
+    if isinstance(first, Mapping):
+        mapping = cast("Mapping[Any, Any]", first)
         return list(mapping) == list(other) and all(
             same_datapoints(mapping[key], other[key]) for key in mapping
         )
-    if isinstance(one, (list, tuple)):
-        items = cast("Sequence[Any]", one)
+    if isinstance(first, (list, tuple)):
+        items = cast("Sequence[Any]", first)
         return len(items) == len(other) and all(map(same_datapoints, items, other))
-    return bool(one == other) or (one != one and other != other)
+    return bool(first == other) or (first != first and other != other)

@@ -1,12 +1,10 @@
-"""`tensorflow.compat.v1`, with the part of `tf.layers` that programs used before Keras 3.
+"""TensorFlow 1 API for older programs: `tensorflow.compat.v1` with the common `tf.layers`.
 
     from towerpack import tf1 as tf
 
     x = tf.layers.conv2d(x, 32, 3, activation=tf.nn.relu, name='conv0')
 
-`argscope` takes these layers too. What is not there is an AttributeError: Keras has its layers.
-`slim_network` makes a network of tf_slim part of a tower, `regularize_cost_from_collection` gives
-what `get_variable` and tf_slim collect.
+`argscope` supports these layers. Other layers raise AttributeError and have equivalents in Keras.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ __all__ = ["layers", "regularize_cost_from_collection", "slim_network"]
 
 
 def __getattr__(name: str) -> Any:
-    # Every tower loads this package; `LinearWrap` is to know these layers only if asked for.
+    # Every tower loads this package, but `LinearWrap` shall know these layers only on request.
     if name == "layers":
         return importlib.import_module("towerpack.tf1.layers")
     return getattr(tf.compat.v1, name)

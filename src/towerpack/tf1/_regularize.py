@@ -1,4 +1,4 @@
-"""Terms of regularisation that functions of TensorFlow 1 collect."""
+"""Regularization terms that functions of TensorFlow 1 collect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from towerpack.nn import get_current_tower_context
 def regularize_cost_from_collection(name: str = "regularize_cost") -> tf.Tensor:
     """Return the sum of the terms of `tf.compat.v1.get_variable(regularizer=…)`: float32 scalar.
 
-    It includes tf_slim's `weights_regularizer=`, but not Keras layers: add `sum(layer.losses)`. The
-    caller adds the result to the cost. Outside of training it is 0. In eager mode TensorFlow does
-    not collect the terms, so a `LayerError` is raised.
+    The sum is 0 outside of training. It includes tf_slim's `weights_regularizer=`, but not the
+    `losses` of Keras layers. The caller adds it to the cost.
+
+    Args:
+        name: Name of the tensor.
+
+    Raises:
+        LayerError: TensorFlow runs eagerly and collects no terms.
     """
     if tf.executing_eagerly():
         raise LayerError(
-            "regularize_cost_from_collection: TensorFlow collects nothing where it runs eagerly.",
+            "regularize_cost_from_collection does not work in eager mode.",
             fix="call the tower in a tf.function",
         )
     terms: Any = tf.compat.v1.losses.get_regularization_losses()

@@ -1,7 +1,7 @@
-"""What programs used of `tf.layers`, which Keras 3 took away: on our layers by name.
+"""The common layers of `tf.layers`, which Keras 3 removed, as registered layers.
 
-Arguments, their order and their defaults are those of TensorFlow 1. Without a name a layer is
-called `conv2d`, `conv2d_1`, … in each tower alike.
+Arguments, their order and their defaults are those of TensorFlow 1. Layers without a name are
+called `conv2d`, `conv2d_1`, … in every tower.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _like(
     without: tuple[str, ...] = (),
     **defaults: Any,
 ) -> RegisteredLayer:
-    """One of our layers under TensorFlow 1's name, without some arguments, with other defaults."""
+    """Register a layer under TensorFlow 1's name, without some arguments, with other defaults."""
     first, *rest = inspect.signature(layer.func).parameters.values()
     known = [p.replace(default=defaults.get(p.name, p.default)) for p in rest]
     parameters = [
@@ -52,17 +52,17 @@ def _like(
     signature = inspect.Signature(parameters)
 
     def call(*args: Any, **kwargs: Any) -> tf.Tensor:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
         config: dict[str, Any] = {
-            k: defaults.get(k) if v is None else v for k, v in given.arguments.items()
+            k: defaults.get(k) if v is None else v for k, v in bound.arguments.items()
         }
-        inputs, own_name = config.pop("inputs"), config.pop("name")
+        inputs, layer_name = config.pop("inputs"), config.pop("name")
         check(inputs)
-        return layer(_named(name, own_name), inputs, **config)
+        return layer(_layer_name(name, layer_name), inputs, **config)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`{layer.name}` as `tf.layers.{name}`."
+    call.__doc__ = f"Apply `{layer.name}` with the arguments of `tf.layers.{name}`."
     cast("Any", call).__signature__ = signature
     return register_layer(use_scope=False)(call)
 
@@ -70,9 +70,9 @@ def _like(
 def _check_rank(inputs: tf.Tensor) -> None:
     if inputs.shape.rank != 2:
         raise LayerError(
-            "tf.layers.dense takes [batch, features] here.",
+            "tf.layers.dense needs inputs of the shape [batch, features].",
             got=f"shape {inputs.shape}",
-            fix="tf.layers.flatten(x) first, or keras.layers.Dense for the last axis of many",
+            fix="call tf.layers.flatten(x) first, or use keras.layers.Dense for more axes",
         )
 
 
@@ -96,9 +96,16 @@ def batch_normalization(
     training: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """`BatchNorm` as `tf.layers.batch_normalization`; the averages move without `UPDATE_OPS`."""
+    """Apply batch normalization. The moving averages need no `UPDATE_OPS`.
+
+    Args:
+        inputs, name: Tensor to normalize, and name of the layer.
+        axis: Axis of the channels: 1 or -1.
+        momentum, epsilon, center, scale: See `keras.layers.BatchNormalization`.
+        training: Use the statistics of the batch instead of the moving averages.
+    """
     return BatchNorm(
-        _named("batch_normalization", name),
+        _layer_name("batch_normalization", name),
         inputs,
         momentum=momentum,
         epsilon=epsilon,
@@ -113,24 +120,33 @@ def batch_normalization(
 def dropout(
     inputs: tf.Tensor, rate: float = 0.5, *, training: bool = False, name: str | None = None
 ) -> tf.Tensor:
-    """`Dropout` as `tf.layers.dropout`: nothing is dropped unless `training` is True."""
-    name = _named("dropout", name)
+    """Apply dropout, only if `training`.
+
+    Args:
+        inputs, name: Any tensor, and name of the layer.
+        rate, training: Fraction of values to drop, and whether to drop values.
+    """
+    name = _layer_name("dropout", name)
     return Dropout(name, inputs, rate) if training else tf.identity(inputs)
 
 
 @register_layer(use_scope=False)
 def flatten(inputs: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
-    """All but the batch dimension in one, as `tf.layers.flatten`."""
+    """Flatten all axes except the first.
+
+    Args:
+        inputs, name: Tensor [batch, ...] with known other axes, and name of the result.
+    """
     features = static_shape(inputs, None, "flatten")[1:]
     return tf.reshape(inputs, [-1, prod(n or -1 for n in features)], name=name)
 
 
-def _named(kind: str, name: str | None) -> str:
-    """The given name, or the first free one of its kind in this tower."""
+def _layer_name(kind: str, name: str | None) -> str:
+    """Return `name`, or the first unused name of its kind in this tower."""
     if name is not None:
         return name
     used = get_current_tower_context().used_names
     number = 0
-    while full_name(found := f"{kind}_{number}" if number else kind) in used:
+    while full_name(free := f"{kind}_{number}" if number else kind) in used:
         number += 1
-    return found
+    return free

@@ -1,4 +1,4 @@
-"""Networks of tf_slim, the layers of TensorFlow 1, in a tower."""
+"""Networks of tf_slim, a layer library of TensorFlow 1, in towers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from towerpack.nn.scopes import full_name
 
 
 def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
-    """A network of tf_slim that knows whether the tower trains, with named end points.
+    """Wrap a network of tf_slim so that it follows the tower's training flag and names its outputs.
 
         resnet = slim_network(resnet_v1.resnet_v1_50, num_classes=10)
 
         def build_graph(self, image, label):
             logits, end_points = resnet(image)
 
-    `is_training` of `fn`, if it has one, and of `slim.batch_norm` and `slim.dropout` in it follow
-    the tower, unless the call or an `arg_scope` says otherwise. Tensors of a dict that `fn` gives,
-    such as its end points, become outputs of the tower by their names. Without this function
-    tf_slim works in a tower too; `is_training` is then to be passed, as in TensorFlow 1.
+    The tower sets `is_training` of `fn`, if it has this argument, and of `slim.batch_norm` and
+    `slim.dropout` in it, unless the call or an `arg_scope` sets the argument. Tensors in dicts that
+    `fn` returns, such as its end points, become named outputs of the tower. Without this function,
+    tf_slim also works in a tower if the program passes `is_training`.
 
     Args:
-        fn: For example `resnet_v1.resnet_v1_50`, or a function that uses `slim.conv2d`.
-        **arguments: For each call of it.
+        fn: Network such as `resnet_v1.resnet_v1_50`, or any function that uses `slim.conv2d`.
+        **arguments: Arguments for each call of `fn`.
 
     Returns:
-        A function that takes and gives what `fn` does.
+        A function with the arguments and results of `fn`.
 
     Raises:
         MissingExtraError: tf_slim is not installed.
@@ -50,9 +50,9 @@ def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]
     def network(*args: Any, **kwargs: Any) -> Any:
         context = get_current_tower_context()
         training = {"is_training": context.is_training}
-        given = slim.current_arg_scope()
+        defaults = slim.current_arg_scope()
         keys = {slim.arg_scope_func_key(f): f for f in (slim.batch_norm, slim.dropout)}
-        free = [f for key, f in keys.items() if "is_training" not in given.get(key, {})]
+        free = [f for key, f in keys.items() if "is_training" not in defaults.get(key, {})]
         with slim.arg_scope(free, **training):
             result = fn(*args, **{**(training if takes_training else {}), **arguments, **kwargs})
         for part in result if isinstance(result, tuple) else [result]:
@@ -71,12 +71,12 @@ def _name_outputs(context: TowerContext, end_points: dict[str, Any]) -> None:
 
 
 def mend_slim() -> None:
-    """Make tf_slim 1.1.0, if the program has imported it, work with this TensorFlow.
+    """Patch tf_slim 1.1.0, if the program has imported it, for the installed TensorFlow.
 
-    Its modules look for `ops.Tensor`, which is gone. And `slim.batch_norm` takes a branch that
-    needs the Keras of TensorFlow 1 if its `updates_collections` *is* the usual constant: an equal
-    string leads to its own implementation. What `slim.dropout` draws becomes a function of the
-    seed and the step, so that it is the same in a run that is continued.
+    - `ops.Tensor`, which tf_slim uses, was removed.
+    - `slim.batch_norm` needs the Keras of TensorFlow 1 if `updates_collections` *is* the constant
+      `UPDATE_OPS`. An equal string selects the implementation in tf_slim.
+    - `slim.dropout` becomes a function of seed and step, so that resumed runs are exact.
     """
     for name in ("tf_slim.layers.layers", "tf_slim.layers.utils"):
         module: Any = sys.modules.get(name)
@@ -84,12 +84,12 @@ def mend_slim() -> None:
             module.ops = _OPS
             if hasattr(module, "core_layers"):
                 module.core_layers = _CORE
-            # Of TensorFlow's own layers, about how tf_slim calls them.
+            # TensorFlow's layers warn about the way in which tf_slim calls them.
             warnings.filterwarnings("ignore", module=r"tensorflow\.python\.keras\.")
 
 
 class _Changed(ModuleType):
-    """A module in which some names stand for something else."""
+    """Proxy of a module with some attributes replaced."""
 
     def __init__(self, original: ModuleType, **changed: Any) -> None:
         super().__init__(original.__name__)

@@ -1,4 +1,4 @@
-"""Summaries that a tower reports by TensorFlow's own functions."""
+"""Summaries that a tower creates with TensorFlow's functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from towerpack.nn import summary
 
-_TAKEN = {
+_REPORTERS = {
     "ScalarSummary": summary.scalar,
     "HistogramSummary": summary.histogram,
     "ImageSummary": summary.image,
@@ -21,7 +21,7 @@ _EMPTY = "/write_summary/Const"
 
 @contextmanager
 def taken_from_tensorflow() -> Iterator[None]:
-    """Report, at its end, what a tower has reported by `tf.compat.v1.summary` inside."""
+    """Report the summaries of `tf.compat.v1.summary` that are created in the block."""
     if tf.executing_eagerly():
         yield
         return
@@ -33,25 +33,25 @@ def taken_from_tensorflow() -> Iterator[None]:
 
 def _take(operations: Iterable[tf.Operation], scope: str) -> None:
     for op in operations:
-        if op.type in _TAKEN:
+        if op.type in _REPORTERS:
             name = tf.get_static_value(op.inputs[0]).item().decode().removeprefix(scope)
             more: dict[str, Any] = {}
             if op.type == "ImageSummary":
                 more["max_images"] = op.get_attr("max_images")
-            _TAKEN[op.type](name, op.inputs[1], **more)
+            _REPORTERS[op.type](name, op.inputs[1], **more)
 
 
 def lost_in(graph: tf.Graph) -> list[str]:
-    """Names of TensorFlow's summaries in a tower's graph that nobody would ever receive."""
+    """Return the names of TensorFlow's summaries in a graph that would be lost."""
     definition = graph.as_graph_def()
     inner = [node for function in definition.library.function for node in function.node_def]
     lost = [node for node in definition.node if node.op in _UNKNOWN]
-    lost += [node for node in inner if node.op in _UNKNOWN or node.op in _TAKEN]
+    lost += [node for node in inner if node.op in _UNKNOWN or node.op in _REPORTERS]
     lost += [node for node in (*definition.node, *inner) if _is_empty(node)]
     return sorted({node.name.removesuffix(_EMPTY) for node in lost})
 
 
 def _is_empty(node: Any) -> bool:
-    # All that `tf.summary.scalar(…)` leaves where there is no writer is the constant False.
-    found = node.op == "Const" and node.name.endswith(_EMPTY)
-    return found and not tf.make_ndarray(node.attr["value"].tensor).any()
+    # Without a writer, `tf.summary.scalar(…)` creates only the constant False.
+    matches = node.op == "Const" and node.name.endswith(_EMPTY)
+    return matches and not tf.make_ndarray(node.attr["value"].tensor).any()

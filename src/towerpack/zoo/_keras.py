@@ -1,4 +1,4 @@
-"""Networks of `keras.applications` as a layer of a tower."""
+"""Networks of `keras.applications` as layers of a tower."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from towerpack.nn.keras_layers import apply_layer
 
 @register_layer
 def KerasApplication(x: tf.Tensor, make: Callable[..., keras.Model]) -> tf.Tensor:  # noqa: N802
-    """Features [n, channels] of a network of `keras.applications`, averaged over the pixels.
+    """Return the pooled features [n, channels] of a network of `keras.applications`.
 
-    Its variables have Keras's names below the layer's: `resnet50/conv1_conv/kernel`. The run's seed
-    determines their initial values.
+    Variables have Keras's names below that of the layer, such as `resnet50/conv1_conv/kernel`. The
+    seed of the run determines their initial values.
     """
     context = get_current_tower_context()
 

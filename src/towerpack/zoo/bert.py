@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), with its authors' names of variables."""
+"""BERT (Devlin et al. 2018), with the variable names of its authors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towerpack.nn import Dropout, Embedding, FullyConnected, LayerNorm, expose, 
 
 _EPSILON: Final = 1e-12
 _STDDEV: Final = 0.02
-# Regular expressions for Hugging Face's names, in order, and Google's names.
+# Replacements, in order, that convert variable names of Hugging Face to those of Google.
 _NAMES: Final = (
     (r"^(?!bert/|cls/|classifier/)", "bert/"),
     (r"/encoder/layer/(\d+)/", r"/encoder/layer_\1/"),
@@ -36,13 +36,16 @@ def net(
     max_positions: int = 512,
     dropout: float = 0.1,
 ) -> tf.Tensor:
-    """Logits from the pooled first token; by default BERT-base.
+    """Return logits [n, num_classes] from the pooled vector of each text's first token.
 
     Args:
-        tokens: At most `max_positions` a text, from `[CLS]` to `[SEP]`, all of the first segment.
-        hidden_size: Length of a token's vector.
-        num_heads: Of the attention; a divisor of `hidden_size`.
-        intermediate_size: Of the inner full connection; None for four times `hidden_size`.
+        tokens: int [n, time], from `[CLS]` to `[SEP]`, padded with 0, all in the first segment.
+        num_classes, vocab_size: Number of classes, and number of tokens.
+        layers, num_heads: Number of encoder layers, and of attention heads (12 in BERT-base).
+        hidden_size: Length of a token's vector, a multiple of `num_heads`.
+        intermediate_size: Units of the inner dense layers (default: four times `hidden_size`).
+        max_positions: Largest number of tokens in a text.
+        dropout: Fraction of values that training drops.
     """
     with scope("bert"):
         features = encode(
@@ -71,7 +74,12 @@ def encode(
     max_positions: int,
     dropout: float,
 ) -> tf.Tensor:
-    """Return vectors of tokens in their context, [n, time, hidden_size]; arguments as of `net`."""
+    """Return vectors of tokens in their context, [n, time, hidden_size].
+
+    Args:
+        tokens, vocab_size, layers, num_heads, hidden_size: See `net`.
+        intermediate_size, max_positions, dropout: See `net`.
+    """
     time = tf.shape(tokens)[1]
     normal: Any = tf.keras.initializers.TruncatedNormal(stddev=_STDDEV)
     with scope("embeddings"):
@@ -100,15 +108,19 @@ def encode(
 
 
 def named(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rename weights of Google's checkpoints, Hugging Face's files, or runs to our names."""
-    return dict(_ours(name, array) for name, array in weights.items())
+    """Rename weights of Google's checkpoints, Hugging Face's files, or runs to our variable names.
+
+    Args:
+        weights: Arrays by name.
+    """
+    return dict(_converted(name, array) for name, array in weights.items())
 
 
-def _ours(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
-    if "." in name:  # PyTorch's: kernels [out, in].
-        turned = name.endswith(".weight") and "embeddings" not in name and array.ndim == 2
+def _converted(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    if "." in name:  # PyTorch has dots in names and kernels [out, in].
+        transpose = name.endswith(".weight") and "embeddings" not in name and array.ndim == 2
         array, name = np.asarray(array), name.replace(".", "/")
-        array = array.T if turned else array
+        array = array.T if transpose else array
         for pattern, new in _NAMES:
             name = re.sub(pattern, new, name)
     return f"{name}/embeddings" if name.endswith("_embeddings") else name, array

@@ -15,16 +15,17 @@ _RATES: Final = (1, 6, 12, 18)
 def net(
     image: tf.Tensor, num_classes: int, *, width: int = 128, rates: tuple[int, ...] = _RATES[1:]
 ) -> tf.Tensor:
-    """Features of stride 16 and 32 seen at several scales, refined by those of stride 4.
+    """Return logits [n, h, w, num_classes] of atrous spatial pyramid pooling and a decoder.
 
-    Variables of the backbone have the names of the packaged weights; those of the head begin with
-    `aspp/`, `decoder/` and `logits/`. Unlike in the paper the backbone is not dilated: its last
-    stage is enlarged to stride 16.
+    Variables of the backbone have the names of the packaged weights, those of the head begin with
+    `aspp/`, `decoder/` and `logits/`. Unlike in the paper, the backbone is not dilated. Its last
+    stage is resized to stride 16.
 
     Args:
-        image: [n, h, w, 3] of any size: RGB, (pixels - 127) / 128.
-        width: Filters of the head; 256 in the paper.
-        rates: Dilations of the atrous spatial pyramid pooling.
+        image: RGB images [n, h, w, 3] of any size, (pixels - 127) / 128.
+        num_classes: Number of classes.
+        width: Number of filters of the head (256 in the paper).
+        rates: Dilation rates of the atrous spatial pyramid pooling.
     """
     _, fine, _, deep, deepest = backbone(image)
     with argscope([Conv2D, SeparableConv2D], use_bias=False, activation=BNReLU):

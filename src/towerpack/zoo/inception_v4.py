@@ -1,7 +1,7 @@
-"""Inception-v4 (Szegedy et al. 2017), with the names of TF-slim's checkpoints.
+"""Inception-v4 (Szegedy et al. 2017), with the variable names of TF-slim's checkpoints.
 
-`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` starts from one. It has no `gamma`,
-which stays 1; its pixels are from -1 to 1.
+`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` loads a checkpoint. It contains no
+`gamma`, which stays 1, and needs pixels from -1 to 1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from towerpack.nn import (
     scope,
 )
 
-# Branches of a block, concatenated. A step is a pooling, a convolution (index, filters, height,
-# width of the kernel), or a list of convolutions of the same input, concatenated. An index of 1
-# goes without padding, and may have strides.
+# Each block is a tuple of branches whose outputs are concatenated. A step of a branch is a pooling,
+# a convolution (index, filters, kernel height, kernel width), or a list of parallel convolutions.
+# Convolutions with an index of 1 have no padding, and may have strides.
 _MAX: Final = "max"
 _AVG: Final = "avg"
 _STEM_3: Final = ([_MAX], [("1a", 96, 3, 3)])
@@ -68,13 +68,15 @@ _C: Final = (
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
-    """A stem, then 4 blocks A, 7 B and 3 C with reductions between them; no auxiliary head.
+    """Return logits [n, num_classes] of images, without the auxiliary head.
 
-    Images have 299x299 pixels in the paper, and at least 75x75.
+    Args:
+        image: [n, h, w, 3] of at least 75x75 pixels (299x299 in the paper).
+        num_classes, dropout: Number of classes, and fraction of features that training drops.
     """
     with (
         scope("InceptionV4"),
-        argscope(Conv2D, use_bias=False, activation=_normalised),
+        argscope(Conv2D, use_bias=False, activation=_normalized),
         argscope(BatchNorm, momentum=0.9997, epsilon=1e-3),
     ):
         x = Conv2D("Conv2d_1a_3x3", image, 32, 3, strides=2, padding="valid")
@@ -114,7 +116,7 @@ def _step(x: tf.Tensor, step: Any, strides: int) -> tf.Tensor:
     if step == _AVG:
         return AvgPooling("AvgPool", x, 3, strides=1, padding="same")
     if isinstance(step, list):
-        return tf.concat([_step(x, one, strides) for one in step], axis=-1)
+        return tf.concat([_step(x, part, strides) for part in step], axis=-1)
     index, filters, *kernel = step
     shrinks = index.startswith("1")
     return Conv2D(
@@ -127,5 +129,5 @@ def _step(x: tf.Tensor, step: Any, strides: int) -> tf.Tensor:
     )
 
 
-def _normalised(x: tf.Tensor) -> tf.Tensor:
+def _normalized(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.relu(BatchNorm("BatchNorm", x))

@@ -1,4 +1,4 @@
-"""Networks that predict the next token, and the generation of texts with them."""
+"""Language models: networks that predict the next token, and text generation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import tensorflow as tf
 from towerpack.nn import reuse_scope
 
 State = Mapping[str, tf.Tensor]
-"""State after the tokens read so far: tensors by name, whose first axis is that of texts."""
+"""State of a network after the tokens so far: tensors [n, ...] by name."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A network that predicts each token from the tokens before it.
+    """Network that predicts each token from the tokens before it.
 
     Attributes:
         net: `net(token int32 [n, time], vocab_size, state, **options)` returns logits
-            [n, time, vocab_size] and the state after these tokens. One call for a text equals
-            several calls that pass on the state, up to rounding.
-        zero_state: `zero_state(n, **options)`: the state before a text: zeros.
-        constants: `constants(vocab_size, **options)`: arguments of `net` that depend only on
-            weights, and so are computed once for a generated text.
+            [n, time, vocab_size] and the state after these tokens. Splitting a text over several
+            calls gives the same result up to rounding.
+        zero_state: `zero_state(n, **options)` returns the state before a text, which is zero.
+        constants: `constants(vocab_size, **options)` returns arguments of `net` that depend only on
+            weights, and are computed once for a generated text.
     """
 
     net: Callable[..., tuple[tf.Tensor, State]]
@@ -32,7 +32,11 @@ class LanguageModel:
     constants: Callable[..., Mapping[str, tf.Tensor]] = lambda *_, **__: {}
 
     def bind(self, **options: Any) -> LanguageModel:
-        """Return the same network with its options set."""
+        """Return the same network with fixed options.
+
+        Args:
+            options: Options of the network.
+        """
         return LanguageModel(
             lambda *args, **more: self.net(*args, **options, **more),
             lambda rows: self.zero_state(rows, **options),
@@ -47,26 +51,26 @@ class LanguageModel:
         length: Any,
         choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tuple[tf.Tensor, State]:
-        """Generate texts: a loop in the graph that reads one token of each text in a step.
+        """Generate texts by a loop in the graph that reads one token per step.
 
         Args:
-            prompt: int32 [n, any]: read first; at least one token each.
-            vocab_size: Length of the logits.
-            state: Before the prompts.
-            length: New tokens.
-            choose: Takes logits [n, vocab_size] and the number of new tokens so far, and returns
-                tokens [n].
+            prompt: int32 [n, any], at least one token each, which is read first.
+            vocab_size: Number of tokens.
+            state: State before the prompts.
+            length: Number of tokens to generate.
+            choose: Function from logits [n, vocab_size] and the number of tokens generated so far
+                to tokens [n].
 
         Returns:
-            The new tokens, int32 [n, length], and the state before the last of them is read.
+            The generated tokens, int32 [n, length], and the state before the last one is read.
         """
         lengths = tf.cast(prompt.row_lengths(), tf.int32)
-        given = tf.reduce_max(lengths)
-        # All prompts end at the same step; those that are shorter begin later.
-        first = given - lengths
-        place = tf.maximum(tf.range(given) - first[:, None], 0)
+        longest = tf.reduce_max(lengths)
+        # All prompts end at the same step, so shorter prompts begin later.
+        first = longest - lengths
+        place = tf.maximum(tf.range(longest) - first[:, None], 0)
         columns = tf.transpose(tf.gather(prompt.to_tensor(), place, batch_dims=1))
-        # Create the variables, which a loop cannot do.
+        # Create the variables here, because a loop cannot create variables.
         self.net(columns[0][:, None], vocab_size, state)
         with reuse_scope():
             constants = self.constants(vocab_size)
@@ -86,9 +90,9 @@ class LanguageModel:
             return k + 1, token, new, ids.write(k, token)
 
         zero = tf.constant(0)
-        _, state = tf.while_loop(lambda t, _: t < given - 1, read_prompt, (zero, dict(state)))
+        _, state = tf.while_loop(lambda t, _: t < longest - 1, read_prompt, (zero, dict(state)))
         ids = tf.TensorArray(tf.int32, length, element_shape=[None])
-        start = (zero, columns[given - 1], state, ids)
+        start = (zero, columns[longest - 1], state, ids)
         _, _, state, ids = tf.while_loop(lambda k, *_: k < length, write, start)
         return tf.transpose(ids.stack()), state
 

@@ -1,4 +1,4 @@
-"""LeNet, in the form of the predecessor's tutorial: for digits of 8x8 pixels or more."""
+"""LeNet (after LeCun et al. 1998) as in Tensorpack's tutorial, for 8x8 pixels or more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from towerpack.nn import Conv2D, FullyConnected, LinearWrap, argscope, expose
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tensor:
-    """Four convolutions, two poolings, two full connections, after LeCun et al. (1998).
+    """Return logits [n, num_classes] of four convolutions, two poolings and two dense layers.
 
-    Height and width of the image must be known.
+    Args:
+        image: [n, h, w, c] with known height and width.
+        num_classes, dropout: Number of classes, and fraction of features that training drops.
     """
     with argscope(Conv2D, filters=32, kernel_size=3, activation=tf.nn.relu):
         features = (

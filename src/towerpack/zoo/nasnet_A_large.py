@@ -1,4 +1,4 @@
-"""NASNet-A (6 @ 4032) (Zoph et al. 2018), as `keras.applications` has it."""
+"""NASNet-A (6 @ 4032) (Zoph et al. 2018), as in `keras.applications`."""
 
 # ruff: noqa: N999
 
@@ -12,10 +12,11 @@ from towerpack.zoo._keras import KerasApplication
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tensor:
-    """Eighteen normal and four reduction cells that a search has found, without auxiliary head.
+    """Return logits [n, num_classes] of images, without the auxiliary head.
 
-    Keras's files of weights fit. Those for ImageNet need pixels from -1 to 1; the paper has images
-    of 331x331.
+    Args:
+        image: [n, h, w, 3] (331x331 in the paper). Keras's weights need pixels from -1 to 1.
+        num_classes, dropout: Number of classes, and fraction of features that training drops.
     """
     features = KerasApplication("nasnet", image, keras.applications.NASNetLarge)
     expose("features", features)

@@ -1,4 +1,4 @@
-"""ResNet-20, 32, 44, 56 and 110 for small pictures (He et al. 2016, section 4.2)."""
+"""ResNet-20, 32, 44, 56 and 110 for small images (He et al. 2016, section 4.2)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ from towerpack.nn import (
 
 
 def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
-    """Three stages of residual blocks with 16, 32 and 64 channels, two convolutions a block.
+    """Return logits [n, num_classes] of residual blocks with 16, 32 and 64 channels.
 
-    A shortcut is the identity. Between stages it takes every second pixel, and zeros for the new
-    channels (option A of the paper). `depth` is 6 n + 2 layers with weights. The paper has images
-    of 32x32.
+    Shortcuts between stages take every second pixel, and zeros for new channels (option A of the
+    paper).
+
+    Args:
+        image, num_classes: Images [n, h, w, c] (32x32 in the paper), and number of classes.
+        depth: Number of layers with weights: 6 n + 2.
+
+    Raises:
+        ConfigError: `depth` is not 6 n + 2.
     """
     if depth < 8 or depth % 6 != 2:
-        raise ConfigError(f"ResNet with depth={depth}.", expected="6 n + 2: 20, 32, 44, 56, 110")
+        what = f"The depth of a ResNet must be 6 n + 2, got {depth}."
+        raise ConfigError(what, fix="set depth to 20, 32, 44, 56 or 110")
     with argscope(Conv2D, kernel_size=3, use_bias=False):
         x = Conv2D("conv0", image, 16, activation=BNReLU)
         for stage, filters in enumerate((16, 32, 64)):
@@ -42,7 +49,7 @@ def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
 def _block(x: tf.Tensor, filters: int, strides: int) -> tf.Tensor:
     y = x
     if strides > 1:
-        # 'same' would centre the kernels on odd pixels; the shortcut takes the even ones.
+        # 'same' would center the kernels on odd pixels, but the shortcut takes even pixels.
         y = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         x = tf.pad(x[:, ::strides, ::strides], [[0, 0], [0, 0], [0, 0], [filters // 4] * 2])
     padding = "valid" if strides > 1 else "same"

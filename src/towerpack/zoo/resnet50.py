@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al. 2016), as `keras.applications` has it."""
+"""ResNet-50 (He et al. 2016), as in `keras.applications`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from towerpack.zoo._keras import KerasApplication
 
 
 def net(image: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Sixteen bottleneck blocks; convolutions of 1x1 have the strides, as in the paper.
+    """Return logits [n, num_classes] of ResNet-50 with strides in the 1x1 convolutions.
 
-    Keras's files of weights fit: `SmartInit('resnet50.weights.h5')`. Those for ImageNet need blue,
-    green, red, with the means 103.939, 116.779, 123.68 subtracted. The paper has images of 224x224.
+    Keras's files of weights fit: `SmartInit('resnet50.weights.h5')`. Weights for ImageNet need BGR,
+    with the means 103.939, 116.779, 123.68 subtracted.
+
+    Args:
+        image, num_classes: Images [n, h, w, 3] (224x224 in the paper), and number of classes.
     """
     features = KerasApplication("resnet50", image, keras.applications.ResNet50)
     expose("features", features)

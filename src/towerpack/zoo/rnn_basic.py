@@ -1,4 +1,4 @@
-"""A language model of long short-term memories, in the form of Lambda's demo suite."""
+"""LSTM language model, as in Lambda's demo suite."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ def net(
     vectors: np.ndarray | None = None,
     gates: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, State]:
-    """An embedding, LSTMs, a full connection (Zaremba et al. 2014: dropout between layers alone).
+    """Predict the next tokens by LSTMs with dropout only between layers (Zaremba et al. 2014).
 
     Args:
-        token: int32 [n, time].
+        token, vocab_size: Tokens int32 [n, time], and number of different tokens.
         state: `c` and `h` of each layer (`c0`, `h0`, `c1`, …), float32 [n, units].
-        units: Of each layer.
+        units, layers: Units of each layer, and number of layers.
         embedding: Length of a token's vector, without `vectors`.
-        dropout: Share of the values that training drops between layers.
+        dropout: Fraction of values that training drops between layers.
         vectors: Initial vectors of the tokens, float32 [vocab_size, any length].
         gates: Result of `constants`, in inference.
+
+    Returns:
+        Logits [n, time, vocab_size], and the state after these tokens.
     """
     size = embedding if vectors is None else vectors.shape[1]
     flat = tf.reshape(tf.transpose(token), [-1])
@@ -57,7 +60,12 @@ def net(
 
 
 def zero_state(rows: Any, *, units: int = 256, layers: int = 2, **_: Any) -> State:
-    """Return zeros: `c` and `h` of each layer, float32 [rows, units]."""
+    """Return the state before a text: zero `c` and `h` of each layer, float32 [rows, units].
+
+    Args:
+        rows: Number of texts.
+        units, layers: See `net`.
+    """
     return {f"{name}{i}": tf.zeros([rows, units]) for i in range(layers) for name in ("c", "h")}
 
 
@@ -69,7 +77,11 @@ def constants(
     vectors: np.ndarray | None = None,
     **_: Any,
 ) -> dict[str, tf.Tensor]:
-    """Return each token's contribution to the first layer's gates: [vocab_size, 4 units]."""
+    """Return each token's contribution to the first layer's gates: [vocab_size, 4 units].
+
+    Args:
+        vocab_size, units, embedding, vectors: See `net`.
+    """
     size = embedding if vectors is None else vectors.shape[1]
     x = _vectors_of(tf.range(vocab_size), vocab_size, size, vectors)
     return {"gates": _layer(0, size, units).gates(x)}
@@ -92,7 +104,7 @@ def _layer(i: int, size: int, units: int) -> _Layer:
 
 
 class _Layer(keras.layers.Layer):
-    """`towerpack.ops.recurrence.lstm` with the weights of `keras.layers.LSTM`."""
+    """Layer of `towerpack.ops.recurrence.lstm` with the weights of `keras.layers.LSTM`."""
 
     def __init__(self, *, units: int, **config: Any) -> None:
         super().__init__(autocast=False, **config)

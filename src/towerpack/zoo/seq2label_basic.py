@@ -1,4 +1,4 @@
-"""Two layers of LSTM over words: Lambda's `seq2label_basic`."""
+"""LSTM text classifier: `seq2label_basic` of Lambda's demo suite."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ def net(
     layers: int = 2,
     dropout: float = 0.0,
 ) -> tf.Tensor:
-    """LSTM (Hochreiter & Schmidhuber 1997), classified by its output at a text's last token.
+    """Return logits [n, num_classes] from the output of LSTMs at the last token of each text.
 
     Args:
-        tokens: int [n, time]. Zeros alone are a text without words.
+        tokens: int [n, time], padded with 0. A row of zeros is an empty text.
+        num_classes, vocab_size: Number of classes, and number of tokens.
         embedding_size: Length of a token's vector.
-        units: Of each layer.
-        dropout: Share of the vectors' and the features' values that training drops.
+        units, layers: Units of each layer, and number of layers.
+        dropout: Fraction of the values of vectors and features that training drops.
     """
     length = tf.math.count_nonzero(tokens, axis=1)
     x = Embedding("embedding", tokens, vocab_size, embedding_size)

@@ -1,4 +1,4 @@
-"""Convolutions over the words of a text with global max pooling: Kim 2014."""
+"""Convolutional text classifier with global max pooling (Kim 2014)."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ def net(
     widths: Sequence[int] = (3, 4, 5),
     dropout: float = 0.5,
 ) -> tf.Tensor:
-    """CNN-rand of Kim 2014, section 2; with `data.vectors`, CNN-non-static.
+    """Return logits [n, num_classes] of CNN-rand (Kim 2014), or CNN-non-static with `data.vectors`.
 
     Windows extend beyond both ends of a text, so the padding of a batch has no effect.
 
     Args:
-        tokens: int [n, time]. Zeros alone are a text without words.
+        tokens: int [n, time], padded with 0. A row of zeros is an empty text.
+        num_classes, vocab_size: Number of classes, and number of tokens.
         embedding_size: Length of a token's vector.
-        filters: Of each width.
-        widths: Tokens that a convolution sees.
+        filters, widths: Number of filters of each width, and kernel sizes in tokens.
+        dropout: Fraction of the features that training drops.
     """
-    there = tokens != 0
-    length = tf.math.count_nonzero(there, axis=1, dtype=tf.int32)
+    is_token = tokens != 0
+    length = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
     x = Embedding("embedding", tokens, vocab_size, embedding_size)
-    x *= tf.cast(there, x.dtype)[:, :, None]
-    found = []
+    x *= tf.cast(is_token, x.dtype)[:, :, None]
+    pooled = []
     for width in widths:
         wide = tf.pad(x, [[0, 0], [width - 1, width - 1], [0, 0]])
         y = Conv1D(f"conv{width}", wide, filters, width, padding="valid", activation=tf.nn.relu)
         last = tf.where(length > 0, length + width - 1, 0)
         inside = tf.sequence_mask(last, tf.shape(y)[1], dtype=y.dtype)
-        found.append(tf.reduce_max(y * inside[:, :, None], axis=1))
-    features = tf.concat(found, axis=1)
+        pooled.append(tf.reduce_max(y * inside[:, :, None], axis=1))
+    features = tf.concat(pooled, axis=1)
     expose("features", features)
     return FullyConnected("fc", Dropout("dropout", features, dropout), num_classes)

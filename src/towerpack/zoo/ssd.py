@@ -1,4 +1,4 @@
-"""SSD300 and SSD512 on VGG-16 (Liu et al. 2016): `net(image, num_classes) -> Predictions`."""
+"""Object detectors SSD300 and SSD512 on VGG-16 (Liu et al. 2016)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATIOS: Final = {
     300: (_FOUR, _SIX, _SIX, _SIX, _FOUR, _FOUR),
     512: (_FOUR, _SIX, _SIX, _SIX, _SIX, _FOUR, _FOUR),
 }
-# Filters of the 1x1 and the 3x3 convolution; strides 2 with a border of 1, or 1 without one.
+# Filters of the 1x1 and the 3x3 convolution, and its strides: 2 with a border of 1, or 1 without.
 _EXTRA: Final = {
     300: ((256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1)),
     512: ((256, 512, 2), (128, 256, 2), (128, 256, 2), (128, 256, 2)),
@@ -36,9 +36,9 @@ class Predictions(NamedTuple):
     """Output of a detector for each anchor.
 
     Attributes:
-        logits: float32 [n, anchors, 1 + classes]; the first one is the background.
+        logits: float32 [n, anchors, 1 + classes], with the background first.
         offsets: float32 [n, anchors, 4], for `ops.boxes.decode`.
-        anchors: NumPy [anchors, 4]: shares of the picture.
+        anchors: NumPy [anchors, 4], as fractions of the image size.
     """
 
     logits: tf.Tensor
@@ -47,34 +47,42 @@ class Predictions(NamedTuple):
 
 
 def levels(size: int) -> list[AnchorLevel]:
-    """Return the anchors of SSD300 or SSD512 for COCO."""
+    """Return the anchors of SSD300 or SSD512 for COCO.
+
+    Args:
+        size: 300 or 512.
+    """
     sides = _SIDES[size]
     rows = zip(_STRIDES[size], sides[:-1], sides[1:], _RATIOS[size], strict=True)
     return [AnchorLevel(*row) for row in rows]
 
 
 def net(image: tf.Tensor, num_classes: int, *, size: int = 300) -> Predictions:
-    """Six or seven feature maps of VGG-16 and of convolutions after it, a 3x3 head on each.
+    """Detect objects by 3x3 heads on six or seven feature maps of VGG-16 and later convolutions.
 
     Args:
-        image: [n, size, size, 3]: RGB, ImageNet's mean color subtracted.
-        size: 300 (8,732 anchors) or 512 (24,564).
+        image: RGB images [n, size, size, 3], minus the mean color of ImageNet.
+        num_classes: Number of classes without the background.
+        size: 300 (8,732 anchors) or 512 (24,564 anchors).
+
+    Raises:
+        ConfigError: The image has another size.
     """
     if tuple(image.shape[1:3]) != (size, size):
         raise ConfigError(
-            f"ssd{size} takes pictures of {size} x {size} pixels.",
+            f"ssd{size} needs images of {size} x {size} pixels.",
             got=f"{image.shape[1]} x {image.shape[2]}",
-            fix=f"data.size=[{size},{size}]; or ssd_lite, which takes any size",
+            fix=f"set data.size to [{size},{size}], or use ssd_lite, which supports any size",
         )
     conv4_3, x = vgg16_reduced.backbone(image)
-    scale = keras.initializers.Constant(20.0)  # of features of length 1 (Liu et al. 2015, ParseNet)
+    scale = keras.initializers.Constant(20.0)  # for normalized features (Liu et al. 2015, ParseNet)
     normal = tf.math.l2_normalize(conv4_3, axis=-1)
     normal = DepthwiseConv2D("conv4_3_norm", normal, 1, use_bias=False, depthwise_initializer=scale)
     maps = [normal, x]
     with argscope(Conv2D, activation="relu"):
         for number, (narrow, wide, strides) in enumerate(_EXTRA[size], 8):
             x = Conv2D(f"conv{number}_1", x, narrow, 1)
-            # 'same' would begin elsewhere on maps of an even size.
+            # 'same' would pad differently on maps of an even size.
             x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]) if strides == 2 else x
             x = Conv2D(f"conv{number}_2", x, wide, 3, strides=strides, padding="valid")
             maps.append(x)
@@ -92,11 +100,16 @@ def predictions(
     num_classes: int,
     head: Callable[..., tf.Tensor],
 ) -> Predictions:
-    """Apply a 3x3 convolution to each map for the classes, and one for the offsets.
+    """Predict classes and offsets by two 3x3 convolutions on each feature map.
 
-    `head` takes a name, a map, filters and the kernel's size. The size of `image` must be known.
+    Args:
+        image: Images [n, h, w, c] of known size.
+        maps: Feature maps [n, h, w, channels].
+        anchors: Anchors of each map.
+        num_classes: Number of classes without the background.
+        head: Convolution called with a name, a map, the number of filters and the kernel size.
     """
-    found: list[tuple[Any, Any, np.ndarray]] = []
+    outputs: list[tuple[Any, Any, np.ndarray]] = []
     size: Any = tuple(image.shape[1:3])
     for number, (x, level) in enumerate(zip(maps, anchors, strict=True)):
         shape: Any = x.shape[1:3]
@@ -106,8 +119,8 @@ def predictions(
                 tf.reshape(head(name, x, level.per_cell * n, 3), [-1, len(boxes), n])
                 for name, n in (("classes", 1 + num_classes), ("offsets", 4))
             )
-        found.append((logits, offsets, boxes))
-    logits, offsets, boxes = zip(*found, strict=True)
+        outputs.append((logits, offsets, boxes))
+    logits, offsets, boxes = zip(*outputs, strict=True)
     return Predictions(
         tf.cast(tf.concat(logits, 1), tf.float32),
         tf.cast(tf.concat(offsets, 1), tf.float32),

@@ -1,8 +1,8 @@
-"""A single-shot detector on EfficientNet-Lite0, for small machines.
+"""Fast single-shot object detector on EfficientNet-Lite0.
 
-SSD's anchors and loss (Liu et al. 2016) on a feature pyramid (Lin et al. 2017) with separable
-convolutions (Sandler et al. 2018, section 6.2). The backbone's variables have the names of the
-packaged weights: `transfer.pretrained: efficientnet-lite0`.
+It combines anchors and loss of SSD (Liu et al. 2016) with a feature pyramid (Lin et al. 2017) and
+separable convolutions (Sandler et al. 2018, section 6.2). Variables of the backbone have the names
+of the packaged weights: `transfer.pretrained: efficientnet-lite0`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ def net(
     anchor_scale: float = 3.0,
     ratios: tuple[float, ...] = (2.0, 3.0),
 ) -> Predictions:
-    """Feature maps at strides 8, 16, 32 and 64, each merged with the coarser ones.
+    """Detect objects by heads on a feature pyramid with strides 8, 16, 32 and 64.
 
     Args:
-        image: [n, h, w, 3], (pixels - 127) / 128, of any known size.
-        channels: Of the pyramid.
+        image: RGB images [n, h, w, 3] of known size, (pixels - 127) / 128.
+        num_classes: Number of classes without the background.
+        channels: Channels of the pyramid.
         anchor_scale: Side of the smallest square anchor in cells of its map.
-        ratios: Of width to height of the other anchors; their inverses are added.
+        ratios: Width / height of the other anchors. Their inverses are added.
     """
     *_, c3, c4, c5 = backbone(image)
     with (

@@ -1,4 +1,4 @@
-"""A small causal transformer whose state carries keys and values from call to call."""
+"""Small causal transformer language model with a cache of keys and values as its state."""
 
 from __future__ import annotations
 
@@ -23,24 +23,29 @@ def net(
     context: int = 128,
     dropout: float = 0.0,
 ) -> tuple[tf.Tensor, State]:
-    """Blocks of attention and two full connections, each after a normalization.
+    """Predict the next tokens by the blocks of GPT-2 (Radford et al. 2019) with rotary positions.
 
-    The blocks are those of GPT-2 (Radford et al. 2019), but positions turn queries and keys (Su et
-    al. 2021), and every layer sees the last `context` tokens, also of earlier calls: their keys and
-    values are the state. No gradient flows into earlier calls (Dai et al. 2019).
+    Positions rotate queries and keys (Su et al. 2021). Every layer attends to the last `context`
+    tokens, also of earlier calls, whose keys and values are the state. No gradient flows into
+    earlier calls (Dai et al. 2019).
 
     Args:
-        token: int32 [n, time].
-        state: `keys` and `values`, float32 [n, layers, context, width]; `count`, int32 [n]: the
+        token, vocab_size: Tokens int32 [n, time], and number of different tokens.
+        state: `keys` and `values`, float32 [n, layers, context, width], and `count`, int32 [n], the
             number of tokens in them.
-        width: Length of a token's vector.
-        layers: Blocks.
-        heads: Of attention; `width` is a multiple of twice as many.
-        context: Tokens that a layer sees, the present one included.
-        dropout: Share of the values that training drops after the embedding and in each branch.
+        width: Length of a token's vector, a multiple of 2 * `heads`.
+        layers, heads: Number of blocks, and of attention heads.
+        context: Number of tokens that a layer attends to, including the current token.
+        dropout: Fraction of values that training drops after the embedding and in each branch.
+
+    Returns:
+        Logits [n, time, vocab_size], and the state after these tokens.
+
+    Raises:
+        ConfigError: `width` is not a multiple of 2 * `heads`.
     """
     if width % (2 * heads):
-        raise ConfigError(f"width={width}.", expected=f"a multiple of {2 * heads}: twice the heads")
+        raise ConfigError(f"width must be a multiple of 2 * heads={2 * heads}, got {width}.")
     n, time = tf.shape(token)[0], tf.shape(token)[1]
     flat = tf.reshape(token, [-1])
     x = Embedding("embedding", flat, vocab_size, width, embeddings_initializer=_SMALL)
@@ -72,7 +77,12 @@ def net(
 def zero_state(
     rows: Any, *, width: int = 192, layers: int = 4, context: int = 128, **_: Any
 ) -> State:
-    """Return the state before a text, in which there are no tokens."""
+    """Return the state before a text.
+
+    Args:
+        rows: Number of texts.
+        width, layers, context: See `net`.
+    """
     nothing = tf.zeros([rows, layers, context, width])
     return {"keys": nothing, "values": nothing, "count": tf.zeros([rows], tf.int32)}
 
@@ -90,30 +100,30 @@ def _dropped(name: str, x: tf.Tensor, rate: float) -> tf.Tensor:
 
 
 def _seen(context: int, time: Any, count: tf.Tensor) -> tf.Tensor:
-    """Return whether queries may see keys: bool [n, 1, time, context + time]."""
+    """Return the attention mask of queries and keys, bool [n, 1, time, context + time]."""
     query = tf.range(context, context + time)[:, None]
     key = tf.range(context + time)
     near = (key <= query) & (key > query - context)
-    there = key >= context - count[:, None]
-    return (near & there[:, None, :])[:, None]
+    filled = key >= context - count[:, None]
+    return (near & filled[:, None, :])[:, None]
 
 
 def _attention(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, seen: tf.Tensor, heads: int, context: int
 ) -> tf.Tensor:
-    """Scaled dot products (Vaswani et al. 2017): [n, time, width]."""
+    """Return scaled dot-product attention (Vaswani et al. 2017), [n, time, width]."""
     width: Any = q.shape[-1]
     size = width // heads
     q, k, v = (tf.reshape(x, [tf.shape(x)[0], -1, heads, size]) for x in (q, k, v))
-    q, k = _turned(q, context), _turned(k, 0)
+    q, k = _rotated(q, context), _rotated(k, 0)
     weights = tf.cast(tf.einsum("nqhc,nkhc->nhqk", q, k), tf.float32) * size**-0.5
     weights = tf.nn.softmax(tf.where(seen, weights, weights.dtype.min))
     mixed = tf.einsum("nhqk,nkhc->nqhc", tf.cast(weights, v.dtype), v)
     return tf.reshape(mixed, [tf.shape(mixed)[0], -1, width])
 
 
-def _turned(x: tf.Tensor, first: int) -> tf.Tensor:
-    """Pairs of [n, time, heads, size] turned by angles that grow with the position (RoFormer)."""
+def _rotated(x: tf.Tensor, first: int) -> tf.Tensor:
+    """Rotate pairs of [n, time, heads, size] by angles that grow with the position (RoFormer)."""
     size: Any = x.shape[-1]
     half = size // 2
     position = tf.range(first, first + tf.shape(x)[1])

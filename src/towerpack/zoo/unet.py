@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger et al. 2015) as in Lambda's demo suite.
+"""U-Net (Ronneberger et al. 2015), as in Lambda's demo suite.
 
 It has 1,554,636 parameters for 12 classes.
 """
@@ -19,10 +19,12 @@ def net(
     batch_norm: bool = False,
     full_size: bool = False,
 ) -> tf.Tensor:
-    """The network of `fcn`, in which each enlarged map is joined by the one of its size.
+    """Return logits [n, h, w, num_classes]: `fcn.net` with connections between maps of equal size.
 
-    Arguments are those of `fcn`. With `full_size`, `width // 2` filters of 3x3 before and after
-    work at the picture's own size, which sharpens edges. The demo suite does not have them.
+    Args:
+        image, num_classes, width, batch_norm: See `fcn.net`.
+        full_size: Add two convolutions with `width // 2` filters of 3x3 at the full image size,
+            which give sharper edges. The demo suite does not have them.
     """
     with stages(batch_norm):
         first = Conv2D("first", image, width // 2, 3) if full_size else image

@@ -14,7 +14,7 @@ from towerpack.nn import Conv2D, MaxPooling, argscope
 
 _STAGES: Final = (2, 2, 4, 4, 4)
 _NUMBERS: Final = re.compile(r"(\d+)")
-# Of ImageNet, red, green, blue.
+# Statistics of ImageNet in the order RGB.
 _MEAN: Final = (123.68, 116.779, 103.939)
 _MEAN_UNIT: Final = (0.485, 0.456, 0.406)
 _DEVIATION_UNIT: Final = (0.229, 0.224, 0.225)
@@ -25,16 +25,17 @@ def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str
     """Return the outputs of the convolutions by name: `conv1_1` to `conv5_4`.
 
     Args:
-        image: float32 [n, h, w, 3]: red, green, blue from 0 to 255.
+        image: RGB images, float32 [n, h, w, 3] from 0 to 255.
         widths: Filters of the sixteen convolutions.
-        pixels: Pixels in training: 'rgb' or 'bgr' without the mean, or 'unit': normalized.
+        pixels: Input that the weights need: 'rgb' or 'bgr' minus the mean, or 'unit' for RGB with
+            mean 0 and standard deviation 1.
     """
     x: Any = image - tf.constant(_MEAN)
     if pixels == _UNIT:
         x = (image / 255 - tf.constant(_MEAN_UNIT)) / tf.constant(_DEVIATION_UNIT)
     elif pixels == _BGR:
         x = x[..., ::-1]
-    found: dict[str, tf.Tensor] = {}
+    outputs: dict[str, tf.Tensor] = {}
     filters = iter(widths)
     with argscope(Conv2D, kernel_size=3, activation=tf.nn.relu):
         for stage, number in enumerate(_STAGES, 1):
@@ -42,20 +43,27 @@ def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str
                 x = MaxPooling(f"pool{stage - 1}", x, 2)
             for i in range(1, number + 1):
                 name = f"conv{stage}_{i}"
-                x = found[name] = Conv2D(name, x, next(filters))
-    return found
+                x = outputs[name] = Conv2D(name, x, next(filters))
+    return outputs
 
 
 def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np.ndarray], str]:
-    """Return weights of any library by the names of `features`, and `pixels` of `features`.
+    """Rename weights of any library for `features`. Use the first sixteen kernels of 3x3.
 
-    The first sixteen kernels of 3x3 and their biases are taken in the natural order of their names.
-    Kernels [out, in, 3, 3] are PyTorch's, whose pixels are 'unit'; Keras's names (`block1_conv1`)
-    mean 'bgr'; all others 'rgb'. `what` names the file in messages.
+    Args:
+        weights: Arrays by name. Layers are ordered by the natural order of their names.
+        what: Name of the file in error messages.
+
+    Returns:
+        Weights by the names of `features`, and its argument `pixels`: 'unit' for PyTorch (kernels
+        [out, in, 3, 3]), 'bgr' for Keras (names such as `block1_conv1`), and otherwise 'rgb'.
+
+    Raises:
+        CheckpointError: The weights are of another network.
     """
     names = sorted(weights, key=lambda n: [int(p) if p.isdigit() else p for p in _NUMBERS.split(n)])
     kernels = [n for n in names if weights[n].ndim == 4][: sum(_STAGES)]
-    made: dict[str, np.ndarray] = {}
+    renamed: dict[str, np.ndarray] = {}
     is_torch = all(weights[n].shape[2:] == (3, 3) for n in kernels)
     places = [f"conv{s}_{i + 1}" for s, number in enumerate(_STAGES, 1) for i in range(number)]
     channels = 3
@@ -66,17 +74,18 @@ def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np
         if kernel.shape[:3] != (3, 3, channels) or len(biases) != 1:
             break
         channels = kernel.shape[3]
-        made[f"{place}/kernel"], made[f"{place}/bias"] = kernel, np.asarray(weights[biases[0]])
-    if len(made) != 2 * len(places):
+        renamed[f"{place}/kernel"] = kernel
+        renamed[f"{place}/bias"] = np.asarray(weights[biases[0]])
+    if len(renamed) != 2 * len(places):
         raise CheckpointError(
-            f"{what} holds no VGG-19.",
-            got=f"{len(made) // 2} convolutions of 3x3 that fit onto one another, with biases",
+            f"{what} does not contain the weights of VGG-19.",
+            got=f"{len(renamed) // 2} consecutive convolutions of 3x3 with biases",
             expected="16, as in torchvision, Keras or slim",
         )
-    return made, _UNIT if is_torch else _BGR if "block1_conv1" in kernels[0] else "rgb"
+    return renamed, _UNIT if is_torch else _BGR if "block1_conv1" in kernels[0] else "rgb"
 
 
 def _beside(name: str, kernel: str) -> bool:
-    """Return whether `name` is another variable of the kernel's layer."""
+    """Return whether `name` is another variable in the layer of a kernel."""
     layer = re.split(r"[./]", kernel)[:-1]
     return name != kernel and re.split(r"[./]", name)[:-1] == layer

@@ -72,7 +72,7 @@ def test_a_component_that_is_not_there_is_told(
     assert capsys.readouterr().err.splitlines() == [
         "ConfigError: There is no component 'nope' to show as image.",
         "  expected  'pic' or 'box'",
-        "  to fix    name it with image=..., or on the command line with --image ...",
+        "  to fix    pass the index of the component: image=... (or --image ...)",
         "  pipeline  DataFromList(1)",
     ]
     assert not (tmp_path / "x.png").exists()
@@ -89,8 +89,8 @@ def test_a_label_is_no_mask(
     with pytest.raises(SystemExit, match="1"):
         main()
     assert capsys.readouterr().err.splitlines() == [
-        "ConfigError: This is no mask to show.",
+        "ConfigError: The component to show as mask is not a label map.",
         "  got       int",
-        "  expected  a whole number for each pixel: [height, width]",
-        "  to fix    name it with mask=..., or on the command line with --mask ...",
+        "  expected  one integer for each pixel: [height, width]",
+        "  to fix    pass the index of the component: mask=... (or --mask ...)",
     ]

@@ -330,5 +330,5 @@ def test_pictures_without_objects_in_a_mosaic(empty: Callable[[], Any], dtype: A
 def test_labels_of_two_types_in_a_mosaic() -> None:
     image, box = np.zeros((16, 16, 3), np.uint8), np.array([[1.0, 1, 15, 15]])
     rows = [(image, box, np.array([i], "i4" if i % 2 else "i8")) for i in range(8)]
-    with pytest.raises(TowerpackError, match="differs in type"):
+    with pytest.raises(TowerpackError, match="must have the same dtype"):
         list(Mosaic(DataFromList(rows), 32))

@@ -85,7 +85,7 @@ def test_gradients_reach_every_variable(net: Callable[..., tf.Tensor]) -> None:
 
 
 def test_a_depth_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="depth=33"):
+    with pytest.raises(ConfigError, match="got 33"):
         towered("resnet32", depth=33).trace(is_training=True)
 
 

@@ -1,4 +1,4 @@
-"""Data sets: fetched when needed, checked, and read as flows with random access.
+"""Public data sets, downloaded if necessary, checked, and read as flows with random access.
 
 ds = Mnist("train")
 ds = BatchData(ds, 128)

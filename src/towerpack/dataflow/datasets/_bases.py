@@ -1,4 +1,4 @@
-"""Bases of data sets: arrays in memory, or a list of image files."""
+"""Base classes of data sets: arrays in memory, or lists of image files."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ ChannelOrder = Literal["bgr", "rgb"]
 
 
 class Dataset(PlannedSource[Node]):
-    """Base of data sets: `len`, `ds[i]` in the files' order, and passes in order or shuffled.
-
-    Contract: as `PlannedSource`.
-    """
+    """Base of data sets with `len`, and `ds[i]` in the order of the files, even if shuffled."""
 
     def __getitem__(self, index: int) -> Datapoint:
         return self._node.get(0, range(len(self))[integer_of(index, "the index")])
 
 
 class ArrayData(Dataset):
-    """Base of data sets that fit into memory; a datapoint is `[image, label]`.
+    """Base of data sets that fit into memory. Datapoints are `[image, label]`.
 
-    Images are uint8, or float32 in which `white` has become 1.
+    Images are uint8, or float32 divided by `white`.
 
     Contract: in order, or exactly shuffled; as long as the arrays; random if shuffled; thread- and
     fork-safe; resumable at once.
@@ -58,12 +55,12 @@ class ArrayData(Dataset):
         self._white = white
 
     def content(self) -> str:
-        read = content_of_values(self.images, self.labels, self._white)
-        return f"{super().content()}, {read}"
+        values = content_of_values(self.images, self.labels, self._white)
+        return f"{super().content()}, {values}"
 
 
 class UnitNode(Node):
-    """Make float32 of uint8 images, a block at a time; `white` becomes 1."""
+    """Node that converts uint8 images to float32 and scales `white` to 1."""
 
     def __init__(self, inner: ArraysNode, white: int) -> None:
         self.inner = inner
@@ -100,7 +97,7 @@ class ImageListNode(Node):
 
 
 class ImageList(Dataset):
-    """Base of data sets of labelled image files below `root`; a datapoint is `[image, label]`.
+    """Base of data sets of labeled image files in a folder. Datapoints are `[image, label]`.
 
     Contract: as `ArrayData`; as long as the list.
     """
@@ -124,27 +121,26 @@ class ImageList(Dataset):
 
     def content(self) -> str:
         files = content_of_files(map(self._list.path, range(len(self))))
-        made = content_of_values(self.labels, self._channel_order)
-        return f"{super().content()}, {made}, {files}"
+        values = content_of_values(self.labels, self._channel_order)
+        return f"{super().content()}, {values}, {files}"
 
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        expected = ", ".join(map(repr, choices))
-        raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)
+        options = ", ".join(map(repr, choices))
+        raise ConfigError(f"{argument} must be one of {options}, got {value!r}.")
     return value
 
 
 def part_names(names: Sequence[str]) -> list[str]:
-    """Names of parts of a data set, at least one; a string is one name."""
     listed = names_of(names)
     if not listed:
-        raise ConfigError("No part of the data set is named.", expected="one or more")
+        raise ConfigError("names must contain at least one part of the data set, got none.")
     return listed
 
 
 def mean_image(parts: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
-    """The mean of all images of some parts of a data set, of which only one is kept at a time."""
+    """Return the mean of all images of some parts of a data set."""
     total, count = np.zeros((), np.int64), 0
     for images in parts:
         total = total + images.sum(axis=0, dtype=np.int64)
@@ -152,24 +148,26 @@ def mean_image(parts: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
     return np.asarray(total / count, np.float32)
 
 
-def existing_folder(path: PathLike, what: str) -> Path:
-    """A folder that has to be there, because it is not downloaded."""
-    found = Path(path).expanduser()
-    if not found.is_dir():
-        raise ConfigError(f"There is no folder {found}.", expected=what)
-    return found
+def existing_folder(path: PathLike, description: str) -> Path:
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"The folder {folder} does not exist.", expected=description)
+    return folder
 
 
-def other_content(path: Path, got: str, expected: str) -> FormatError:
-    """The error for a whole file that does not hold what it should."""
-    fix = "the file is damaged or of another data set; delete it and fetch it again"
-    return FormatError(f"{path} does not hold what it should.", got=got, expected=expected, fix=fix)
+def unexpected_content(path: Path, got: str, expected: str) -> FormatError:
+    """Return the error for a file with other contents than expected."""
+    fix = "delete it and download it again"
+    what = f"{path} is damaged or belongs to another data set."
+    return FormatError(what, got=got, expected=expected, fix=fix)
 
 
 def checked_labels(labels: NDArray[Any], num_classes: int, path: Path) -> NDArray[np.int64]:
-    """Labels as int64; an error if one is not of a class."""
+    """Convert labels to int64 after checking that they are in 0..num_classes-1."""
     right = (labels >= 0) & (labels < num_classes) & (labels % 1 == 0)
     if not right.all():
         first = int(np.argmin(right))
-        raise other_content(path, f"label {first} is {labels[first]}", f"0 to {num_classes - 1}")
+        raise unexpected_content(
+            path, f"label {first} is {labels[first]}", f"0 to {num_classes - 1}"
+        )
     return labels.astype(np.int64)

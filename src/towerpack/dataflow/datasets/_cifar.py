@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in the binary version: the other one is a pickle."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in their binary version, which needs no pickle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from towerpack.dataflow.datasets._bases import (
     check_choice,
     checked_labels,
     mean_image,
-    other_content,
     part_names,
+    unexpected_content,
 )
-from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._download import Address, RemoteFile, dataset_dir
 from towerpack.dataflow.datasets._extract import fetch_member
 from towerpack.dataflow.datasets._formats import read_lines
 
@@ -26,9 +26,14 @@ _MIRRORS = ("https://www.cs.toronto.edu/~kriz",)
 
 
 class CifarBase(ArrayData):
-    """What both have in common; see `Cifar10` and `Cifar100`.
+    """Base of `Cifar10` and `Cifar100`. Contract: as `ArrayData`.
 
-    Contract: as `ArrayData`.
+    Args:
+        train_or_test: "train" (50,000 images) or "test" (10,000 images).
+        shuffle: Shuffle every pass differently (default: only "train").
+        dir: Folder of `cifar-10-batches-bin` or `cifar-100-binary`, downloaded if missing (default:
+            `cifar10_data` or `cifar100_data` in `data_dir()`).
+        seed, base_url, verify: See `Mnist`, which also lists the errors.
     """
 
     _dir_name: str
@@ -50,8 +55,8 @@ class CifarBase(ArrayData):
         verify: bool = True,
     ) -> None:
         self.train_or_test = check_choice("train_or_test", train_or_test, ("train", "test"))
-        self._dir = own_dir(dir, self._dir_name)
-        self._source = self._remote.at(base_url, verify=verify)
+        self._dir = dataset_dir(dir, self._dir_name)
+        self._source = self._remote.from_source(base_url, verify=verify)
         images, labels = self._load(train_or_test)
         shuffle = train_or_test == "train" if shuffle is None else shuffle
         super().__init__(images, labels, shuffle=shuffle, seed=seed)
@@ -60,18 +65,26 @@ class CifarBase(ArrayData):
         path = self._path(self._names_file)
         names = read_lines(path)
         if len(names) != self._num_classes:
-            raise other_content(path, f"{len(names)} names", f"{self._num_classes}, one a line")
+            raise unexpected_content(path, f"{len(names)} names", f"{self._num_classes} names")
         return names
 
     def get_per_pixel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
-        """The mean image [32, 32, 3] of the parts that are named; by default of all images."""
+        """Return the mean image, float32 [32, 32, 3].
+
+        Args:
+            names: Parts of the data set ("train", "test") whose images are averaged.
+        """
         return mean_image(
             self.images if name == self.train_or_test else self._load(name)[0]
             for name in part_names(names)
         )
 
     def get_per_channel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
-        """The mean of each channel, of the parts that are named."""
+        """Return the mean of each channel, float32 [3].
+
+        Args:
+            names: Parts of the data set ("train", "test") whose images are averaged.
+        """
         return np.asarray(self.get_per_pixel_mean(names).mean(axis=(0, 1)), np.float32)
 
     def _load(self, part: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -87,7 +100,7 @@ class CifarBase(ArrayData):
         record = self._label_bytes + _PIXELS
         size = path.stat().st_size
         if size == 0 or size % record:
-            raise other_content(path, f"{size:,} bytes", f"a multiple of {record:,} bytes")
+            raise unexpected_content(path, f"{size:,} bytes", f"a multiple of {record:,} bytes")
         records = np.fromfile(path, np.uint8).reshape(-1, record)
         labels = checked_labels(records[:, self._label_bytes - 1], self._num_classes, path)
         planes = records[:, self._label_bytes :].reshape(-1, 3, 32, 32)
@@ -95,23 +108,14 @@ class CifarBase(ArrayData):
 
 
 class Cifar10(CifarBase):
-    """Small photographs in 10 classes: `[image uint8 [32, 32, 3], RGB, label int64]`.
+    """CIFAR-10, small photographs in 10 classes: `[image uint8 [32, 32, 3], label int64]`, RGB.
 
-    50,000 to train and 10,000 to test; `images` and `labels` are the arrays.
-
-    Contract: as `ArrayData`.
-
-    Args:
-        train_or_test: "train" or "test".
-        shuffle: Give every pass another order; by default for "train".
-        dir: Where the folder `cifar-10-batches-bin` lies or shall lie; by default `cifar10_data`
-            in `data_dir()`.
-        seed, base_url, verify: As for `Mnist`, as are the errors.
+    The arrays are `images` and `labels`. Arguments and contract as for `CifarBase`.
     """
 
     _dir_name = "cifar10_data"
     _folder = "cifar-10-batches-bin"
-    # As TensorFlow Datasets lists it; the authors' page gives the MD5 of the same file.
+    # Checksum of TensorFlow Datasets. The authors publish the MD5 of the same file.
     _remote = RemoteFile(
         "cifar-10-binary.tar.gz",
         _MIRRORS,
@@ -128,11 +132,7 @@ class Cifar10(CifarBase):
 
 
 class Cifar100(CifarBase):
-    """As `Cifar10`, with 100 classes (the fine ones).
-
-    Contract: as `Cifar10`, and so are the arguments; `dir`, by default `cifar100_data`, holds the
-    folder `cifar-100-binary`.
-    """
+    """CIFAR-100, small photographs in 100 (fine) classes. Otherwise the same as `Cifar10`."""
 
     _dir_name = "cifar100_data"
     _folder = "cifar-100-binary"
@@ -145,4 +145,4 @@ class Cifar100(CifarBase):
     _files = {"train": ("train.bin",), "test": ("test.bin",)}  # noqa: RUF012
     _names_file = "fine_label_names.txt"
     _num_classes = 100
-    _label_bytes = 2  # the coarse one, the fine one
+    _label_bytes = 2  # coarse and fine label

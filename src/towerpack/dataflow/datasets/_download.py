@@ -1,4 +1,4 @@
-"""Directories of data sets, and files on web servers: fetched once, whole, checked."""
+"""Directories of data sets, and checked downloads of files from web servers."""
 
 from __future__ import annotations
 
@@ -37,69 +37,71 @@ _TRY_AGAIN = {408, 425, 429}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Address = str | Sequence[str] | None
-"""One folder on a web server, several, or `None` for those that are known."""
+"""Address of one folder on a web server, or several, or `None` for the known ones."""
 
 
 def data_dir(name: str | None = None) -> Path:
-    """The directory of all data sets, or of the one of a name; not created.
+    """Return the directory of all data sets, or of one of them, without creating the directory.
 
-    `$TOWERPACK_DATA`, else `$TENSORPACK_DATASET`, else `~/towerpack-data`.
+    It is `$TOWERPACK_DATA`, or else `$TENSORPACK_DATASET`, or else `~/towerpack-data`.
+
+    Args:
+        name: Name of the directory of a data set, such as `mnist_data`.
     """
-    given = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), _DEFAULT)
-    root = Path(given).expanduser()
+    path = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), _DEFAULT)
+    root = Path(path).expanduser()
     return root if name is None else root / name
 
 
-def own_dir(dir: PathLike | None, name: str) -> Path:
-    """The directory that was given, or a data set's own one."""
+def dataset_dir(dir: PathLike | None, name: str) -> Path:
     return data_dir(name) if dir is None else Path(dir).expanduser()
 
 
 @contextlib.contextmanager
-def only_one(path: Path) -> Generator[None]:
-    """Let one process at a time make `path`; the others wait here, and then look for it."""
+def exclusive(path: Path) -> Generator[None]:
+    """Lock `path`, so that one process at a time creates the file and the others wait."""
 
-    def tell(holder: str, waited: float) -> None:
+    def report(holder: str, waited: float) -> None:
         if waited % _REMIND_S < _LOOK_AGAIN_S:
-            log.info("%s is being made by %s; waiting", path, holder)
+            log.info("waiting for %s, which creates %s", holder, path)
 
-    with locked(path.with_name(f".{path.name}.lock"), look_again_s=_LOOK_AGAIN_S, waiting=tell):
+    with locked(path.with_name(f".{path.name}.lock"), look_again_s=_LOOK_AGAIN_S, waiting=report):
         yield
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a data set, in folders on web servers; size and checksum if known for sure."""
+    """File of a data set on web servers, with size and checksum if they are known."""
 
     name: str
     mirrors: tuple[str, ...]
     size: int | None = None
     checksum: str | None = None
 
-    def at(self, base_url: Address, *, verify: bool = True) -> RemoteFile:
-        """The same file elsewhere; with `verify=False`, any file of that name."""
+    def from_source(self, base_url: Address, *, verify: bool = True) -> RemoteFile:
+        """Return the file at another address. With `verify=False`, accept any file of its name."""
         mirrors = (base_url,) if isinstance(base_url, str) else base_url
         moved = self if mirrors is None else replace(self, mirrors=tuple(mirrors))
         return moved if verify else replace(moved, size=None, checksum=None)
 
     def fetch(self, folder: Path) -> Path:
-        """The file in `folder`, downloaded if it is not there."""
+        """Return the path of the file in `folder`, after downloading it if it is missing."""
         urls = [f"{mirror.rstrip('/')}/{self.name}" for mirror in self.mirrors]
         return download(urls, folder / self.name, size=self.size, checksum=self.checksum)
 
 
-def _target_of(given: PathLike, name: str) -> Path:
-    """Path of the file to write. `given` may be its directory."""
-    path = Path(given).expanduser()
-    if str(given).endswith(os.sep) or path.is_dir():
+def _target_of(target: PathLike, name: str) -> Path:
+    """Return the path of the file to write. `target` may be its directory."""
+    path = Path(target).expanduser()
+    if str(target).endswith(os.sep) or path.is_dir():
         return path / name
-    # Tensorpack takes a directory, as a string. A file usually has the suffix of the address.
+    # Tensorpack accepts a directory as a string. A file usually has the suffix of the address.
     stem, suffix = os.path.splitext(name)
     unlike_file = suffix and not path.suffix and path.name != stem
-    if isinstance(given, str) and unlike_file and not path.exists():
+    if isinstance(target, str) and unlike_file and not path.exists():
         raise ConfigError(
-            f"download() does not know whether {given!r} is a directory or a file.",
-            fix=f"write {given + '/'!r} for a directory; for a file without a suffix, pass a Path",
+            f"download() cannot tell whether {target!r} is a directory or a file.",
+            fix=f"write {target + '/'!r} for a directory; pass a Path for a file without a suffix",
         )
     return path
 
@@ -115,29 +117,29 @@ def download(
     timeout_s: float = 30.0,
     backoff_s: float = 1.0,
 ) -> Path:
-    """Fetch a file, unless it is there.
+    """Download a file unless it exists.
 
-    What is at `path` is whole: the bytes arrive beside it, are checked, and are renamed. Two
-    processes that want one file fetch it once. What breaks off begins anew.
+    The file is downloaded under a temporary name, checked and renamed, so a file at `path` is
+    complete. Several processes download a file only once. A broken download starts again.
 
     Args:
-        urls: Where it can be had, http or https, tried in turn.
-        path: Where it shall be. A file that is there is returned as it is. In a directory, or with
-            `/` at the end, the file has the name that the address has.
+        urls: One or several http or https addresses, which are tried in order.
+        path: File to create. An existing file is returned unchanged. If `path` is a directory or
+            ends with `/`, the file has the name in the address.
         checksum: `sha256:...` or `md5:...` in hexadecimal digits.
-        size: Its bytes.
-        max_bytes: More are refused.
-        retries: How often all addresses are tried again, but those that refused.
-        timeout_s: How long a server may be silent.
-        backoff_s: Pause before the first retry; it doubles each time, up to 30 s.
+        size: Size of the file in bytes.
+        max_bytes: Largest size to accept, in bytes.
+        retries: Number of further attempts at all addresses that did not refuse the request.
+        timeout_s: Longest time without data from the server, in seconds.
+        backoff_s: Pause before the first retry in seconds. It doubles each time, up to 30 s.
 
     Returns:
-        The path.
+        Path of the file.
 
     Raises:
-        ConfigError: `path` is a string that may be meant as a directory, which does not exist.
-        DataFlowError: It cannot be had, or not be written.
-        FormatError: What can be had is another file.
+        ConfigError: `path` is a string that may mean a missing directory or a file.
+        DataFlowError: The file cannot be downloaded or written.
+        FormatError: The downloaded file has another size or checksum.
     """
     addresses = [urls] if isinstance(urls, str) else list(urls)
     path = _target_of(path, PurePosixPath(urlsplit(addresses[0]).path).name if addresses else "")
@@ -148,18 +150,18 @@ def download(
     fetch = partial(_fetch, path=path, checksum=checksum, size=size, most=most, timeout_s=timeout_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(path):
+        with exclusive(path):
             if not path.is_file():
                 failures = _try_all(addresses, fetch, retries, backoff_s)
     except OSError as error:
         got, fix = error.strerror or str(error), "or set TOWERPACK_DATA to another directory"
-        first = "free some room" if error.errno in _FULL else "look at the directory's permissions"
+        first = "free disk space" if error.errno in _FULL else "check the permissions"
         raise DataFlowError(f"{path} cannot be written.", got=got, fix=f"{first}, {fix}") from error
     if not path.is_file():
         other = any(not isinstance(error, OSError) for error in failures.values())
         kind = FormatError if other else DataFlowError
         got = "\n".join(f"{url}: {reason}" for url, reason in failures.items())
-        fix = f"put it at {path} in another way, or set TOWERPACK_DATA to where the data sets are"
+        fix = f"copy it to {path}, or set TOWERPACK_DATA to the directory of the data sets"
         raise kind(f"{path.name} could not be downloaded.", got=got, fix=fix)
     return path
 
@@ -167,7 +169,7 @@ def download(
 def _try_all(
     urls: list[str], fetch: Callable[[str], None], retries: int, backoff_s: float
 ) -> dict[str, Exception]:
-    """Try all addresses in turn, again and again; what went wrong with each, or nothing."""
+    """Try all addresses repeatedly. Return the last error of each address, or {} on success."""
     failures: dict[str, Exception] = {}
     for attempt in range(retries + 1):
         waiting = [url for url in urls if not _is_final(failures.get(url))]
@@ -179,14 +181,14 @@ def _try_all(
                 return {}
             except (ValueError, OSError) as error:
                 if isinstance(error, OSError) and error.errno:
-                    raise  # of the disk
+                    raise  # disk errors have a number, network errors do not
                 failures[url] = error
                 log.warning("%s: %s", url, error)
     return failures
 
 
 def _is_final(error: Exception | None) -> bool:
-    """True for an error that another attempt would meet again."""
+    """Return whether another attempt would fail with the same error."""
     status = getattr(getattr(error, "response", None), "status_code", 500)
     return isinstance(error, ValueError) or (status < 500 and status not in _TRY_AGAIN)
 
@@ -194,10 +196,9 @@ def _is_final(error: Exception | None) -> bool:
 def _fetch(
     url: str, path: Path, checksum: str | None, size: int | None, most: int, timeout_s: float
 ) -> None:
-    """One attempt; an `OSError` is from the disk if it has a number, and else from the network."""
     pooch: Any = require("pooch", extra="datasets", needed_for="Downloading")
     requests: Any = require("requests", extra="datasets", needed_for="Downloading")
-    pooch.get_logger().setLevel("WARNING")  # ours tells
+    pooch.get_logger().setLevel("WARNING")  # we log the download
     log.info("downloading %s", path)
     arriving = path.with_name(f".{path.name}.arriving")
 
@@ -212,13 +213,13 @@ def _fetch(
                 file.write(part)
                 report(file.tell())
                 if file.tell() > most:
-                    raise ValueError(f"it sends more than {most:,} bytes")
+                    raise ValueError(f"the server sends more than {most:,} bytes")
             if size is not None and file.tell() != size:
                 raise ValueError(f"{file.tell():,} bytes instead of {size:,}")
             file.flush()
             os.fsync(file.fileno())
 
-    shutil.rmtree(arriving, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(arriving, ignore_errors=True)  # left by a killed process
     try:
         pooch.retrieve(url, checksum, path.name, arriving, downloader=transfer)
         os.replace(arriving / path.name, path)

@@ -1,4 +1,4 @@
-"""Archives taken apart without believing them: they may be damaged, or made to do harm."""
+"""Safe extraction of archives that may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import IO, Any, Final, cast
 from towerpack._core.errors import DataFlowError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._user_files import PathLike, file_of
-from towerpack.dataflow.datasets._download import RemoteFile, only_one
+from towerpack.dataflow.datasets._download import RemoteFile, exclusive
 
 log = get_logger(__name__)
 
 _READ = 1 << 20
 _MOST_EXPANSION = 100
 _ALWAYS_ALLOWED = 64 << 20
-_LEAST_PER_MEMBER = 24  # Bytes of the archive for each file in it; real ones take more.
-_BYTES_PER_MEMBER = 64 << 10  # Of `max_bytes`, which so lifts the limit on the number too.
-_HEADERS_BYTES = 4096  # Of a file in a tar archive, with its extended headers.
-# What Python's modules raise for archives that are damaged, encrypted or of a kind unknown to them.
+_LEAST_PER_MEMBER = 24  # bytes of an archive per file; real archives have more
+_BYTES_PER_MEMBER = 64 << 10  # of `max_bytes`, so that it also raises the limit of files
+_HEADERS_BYTES = 4096  # per file in a tar archive, with extended headers
+# Errors of Python's modules for damaged, encrypted or unsupported archives.
 _DAMAGED: Final = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -44,22 +44,25 @@ _DAMAGED: Final = (
 
 
 def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None) -> Path:
-    """Take apart a tar archive (plain, gzip, bzip2, xz), a zip archive, or a gzipped file.
+    """Extract a tar archive (plain, gzip, bzip2, xz), a zip archive, or a gzipped file.
 
-    Only files with names inside of `folder` are made. They appear when the whole archive has been
-    read and its checks passed. Files of the same names are replaced.
+    Files are only created inside of `folder`. They appear after the whole archive was read and
+    checked, and replace files of the same names.
 
     Args:
-        archive: Its kind is told from its bytes.
-        folder: Where to; made if need be, and returned.
-        max_bytes: The most that may come out; by default 100 times the archive, and 64 MB at
-            least. The number of files is limited too: 1,000, one for each 24 bytes of the
-            archive, and one for each 64 KiB of `max_bytes`.
+        archive: The archive. Its contents determine its kind.
+        folder: Folder to extract to. It is created if necessary.
+        max_bytes: Largest total size of the files (default: 64 MiB plus 100 times the archive).
+            The largest number of files is 1,000, plus one for each 24 bytes of the archive and
+            each 64 KiB of `max_bytes`.
+
+    Returns:
+        The folder.
 
     Raises:
-        FormatError: The archive is damaged, names a file outside of it, holds a link, a device or
-            encrypted files, or is far larger inside than outside.
-        DataFlowError: Writing failed.
+        FormatError: The archive is damaged or too large when extracted, or contains links, devices,
+            encrypted files or paths outside of the folder.
+        DataFlowError: A file cannot be written.
     """
     archive, folder = file_of(archive), Path(folder)
     if max_bytes is None:
@@ -68,8 +71,8 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
     log.info("extracting %s", archive)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with only_one(temporary):
-            shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        with exclusive(temporary):
+            shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
             temporary.mkdir()
             try:
                 _unpack(archive, temporary, max_bytes)
@@ -81,28 +84,28 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
     except (OSError, *_DAMAGED) as error:
         if isinstance(error, OSError) and error.errno:
             what = f"{archive} cannot be extracted to {folder}."
-            fix = "see that there is room, and that the directory may be written to"
+            fix = "check the free disk space and the permissions of the directory"
             raise DataFlowError(what, got=str(error)[:500], fix=fix) from error
         raise FormatError(
-            f"{archive} is no archive of a data set.",
+            f"{archive} is not a valid archive of a data set.",
             got=f"{type(error).__name__}: {error}",
-            expected="files with names inside of it, no larger than such data are",
-            fix="delete it and fetch it from a place that you trust",
+            expected="regular files inside of the folder, of a plausible size",
+            fix="delete it, and download it from a source that you trust",
         ) from error
     return folder
 
 
 def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
-    """A file or folder of an archive's, below `folder`; the archive is fetched if it is missing."""
+    """Return a file or folder of an archive. Download and extract the archive if it is missing."""
     wanted = folder / name
     if not wanted.exists():
         archive = remote.fetch(folder)
-        with only_one(archive.with_name(f"{archive.name}.content")):
+        with exclusive(archive.with_name(f"{archive.name}.content")):
             if not wanted.exists():
                 extract(archive, folder)
     if not wanted.exists():
-        what = f"There is no {name} in {folder}, nor in the archive {remote.name}."
-        fix = f"delete {folder / remote.name} and try again, or put {name} there"
+        what = f"{name} is neither in {folder} nor in the archive {remote.name}."
+        fix = f"delete {folder / remote.name} and try again, or copy {name} there"
         raise FormatError(what, fix=fix)
     return wanted
 
@@ -114,11 +117,11 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
 
     def check(name: str, nbytes: int, is_file: bool = True) -> None:
         nonlocal left, members
-        path = PureWindowsPath(name)  # which takes all for a way out that POSIX does, and more
+        path = PureWindowsPath(name)  # detects all paths that escape on POSIX, and more
         if ".." in path.parts or path.drive or path.root or not path.parts:
-            raise ValueError(f"a file named {name!r:.200}, outside of it")
+            raise ValueError(f"{name!r:.200} is outside of the folder")
         if not is_file:
-            raise ValueError(f"{name!r:.200}, a link or device")
+            raise ValueError(f"{name!r:.200} is a link or device")
         members += 1
         if members > most_members:
             raise ValueError(f"more than {most_members:,} files")
@@ -133,7 +136,7 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
             for info in content.infolist():
                 if info.orig_filename.endswith("/") and not Path(info.orig_filename).parts:
                     continue  # "./" is the folder itself
-                # Where an archive was made on Unix, the upper half holds the mode.
+                # Archives made on Unix store the mode in the upper half.
                 is_file = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
                 check(info.orig_filename, info.file_size, is_file)
             content.extractall(folder)  # noqa: S202 - checked
@@ -146,7 +149,7 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
         most = max_bytes + _HEADERS_BYTES * most_members
         with (
             _decompressed(archive) as plain,
-            # "r:" reads no tar archive that is compressed again, whose bytes would not be counted.
+            # "r:" refuses nested compression, whose bytes would not be counted.
             tarfile.open(fileobj=cast("IO[bytes]", _UpTo(plain, most)), mode="r:") as tar,
         ):
             for member in tar:
@@ -157,8 +160,8 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
             rest: Any = tar.fileobj
             rest.seek(tar.offset)
             if rest.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                raise ValueError("it is damaged within")  # where the library takes it to end
-            while rest.read(_READ):  # up to the checksum
+                raise ValueError("a header is damaged")  # tarfile takes it for the end
+            while rest.read(_READ):  # read to the end, to check the checksum
                 pass
 
 
@@ -177,7 +180,7 @@ def _decompressed(archive: Path) -> Any:
 
 
 class _UpTo:
-    """A file of which no more than `most` bytes are read: headers of tar may claim any size."""
+    """File that limits how many bytes are read, because headers of tar may claim any size."""
 
     def __init__(self, file: Any, most: int) -> None:
         self._file, self._most, self._left = file, most, most
@@ -192,7 +195,7 @@ class _UpTo:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    # Python 3.11.2 does not have `TarFile.extractall(filter=...)`.
+    # Python 3.11.2 has no `TarFile.extractall(filter=...)`.
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)
         return
@@ -204,7 +207,6 @@ def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -
 
 
 def _merge(source: Path, folder: Path) -> None:
-    """Move everything into a folder; what is new there arrives at once, with all that is in it."""
     for entry in sorted(source.iterdir()):
         target = folder / entry.name
         if entry.is_dir() and target.is_dir():

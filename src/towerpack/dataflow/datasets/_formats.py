@@ -1,6 +1,6 @@
-"""Files in formats of data sets: IDX, MAT-files, Caffe's mean images, boxes of PASCAL VOC.
+"""Readers of file formats of data sets: IDX, MAT, Caffe's mean images, boxes of PASCAL VOC.
 
-A damaged file, or one that holds something else, is a `FormatError`.
+Damaged files and files with unexpected contents are a `FormatError`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LARGEST_XML = 1 << 20
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of uint8, the format of MNIST, gzipped or not."""
+    """Read a uint8 array from an IDX file, the format of MNIST, gzipped or not."""
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     with (gzip.open if compressed else open)(path, "rb") as content, reading(path, "an IDX file"):
         magic, *shape = struct.unpack(f">{1 + num_axes}I", content.read(4 * (1 + num_axes)))
         if magic != _UINT8 << 8 | num_axes:
-            raise ValueError(f"it is not one of uint8 with {num_axes} axes")
+            raise ValueError(f"it has other contents than uint8 with {num_axes} axes")
         nbytes = math.prod(shape)
         check_expansion(nbytes, path.stat().st_size, "the array", path)
         data = content.read(nbytes + 1)
@@ -41,23 +41,23 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
 
 
 def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[NDArray[Any]]:
-    """Variables of a MAT-file up to version 7, of `kinds` of NumPy's, by `scipy.io.loadmat`."""
+    """Read variables of a MAT-file up to version 7 whose dtypes have one of NumPy's `kinds`."""
     io: Any = require("scipy.io", extra="datasets", needed_for=path.name)
     with open(path, "rb") as file, reading(path, "a MAT-file"):
         try:
-            found = io.loadmat(file, variable_names=names)
+            variables = io.loadmat(file, variable_names=names)
         except MemoryError as error:
             raise ValueError("it claims more than fits into memory") from error
         for name in names:
-            if name not in found or found[name].dtype.kind not in kinds:
-                raise ValueError(f"it has no variable {name!r}, or of another type")
-        return [found[name] for name in names]
+            if name not in variables or variables[name].dtype.kind not in kinds:
+                raise ValueError(f"the variable {name!r} is missing, or has another type")
+        return [variables[name] for name in names]
 
 
 def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
-    """The array [channels, height, width] in a file of Caffe's, a `BlobProto`."""
+    """Read the array [channels, height, width] in a `BlobProto` file of Caffe."""
     blob_class = message_class("BlobProto")
-    with reading(path, "a mean image of Caffe's"), open(path, "rb") as file:
+    with reading(path, "a mean image of Caffe"), open(path, "rb") as file:
         blob = blob_class.FromString(file.read(_LARGEST_BLOB))
         if blob.channels != channels:
             raise ValueError(f"it has {blob.channels} channels, not {channels}")
@@ -65,25 +65,25 @@ def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
 
 
 def read_first_box(path: Path) -> NDArray[np.float32]:
-    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels."""
+    """Read `[x0, y0, x1, y1]`, in pixels, of the first object in XML of PASCAL VOC."""
     with open(path, "rb") as file:
         data = file.read(_LARGEST_XML)
     with reading(path, "an annotation"):
-        # Entities are all that makes XML dangerous, and a document type is where they are declared.
+        # XML is dangerous only because of entities, which document types declare.
         if b"<!DOCTYPE" in data:
             raise ValueError("it declares a document type, which annotations do not need")
         box = ElementTree.fromstring(data).find("object/bndbox")  # noqa: S314 - see above
         corners = [] if box is None else [box.findtext(c) for c in ("xmin", "ymin", "xmax", "ymax")]
         if box is None or None in corners:
             raise ValueError("it has no box")
-        found = np.array(corners).astype(np.float32)
-        if not np.isfinite(found).all():
-            raise ValueError(f"a box {corners}")
-        return found
+        values = np.array(corners).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError(f"the box is {corners}")
+        return values
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list, at least one, without those that are empty."""
+    """Read the lines of a list, at least one, without empty lines."""
     with reading(path, "a list"):
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -93,8 +93,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def inner_names(path: Path, names: Sequence[str]) -> Strings:
-    """Names from the list at `path`; an error if one leads out of its folder."""
+    """Return the names in a list of files. Raise `FormatError` if a name is outside its folder."""
     for name in names:
         if ".." in name or name.startswith("/") or "\0" in name:
-            raise FormatError(f"{path} lists {name!r:.200}.", expected="names of files below it")
+            what = f"{path} lists the file {name!r:.200}, which is outside of the folder."
+            raise FormatError(what)
     return Strings(names)

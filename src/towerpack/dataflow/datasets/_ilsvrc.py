@@ -1,4 +1,4 @@
-"""ImageNet's challenge of 2012 (Russakovsky et al. 2015), with the lists of Caffe's archive."""
+"""ImageNet (ILSVRC 2012, Russakovsky et al. 2015), with the file lists of Caffe's archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from towerpack.dataflow.datasets._bases import (
     check_choice,
     existing_folder,
 )
-from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._download import Address, RemoteFile, dataset_dir
 from towerpack.dataflow.datasets._extract import fetch_member
 from towerpack.dataflow.datasets._formats import inner_names, read_blob, read_first_box, read_lines
 
@@ -28,9 +28,9 @@ log = get_logger(__name__)
 
 _PARTS = ("train", "val", "test")
 _STRUCTURES = ("original", "train")
-_LOOKED_AT = 10
+_CHECKED_FILES = 10
 
-# The size that the predecessor checked; the MD5 that several projects have found independently.
+# Tensorpack checks the same size. Several projects publish the same MD5.
 _ARCHIVE = RemoteFile(
     "caffe_ilsvrc12.tar.gz",
     (
@@ -43,42 +43,42 @@ _ARCHIVE = RemoteFile(
 
 
 class ILSVRCMeta:
-    """Classes, lists and mean of ILSVRC 2012, from `caffe_ilsvrc12.tar.gz`.
+    """Class names, file lists and mean image of ILSVRC 2012, from `caffe_ilsvrc12.tar.gz`.
 
-    Each file is fetched (with the whole archive, 18 MB) when it is asked for and not there.
+    The archive (18 MB) is downloaded when a missing file is first needed.
 
     Args:
-        dir: Where the files lie or shall lie; by default `ilsvrc_metadata` in `data_dir()`.
-        base_url, verify: As for `Mnist`.
+        dir: Folder of the files (default: `ilsvrc_metadata` in `data_dir()`).
+        base_url, verify: See `Mnist`.
     """
 
     def __init__(
         self, dir: PathLike | None = None, *, base_url: Address = None, verify: bool = True
     ) -> None:
-        self.dir = own_dir(dir, "ilsvrc_metadata")
-        self._remote = _ARCHIVE.at(base_url, verify=verify)
+        self.dir = dataset_dir(dir, "ilsvrc_metadata")
+        self._remote = _ARCHIVE.from_source(base_url, verify=verify)
 
     def get_synset_words_1000(self) -> dict[int, str]:
-        """For each label a line such as "n01440764 tench, Tinca tinca"."""
+        """Return a dict from labels to lines such as "n01440764 tench, Tinca tinca"."""
         return dict(enumerate(read_lines(self._file("synset_words.txt"))))
 
     def get_synset_1000(self) -> dict[int, str]:
-        """For each label its synset, such as "n01440764"."""
+        """Return a dict from labels to synsets such as "n01440764"."""
         return dict(enumerate(read_lines(self._file("synsets.txt"))))
 
     def get_image_list(self, name: str, dir_structure: str = "original") -> list[tuple[str, int]]:
-        """Names of files, from the folder `name`, and labels.
+        """Return pairs of a file name, relative to the folder `name`, and a label.
 
         Args:
-            name: "train", "val" or "test" (whose labels are all 0).
-            dir_structure: "original" if images of "val" lie in one folder, "train" if they lie in
-                folders of their synsets.
+            name: "train", "val" or "test", whose labels are all 0.
+            dir_structure: "original" if images of "val" are in one folder, "train" if they are in
+                folders named by synsets.
         """
         names, labels = self.image_list(name, dir_structure)
         return list(zip(names, labels.tolist(), strict=True))
 
     def image_list(self, name: str, dir_structure: str) -> tuple[Strings, NDArray[np.int64]]:
-        """As `get_image_list`, without an object for each of 1.3 million images."""
+        # Like `get_image_list`, without an object for each of 1.3 million images.
         path = self._file(f"{check_choice('name', name, _PARTS)}.txt")
         check_choice("dir_structure", dir_structure, _STRUCTURES)
         fields = " ".join(read_lines(path)).split()
@@ -86,21 +86,24 @@ class ILSVRCMeta:
         with reading(path, "lines of a file's name, a space, and a label of 0 or more"):
             labels = np.asarray(fields[1::2], np.int64)
             if len(labels) != len(names) or labels.min() < 0:
-                raise ValueError(f"{len(names):,} names, {len(labels):,} labels")
+                raise ValueError(f"it has {len(names):,} names and {len(labels):,} valid labels")
         if name == "val" and dir_structure == "train":
             synsets = self.get_synset_1000()
             if labels.max() >= len(synsets):
-                expected = f"0 to {len(synsets) - 1}: there are {len(synsets)} synsets"
+                expected = f"0 to {len(synsets) - 1}, because there are {len(synsets)} synsets"
                 raise FormatError(f"{path} has the label {labels.max()}.", expected=expected)
             pairs = zip(names, labels.tolist(), strict=True)
             names = [f"{synsets[label]}/{file}" for file, label in pairs]
         return inner_names(path, names), labels
 
     def get_per_pixel_mean(self, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-        """The mean of all training images, BGR, from 0 to 255: [256, 256, 3], or scaled to `size`.
+        """Return the mean of all training images, BGR, with values from 0 to 255.
+
+        Args:
+            size: (height, width) to resize the mean image to (default: 256 by 256).
 
         Raises:
-            MissingExtraError: protobuf is not installed, or for `size` OpenCV.
+            MissingExtraError: protobuf is not installed, or OpenCV, which `size` needs.
         """
         path = self._file("imagenet_mean.binaryproto")
         mean = np.ascontiguousarray(read_blob(path, channels=3).transpose(1, 2, 0))
@@ -111,7 +114,11 @@ class ILSVRCMeta:
 
     @staticmethod
     def guess_dir_structure(dir: PathLike) -> str:
-        """Tell "train", where images lie in folders of their synsets, from "original"."""
+        """Return "train" if a folder has subfolders named by synsets, and "original" otherwise.
+
+        Args:
+            dir: The folder of the images.
+        """
         with os.scandir(existing_folder(dir, "a folder of images")) as entries:
             folders = (entry.name for entry in entries if entry.is_dir())
             synsets = (name[0] == "n" and name[1:].isdigit() for name in folders)
@@ -122,10 +129,11 @@ class ILSVRCMeta:
 
 
 class ILSVRC12Files(ImageList):
-    """Paths of ImageNet's images: `[path, label int from 0 to 999]`, to decode them your own way.
+    """ImageNet (ILSVRC 2012) as paths: `[path, label int from 0 to 999]`.
 
-    1,281,167 to train, 50,000 to validate, 100,000 to test (without labels: all are 0). The
-    images are not downloaded (image-net.org wants you to register), the lists of them are:
+    It has 1,281,167 training, 50,000 validation and 100,000 test images, whose labels are all 0.
+    Images must be downloaded from image-net.org, which needs a registration. Only the lists of
+    files are downloaded. The folders are:
 
         dir/train/n02134418/n02134418_198.JPEG     dir/val/ILSVRC2012_val_00000001.JPEG
         dir/test/ILSVRC2012_test_00000001.JPEG  or dir/val/n01440764/ILSVRC2012_val_00000293.JPEG
@@ -133,16 +141,16 @@ class ILSVRC12Files(ImageList):
     Contract: as `ImageList`.
 
     Args:
-        dir: The folder that holds the folder `name`.
+        dir: Folder that contains the folder `name`.
         name: "train", "val" or "test".
-        meta_dir: Where the lists lie or shall lie; see `ILSVRCMeta`.
-        shuffle: Give every pass another order; by default for "train".
-        dir_structure: Of "val": "original" for one folder, "train" for folders of synsets. By
-            default it is seen.
-        seed, base_url, verify: As for `Mnist`.
+        meta_dir: Folder of the file lists, see `ILSVRCMeta`.
+        shuffle: Shuffle every pass differently (default: only "train").
+        dir_structure: Structure of "val": "original" for one folder, "train" for folders named by
+            synsets (default: detected).
+        seed, base_url, verify: See `Mnist`.
 
     Raises:
-        ConfigError: The folder, or one of the first files in the list, is not there.
+        ConfigError: The folder or one of the first files in the list does not exist.
     """
 
     _order: ChannelOrder | None = None
@@ -164,11 +172,11 @@ class ILSVRC12Files(ImageList):
         self.full_dir = existing_folder(Path(dir) / name, f"the images of {name!r}")
         structure = dir_structure or meta.guess_dir_structure(self.full_dir)
         names, labels = meta.image_list(name, structure)
-        for file in names[:_LOOKED_AT]:
+        for file in names[:_CHECKED_FILES]:
             if not (self.full_dir / file).is_file():
-                what = f"There is no {file} in {self.full_dir}."
+                what = f"The file {file} does not exist in {self.full_dir}."
                 expected = f"the images of {name!r} in the structure {structure!r}"
-                fix = "complete the folder, or give another dir_structure"
+                fix = "copy the missing images, or pass a different dir_structure"
                 raise ConfigError(what, expected=expected, fix=fix)
         shuffle = name == "train" if shuffle is None else shuffle
         listed = self.full_dir, names, labels
@@ -176,12 +184,13 @@ class ILSVRC12Files(ImageList):
 
 
 class ILSVRC12(ILSVRC12Files):
-    """ImageNet's images: `[image uint8 [h, w, 3], label int from 0 to 999]`.
+    """ImageNet (ILSVRC 2012): `[image uint8 [h, w, 3], label int from 0 to 999]`.
 
-    As `ILSVRC12Files`, with the same arguments and errors, and decoded when they are read, in the
-    `channel_order` "bgr" or "rgb" (`None` gives paths). Labels are lines of Caffe's `synsets.txt`.
+    Labels are line numbers of Caffe's `synsets.txt`. Contract and errors as for `ILSVRC12Files`.
 
-    Contract: as `ImageList`.
+    Args:
+        dir, name, meta_dir, shuffle, dir_structure, seed, base_url, verify: See `ILSVRC12Files`.
+        channel_order: "bgr" or "rgb". `None` returns paths instead of images.
     """
 
     def __init__(
@@ -205,11 +214,11 @@ class ILSVRC12(ILSVRC12Files):
     def get_training_bbox(
         bbox_dir: PathLike, imglist: Sequence[tuple[str, int]]
     ) -> list[NDArray[np.float32] | None]:
-        """`[x0, y0, x1, y1]` of each image's first object, or `None` if there is no annotation.
+        """Return `[x0, y0, x1, y1]` of the first object of each image, or `None` if unknown.
 
         Args:
-            bbox_dir: The folder of `n01440764/n01440764_10026.xml` and so on.
-            imglist: From `ILSVRCMeta.get_image_list("train")`.
+            bbox_dir: Folder of the annotations, such as `n01440764/n01440764_10026.xml`.
+            imglist: List of `ILSVRCMeta.get_image_list("train")`.
         """
         root = existing_folder(bbox_dir, "the annotations of the training images")
         paths = [(root / name).with_suffix(".xml") for name, _ in imglist]

@@ -1,5 +1,3 @@
-"""Small pictures in memory: handwritten digits, clothes, house numbers, silhouettes."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,10 +14,10 @@ from towerpack.dataflow.datasets._bases import (
     check_choice,
     checked_labels,
     mean_image,
-    other_content,
     part_names,
+    unexpected_content,
 )
-from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._download import Address, RemoteFile, dataset_dir
 from towerpack.dataflow.datasets._formats import read_idx, read_mat
 
 _THREE_PARTS = ("train", "val", "test")
@@ -30,7 +28,7 @@ _NAMES = (
 )
 _FILES = {"train": _NAMES[:2], "test": _NAMES[2:]}
 
-# In their order. Sizes and checksums as TensorFlow Datasets lists them for the same files.
+# Sizes and checksums of the files in their order, as in TensorFlow Datasets.
 _MNIST = (
     (9_912_422, "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
     (28_881, "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
@@ -44,40 +42,43 @@ _FASHION = (
     (5_148, "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
 
-_TEN = 10  # the class of the digit 0
+_TEN = 10  # label of the digit 0 in the files
 
-# The authors serve no https; the checksums, which TensorFlow Datasets lists, make up for that.
+# The authors serve no https, so the checksums of TensorFlow Datasets are checked.
 _SVHN_MIRRORS = ("http://ufldl.stanford.edu/housenumbers",)
 _SVHN = {
     "train": (182_040_794, "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
     "test": (64_275_384, "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
     "extra": (1_329_278_602, "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3"),
 }
-# No checksum of it is published: its structure is checked instead.
+# No checksum is published, so only the structure is checked.
 _SILHOUETTES = RemoteFile(
     "caltech101_silhouettes_28_split1.mat", ("https://people.cs.umass.edu/~marlin/data",)
 )
 
 
 class Mnist(ArrayData):
-    """Handwritten digits: `[image float32 [28, 28] from 0 (paper) to 1 (ink), label int64]`.
+    """MNIST, handwritten digits: `[image float32 [28, 28], label int64]`.
 
-    60,000 to train and 10,000 to test. Kept as uint8; `images` and `labels` are the arrays.
+    It has 60,000 training and 10,000 test images, with values from 0 (paper) to 1 (ink). The uint8
+    arrays are `images` and `labels`. Contract: as `ArrayData`.
 
-    Contract: as `ArrayData`.
+    ```
+    images, labels = next(iter(BatchData(Mnist("train"), 128)))
+    ```
 
     Args:
         train_or_test: "train" or "test".
-        shuffle: Give every pass another order.
-        dir: Where the four files lie or shall lie, gzipped or not; by default `mnist_data` in
-            `data_dir()`.
-        seed: For the shuffle alone; by default the run's.
-        base_url: Address of another folder to fetch them from, or several.
-        verify: Check size and checksum of what is downloaded.
+        shuffle: Shuffle every pass differently.
+        dir: Folder of the four files, gzipped or not, which are downloaded if missing (default:
+            `mnist_data` in `data_dir()`).
+        seed: Seed of the shuffle (default: the seed of the run).
+        base_url: One or several addresses of folders to download from.
+        verify: Check size and checksum of downloaded files.
 
     Raises:
-        DataFlowError: The files are not there and cannot be had.
-        FormatError: They are damaged.
+        DataFlowError: The files are missing and cannot be downloaded.
+        FormatError: A file is damaged.
     """
 
     _dir_name = "mnist_data"
@@ -99,13 +100,13 @@ class Mnist(ArrayData):
         verify: bool = True,
     ) -> None:
         names = _FILES[check_choice("train_or_test", train_or_test, ("train", "test"))]
-        folder = own_dir(dir, self._dir_name)
+        folder = dataset_dir(dir, self._dir_name)
         image_file, label_file = (self._file(folder, name, base_url, verify) for name in names)
         images = read_idx(image_file, num_axes=3)
         labels = read_idx(label_file, num_axes=1)
         if len(images) != len(labels) or images.shape[1:] != (_SIDE, _SIDE):
             got = f"images {list(images.shape)}, labels {list(labels.shape)}"
-            raise other_content(image_file, got, f"images [n, {_SIDE}, {_SIDE}], labels [n]")
+            raise unexpected_content(image_file, got, f"images [n, {_SIDE}, {_SIDE}], labels [n]")
         labels = checked_labels(labels, len(self._label_names), label_file)
         super().__init__(images, labels, shuffle=shuffle, seed=seed, white=255)
         self.train_or_test = train_or_test
@@ -120,13 +121,13 @@ class Mnist(ArrayData):
             return unpacked
         size, checksum = cls._known[_NAMES.index(name)]
         remote = RemoteFile(name, cls._mirrors, size, checksum)
-        return remote.at(base_url, verify=verify).fetch(folder)
+        return remote.from_source(base_url, verify=verify).fetch(folder)
 
 
 class FashionMnist(Mnist):
-    """Pictures of clothes in the format of `Mnist`, and as many.
+    """Fashion-MNIST, images of clothes. Format, size, arguments and contract as for `Mnist`.
 
-    Contract: as `Mnist`, and so are the arguments; `dir` is `fashion_mnist_data` by default.
+    The default of `dir` is `fashion_mnist_data` in `data_dir()`.
     """
 
     _dir_name = "fashion_mnist_data"
@@ -142,17 +143,15 @@ class FashionMnist(Mnist):
 
 
 class Digits(ArrayData):
-    """Small digits: `[image float32 [8, 8] from 0 (paper) to 1 (ink), label int64]`.
+    """Small digits of scikit-learn: `[image float32 [8, 8] from 0 to 1, label int64]`.
 
-    They come with scikit-learn. 70 % are to train, 10 to validate and 20 to test; the split is
-    always the same, with all classes in each part.
-
-    Contract: as `ArrayData`; 1,257, 180 or 360 long.
+    A fixed stratified split has 1,257 training, 180 validation and 360 test images. Contract: as
+    `ArrayData`.
 
     Args:
         name: "train", "val" or "test".
-        shuffle: Give every pass another order.
-        seed: For the shuffle alone; by default the run's.
+        shuffle: Shuffle every pass differently.
+        seed: Seed of the shuffle (default: the seed of the run).
     """
 
     def __init__(
@@ -176,8 +175,7 @@ class Digits(ArrayData):
 
 
 def _split_digits(labels: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    # By class, and within a class in an order that has nothing to do with the file's, in which one
-    # writer's digits stand together.
+    # Split within each class, in random order, because the file is ordered by writers.
     order = np.random.Generator(np.random.Philox(key=0)).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     tenth = np.arange(len(order)) % 10
@@ -186,17 +184,16 @@ def _split_digits(labels: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
 
 
 class SVHNDigit(ArrayData):
-    """Photographed digits: `[image uint8 [32, 32, 3], RGB, label int64 from 0 to 9]`.
+    """SVHN, photographed digits: `[image uint8 [32, 32, 3], label int64 from 0 to 9]`, RGB.
 
-    73,257 to train, 26,032 to test and 531,131 easier ones ("extra", 1.6 GB in memory).
-
+    It has 73,257 training, 26,032 test and 531,131 easier images ("extra", 1.6 GB in memory).
     Contract: as `ArrayData`.
 
     Args:
         name: "train", "test" or "extra".
-        data_dir: Where `{name}_32x32.mat` lies or shall lie; by default `svhn_data` in
-            `data_dir()`.
-        shuffle, seed, base_url, verify: As for `Mnist`, as are the errors.
+        data_dir: Folder of `{name}_32x32.mat`, which is downloaded if missing (default:
+            `svhn_data` in `data_dir()`).
+        shuffle, seed, base_url, verify: See `Mnist`, which also lists the errors.
     """
 
     def __init__(
@@ -224,7 +221,12 @@ class SVHNDigit(ArrayData):
         base_url: Address = None,
         verify: bool = True,
     ) -> NDArray[np.float32]:
-        """The mean image [32, 32, 3] of the parts that are named; by default of all three."""
+        """Return the mean image, float32 [32, 32, 3].
+
+        Args:
+            names: Parts of the data set ("train", "test", "extra") whose images are averaged.
+            data_dir, base_url, verify: See `SVHNDigit`.
+        """
         parts = part_names(names)
         return mean_image(_read_svhn(name, data_dir, base_url, verify)[0] for name in parts)
 
@@ -234,28 +236,27 @@ def _read_svhn(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     size, sha256 = _SVHN[check_choice("name", name, tuple(_SVHN))]
     remote = RemoteFile(f"{name}_32x32.mat", _SVHN_MIRRORS, size, f"sha256:{sha256}")
-    path = remote.at(base_url, verify=verify).fetch(own_dir(data_dir, "svhn_data"))
+    path = remote.from_source(base_url, verify=verify).fetch(dataset_dir(data_dir, "svhn_data"))
     images, labels = read_mat(path, ["X", "y"])
     if images.dtype != np.uint8 or images.shape != (32, 32, 3, labels.size):
         got = f"X {images.dtype} {list(images.shape)}, y {list(labels.shape)}"
-        raise other_content(path, got, "X uint8 [32, 32, 3, n], y [n, 1]")
+        raise unexpected_content(path, got, "X uint8 [32, 32, 3, n], y [n, 1]")
     labels = np.where(labels.ravel() == _TEN, 0, labels.ravel())
     rows = np.ascontiguousarray(images.transpose(3, 0, 1, 2))
     return rows, checked_labels(labels, 10, path)
 
 
 class Caltech101Silhouettes(ArrayData):
-    """Outlines of things: `[image float32 [28, 28] of 0 and 1, label int64 from 0 to 100]`.
+    """Caltech 101 silhouettes: `[image float32 [28, 28] of 0 and 1, label int64 from 0 to 100]`.
 
-    4,100 to train, 2,264 to validate and 2,307 to test. The file holds images column by column,
-    as MATLAB does; here they stand upright (the predecessor's lay on their side).
-
-    Contract: as `ArrayData`.
+    It has 4,100 training, 2,264 validation and 2,307 test images. Unlike in Tensorpack, images are
+    upright. Contract: as `ArrayData`.
 
     Args:
         name: "train", "val" or "test".
-        dir: Where the file lies or shall lie; by default `caltech101_data` in `data_dir()`.
-        shuffle, seed, base_url: As for `Mnist`, as are the errors.
+        dir: Folder of the file, which is downloaded if missing (default: `caltech101_data` in
+            `data_dir()`).
+        shuffle, seed, base_url: See `Mnist`, which also lists the errors.
     """
 
     def __init__(
@@ -268,11 +269,12 @@ class Caltech101Silhouettes(ArrayData):
         base_url: Address = None,
     ) -> None:
         check_choice("name", name, _THREE_PARTS)
-        path = _SILHOUETTES.at(base_url).fetch(own_dir(dir, "caltech101_data"))
+        path = _SILHOUETTES.from_source(base_url).fetch(dataset_dir(dir, "caltech101_data"))
         data, labels = read_mat(path, [f"{name}_data", f"{name}_labels"])
         if data.shape != (labels.size, _SIDE * _SIDE) or not np.isin(data, (0, 1)).all():
             got = f"data {list(data.shape)}, labels {list(labels.shape)}"
-            raise other_content(path, got, f"data [n, {_SIDE**2}] of 0 and 1, labels [n, 1]")
+            raise unexpected_content(path, got, f"data [n, {_SIDE**2}] of 0 and 1, labels [n, 1]")
+        # MATLAB stores images by columns.
         columns = data.astype(np.uint8).reshape(-1, _SIDE, _SIDE)
         super().__init__(
             np.ascontiguousarray(columns.transpose(0, 2, 1)),

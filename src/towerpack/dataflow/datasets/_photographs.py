@@ -1,5 +1,3 @@
-"""Photographs in files: Places365, TinyImageNet, Berkeley's segmentation data set."""
-
 from __future__ import annotations
 
 import os
@@ -21,12 +19,12 @@ from towerpack.dataflow.datasets._bases import (
     check_choice,
     existing_folder,
 )
-from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._download import Address, RemoteFile, dataset_dir
 from towerpack.dataflow.datasets._extract import fetch_member
 from towerpack.dataflow.datasets._formats import inner_names, read_lines, read_mat
 
 _TINY = "tiny-imagenet-200"
-# The MD5 that several projects have found independently of each other.
+# Several projects publish the same MD5.
 _TINY_ARCHIVE = RemoteFile(
     "tiny-imagenet-200.zip",
     ("https://cs231n.stanford.edu", "http://cs231n.stanford.edu"),
@@ -36,7 +34,7 @@ _TINY_ARCHIVE = RemoteFile(
 
 _BSDS_SHAPE = (321, 481)
 _BSDS = "BSR/BSDS500/data"
-# Its size is known, and no checksum that the authors published.
+# The authors publish no checksum.
 _BSDS_ARCHIVE = RemoteFile(
     "BSR_bsds500.tgz",
     (
@@ -48,20 +46,22 @@ _BSDS_ARCHIVE = RemoteFile(
 
 
 class Places365Standard(ImageList):
-    """Photographs of places: `[image uint8 [256, 256, 3], label int]`.
+    """Places365, photographs of places: `[image uint8 [256, 256, 3], label int]`.
 
-    1,803,460 to train and 36,500 to validate; not downloaded (places2.csail.mit.edu, "small
-    images, easy directory structure"). Labels are those of the sorted names of the classes in the
-    list. Images are decoded when they are read.
-
-    Contract: as `ImageList`.
+    It has 1,803,460 training and 36,500 validation images, which must be downloaded from
+    places2.csail.mit.edu ("small images, easy directory structure"). Labels are indices of the
+    sorted class names in the list. Contract: as `ImageList`.
 
     Args:
-        dir: The folder with `train.txt`, `val.txt`, `train/` and `val/`.
+        dir: Folder with `train.txt`, `val.txt`, `train/` and `val/`.
         name: "train" or "val".
-        shuffle: Give every pass another order; by default for "train".
+        shuffle: Shuffle every pass differently (default: only "train").
         channel_order: "bgr" or "rgb".
-        seed: For the shuffle alone; by default the run's.
+        seed: Seed of the shuffle (default: the seed of the run).
+
+    Raises:
+        ConfigError: The folder does not exist.
+        FormatError: A list names a file without a class.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Places365Standard(ImageList):
         seed: int | None = None,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val"))
-        folder = existing_folder(dir, "the folder that places365standard_easyformat.tar made")
+        folder = existing_folder(dir, "the contents of places365standard_easyformat.tar")
         path = folder / f"{name}.txt"
         lines = read_lines(path)
         classes = [line.split("/")[1] if line.count("/") > 1 else "" for line in lines]
         if "" in classes:
-            what = f"{path} lists {lines[classes.index('')]!r:.200}, among others."
+            what = f"{path} has the invalid line {lines[classes.index('')]!r:.200}."
             raise FormatError(what, expected=f"{name}/class/file")
         self._label_names = sorted(set(classes))
         label_of = {label: number for number, label in enumerate(self._label_names)}
@@ -93,19 +93,17 @@ class Places365Standard(ImageList):
 
 
 class TinyImageNet(ImageList):
-    """Small photographs: `[image uint8 [64, 64, 3], label int from 0 to 199]`.
+    """TinyImageNet, small photographs: `[image uint8 [64, 64, 3], label int from 0 to 199]`.
 
-    100,000 to train and 10,000 to validate. Labels count the lines of `wnids.txt`. Images are
-    decoded when they are read.
-
+    It has 100,000 training and 10,000 validation images. Labels are line numbers of `wnids.txt`.
     Contract: as `ImageList`.
 
     Args:
-        dir: The folder `tiny-imagenet-200`, or where it lies or shall lie; by default
-            `tiny_imagenet_data` in `data_dir()`.
+        dir: The folder `tiny-imagenet-200` or its parent, downloaded if missing (default:
+            `tiny_imagenet_data` in `data_dir()`).
         name: "train" or "val".
-        shuffle, channel_order: As for `Places365Standard`.
-        seed, base_url, verify: As for `Mnist`, as are the errors; an image's comes when it is read.
+        shuffle, channel_order: See `Places365Standard`.
+        seed, base_url, verify: See `Mnist`, which also lists the errors.
     """
 
     def __init__(
@@ -120,9 +118,9 @@ class TinyImageNet(ImageList):
         verify: bool = True,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val"))
-        folder = own_dir(dir, "tiny_imagenet_data")
+        folder = dataset_dir(dir, "tiny_imagenet_data")
         if not (folder / "wnids.txt").is_file():
-            remote = _TINY_ARCHIVE.at(base_url, verify=verify)
+            remote = _TINY_ARCHIVE.from_source(base_url, verify=verify)
             folder = fetch_member(remote, folder, f"{_TINY}/wnids.txt").parent
         self._folder = folder
         ids = folder / "wnids.txt"
@@ -133,16 +131,16 @@ class TinyImageNet(ImageList):
         super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=channel_order)
 
     def get_label_names(self) -> list[str]:
-        """The words for each class, such as "goldfish, Carassius auratus"."""
         words = dict(
             line.split("\t", 1) for line in read_lines(self._folder / "words.txt") if "\t" in line
         )
         return [words.get(wnid, wnid) for wnid in self._ids]
 
     def _train(self) -> tuple[Strings, NDArray[np.int64]]:
-        found = {wnid: _files(self._folder / "train" / wnid / "images") for wnid in self._ids}
-        names = [f"{wnid}/images/{file}" for wnid, files in found.items() for file in files]
-        return Strings(names), np.repeat(np.arange(len(found)), [*map(len, found.values())])
+        lists = [_files(self._folder / "train" / wnid / "images") for wnid in self._ids]
+        classes = zip(self._ids, lists, strict=True)
+        names = [f"{wnid}/images/{file}" for wnid, files in classes for file in files]
+        return Strings(names), np.repeat(np.arange(len(lists)), [*map(len, lists)])
 
     def _val(self) -> tuple[Strings, NDArray[np.int64]]:
         path = self._folder / "val" / "val_annotations.txt"
@@ -152,7 +150,7 @@ class TinyImageNet(ImageList):
         for number, line in enumerate(read_lines(path), 1):
             fields = line.split("\t")
             if len(fields) < 2 or fields[1] not in label_of:
-                expected = "a file, a tabulator, one of the classes in wnids.txt"
+                expected = "a file, a tab, and one of the classes in wnids.txt"
                 raise FormatError(f"Line {number} of {path} is {line[:80]!r}.", expected=expected)
             names.append(f"images/{fields[0]}")
             labels.append(label_of[fields[1]])
@@ -161,27 +159,30 @@ class TinyImageNet(ImageList):
 
 def _files(folder: Path) -> list[str]:
     with reading(folder, "a folder of images"):
-        found = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-        if not found:
+        files = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        if not files:
             raise ValueError("it is empty")
-    return found
+    return files
 
 
 class BSDS500(ImageList):
-    """Photographs with drawn outlines: `[image uint8 [321, 481, 3], edges float32 [321, 481]]`.
+    """BSDS500, photographs and edges: `[image uint8 [321, 481, 3], edges float32 [321, 481]]`.
 
-    200 to train, 100 to validate and 200 to test, sorted by name. An edge pixel is the share of
-    the annotators that drew it, from 0 to 1. Upright photographs are laid on their side.
-
-    Contract: as `ImageList`.
+    It has 200 training, 100 validation and 200 test images, sorted by name. The value of an edge
+    pixel is the fraction of annotators that marked the pixel. Images in portrait format are
+    transposed. Contract: as `ImageList`.
 
     Args:
         name: "train", "val" or "test".
-        data_dir: Where the folder `BSR` lies or shall lie; by default `bsds500_data` in
-            `data_dir()`.
-        shuffle: Give every pass another order.
+        data_dir: Folder that contains `BSR`, downloaded if missing (default: `bsds500_data` in
+            `data_dir()`).
+        shuffle: Shuffle every pass differently.
         channel_order: "bgr" or "rgb".
-        seed, base_url, verify: As for `Mnist`, as are the errors; a file's comes when it is read.
+        seed, base_url, verify: See `Mnist`.
+
+    Raises:
+        DataFlowError: The files are missing and cannot be downloaded.
+        FormatError: A file is damaged or missing.
     """
 
     def __init__(
@@ -196,13 +197,14 @@ class BSDS500(ImageList):
         verify: bool = True,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val", "test"))
-        remote = _BSDS_ARCHIVE.at(base_url, verify=verify)
-        root = own_dir(data_dir, "bsds500_data")
+        remote = _BSDS_ARCHIVE.from_source(base_url, verify=verify)
+        root = dataset_dir(data_dir, "bsds500_data")
         images = fetch_member(remote, root, f"{_BSDS}/images/{name}")
         self._outlines = fetch_member(remote, root, f"{_BSDS}/groundTruth/{name}")
         files = sorted(path.name for path in images.glob("*.jpg"))
         if not files:
-            raise FormatError(f"There are no images in {images}.", fix="complete the data set")
+            fix = "delete the folder, so that the data set is downloaded again"
+            raise FormatError(f"No images found in {images}.", fix=fix)
         listed = images, Strings(files), np.arange(len(files))
         super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=channel_order)
         self._node = _OutlineNode(self._list, self._outlines)
@@ -221,18 +223,18 @@ class _OutlineNode(Node):
         image, _ = self._photographs.get(epoch, position)
         photograph = Path(self._photographs.path(position))
         outline = self._outlines / f"{photograph.stem}.mat"
-        return [_lying(image, photograph), _lying(_edges(outline), outline)]
+        return [_landscape(image, photograph), _landscape(_edges(outline), outline)]
 
 
 def _edges(path: Path) -> NDArray[np.float32]:
     with reading(path, "outlines"):
         (cells,) = read_mat(path, ["groundTruth"], kinds="O")
-        # A cell for each annotator, of a structure, whose fields are arrays of one element.
+        # One cell for each annotator. Fields of its structure are arrays of one element.
         outlines = [cell["Boundaries"].item() != 0 for cell in cells.flat]
         return np.asarray(np.mean(outlines, axis=0), np.float32)
 
 
-def _lying(image: NDArray[Any], path: Path) -> NDArray[Any]:
+def _landscape(image: NDArray[Any], path: Path) -> NDArray[Any]:
     if image.shape[0] > image.shape[1]:
         image = np.ascontiguousarray(image.swapaxes(0, 1))
     if image.shape[:2] != _BSDS_SHAPE:

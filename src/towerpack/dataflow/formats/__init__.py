@@ -1,4 +1,4 @@
-"""Files that hold datapoints: each format is read by its class here, and written where it says."""
+"""File formats of datapoints: sources that read them, and serializers that write flows."""
 
 from ._caffe import CaffeLMDB as CaffeLMDB
 from ._caffe import decode_datum as decode_datum

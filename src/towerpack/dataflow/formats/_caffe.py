@@ -1,5 +1,3 @@
-"""Caffe's images: LMDB records that are `Datum` messages."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,14 +12,15 @@ from towerpack.dataflow.stages._on_error import Limit, OnError
 
 
 class CaffeLMDB(LMDBDataDecoder):
-    """Images and labels from an LMDB database as Caffe's `convert_imageset` writes it.
+    """Source of images and labels in an LMDB database as Caffe's `convert_imageset` writes it.
 
-    Datapoints are `[image, label]`: [height, width, channels], uint8, in the order of channels in
-    which they are stored, which with Caffe is BGR; and an `int`. JPEGs and PNGs (`encoded` records)
-    are decoded. Records of floats give float32.
+    Datapoints are `[image, label]`: an array [height, width, channels] and an `int`. The channels
+    have the stored order, which is BGR in Caffe. Encoded records (JPEG, PNG) are decoded. Images
+    are uint8, or float32 if the record holds floats. Contract and errors as for `LMDBData`.
 
-    Arguments, contract and errors are those of `LMDBData`, and for a record that is no image
-    `on_error` and `max_errors` those of `MapData`.
+    Args:
+        path, shuffle, keys, seed: See `LMDBData`.
+        on_error, max_errors: See `MapData`, for records that are not images.
     """
 
     def __init__(
@@ -39,10 +38,14 @@ class CaffeLMDB(LMDBDataDecoder):
 
 
 def decode_datum(key: bytes, value: bytes) -> list[Any]:
-    """Image and label of the Caffe `Datum` in `value`; `key` is for messages.
+    """Decode a Caffe `Datum` to `[image, label]`.
+
+    Args:
+        key: Key of the record, for error messages.
+        value: The serialized `Datum`.
 
     Raises:
-        FormatError: It is none, or its image is damaged.
+        FormatError: The record is not a `Datum`, or its image is damaged.
     """
     name = f"The record {key!r:.80}"
     with reading(name, "Caffe's Datum"):
@@ -57,7 +60,7 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
     flat = np.frombuffer(data, np.uint8) if data else np.array(datum.float_data, np.float32)
     if min(shape) < 1 or shape[0] * shape[1] * shape[2] != len(flat):
         raise FormatError(
-            f"{name} is no image: its size does not fit its content.",
+            f"{name} has another number of values than its image size needs.",
             got=f"{len(flat):,} values",
             expected=f"{shape[0]} channels x {shape[1]} x {shape[2]}",
         )

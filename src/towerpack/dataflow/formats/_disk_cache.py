@@ -1,5 +1,3 @@
-"""Datapoints kept on disk, in an SQLite database that several processes share."""
-
 from __future__ import annotations
 
 import contextlib
@@ -32,31 +30,30 @@ log = get_logger(__name__)
 
 
 class DiskCacheData(Wrapper):
-    """Keep datapoints in a directory, so that what is below runs once, also in later runs.
+    """Cache datapoints in a directory, so that `ds` is computed only once, also in later runs.
 
-    Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
-    are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
-    stopped loses nothing, and what it was just writing is computed again.
+    Every pass yields epoch 0 of `ds`, so random stages in `ds` are frozen. Random stages after this
+    one are not. The process that first reads a datapoint stores it. If a run is killed, only the
+    datapoint that was being written is computed again.
 
-    The directory records what it was made of, and is refused for anything else. Recorded are the
-    stages with all their arguments and those of augmentors, the names of functions, and the seed if
-    something below is random; paths, sizes and times of files; every value of arrays, and of lists
-    of numbers, strings, bytes and arrays. Not recorded is what a function does, what a generator
-    or a flow of your own gives, and other objects in lists. Delete the directory or change
-    `version` when these change.
+    The directory stores an identity of the pipeline and is refused for other pipelines. The
+    identity covers stages and augmentors with their arguments, names of functions, and the seed if
+    `ds` is random. It also covers paths, sizes and times of files, and the values of arrays and of
+    lists of numbers, strings, bytes and arrays. It does not cover the code of functions, generators
+    and your own flows, or other objects in lists: then delete the directory or change `version`.
 
     Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
     resumable as `ds` is.
 
     Args:
-        ds: Finite; its datapoints are what `pack` takes.
-        path: A directory of its own, made if it is not there, on a disk of this machine.
-        seed: For what is random below; by default the run's.
-        version: Of what is below.
+        ds: Finite flow of datapoints that `pack` supports.
+        path: Directory used only for this cache, on a local disk. It is created if necessary.
+        seed: Seed for random stages in `ds` (default: the seed of the run).
+        version: Any text that identifies the version of the code in `ds`.
 
     Raises:
-        ConfigError: `ds` is infinite; or, when it is read, the directory belongs to another
-            pipeline, or a datapoint cannot be packed.
+        ConfigError: `ds` is infinite. While reading: the directory belongs to another pipeline, or
+            a datapoint cannot be packed.
     """
 
     without_effect = ("path",)
@@ -109,15 +106,15 @@ class DiskCacheNode(Node):
         missing = [index for index, row in enumerate(rows) if row is MISSING]
         if missing:
             places = np.array([wanted[index] for index in missing], np.int64)
-            found = to_rows(self.inner.read(0, places))
-            store.write(zip(places.tolist(), found, strict=True))
-            for index, datapoint in zip(missing, found, strict=True):
+            computed = to_rows(self.inner.read(0, places))
+            store.write(zip(places.tolist(), computed, strict=True))
+            for index, datapoint in zip(missing, computed, strict=True):
                 rows[index] = datapoint
         return rows
 
 
 class DiskCacheStream(Stream):
-    """Stream of what is kept, and then of what can only be read in order."""
+    """Stream of the cached datapoints, followed by datapoints that are read in order from `ds`."""
 
     def __init__(self, ds: DataFlow, context: StageContext, store: DiskStore, state: State) -> None:
         self._ds, self._context, self._store = ds, context, store
@@ -126,14 +123,14 @@ class DiskCacheStream(Stream):
         self._inner: Stream | None = None
 
     def __next__(self) -> Datapoint:
-        datapoint = self._kept() if self._inner is None else MISSING
+        datapoint = self._cached() if self._inner is None else MISSING
         if datapoint is MISSING:
             datapoint = self._computed()
         self._position += 1
         return datapoint
 
     def state(self) -> State:
-        # Without `inner`, a resume that finds nothing on disk reads up to the position.
+        # Without `inner`, a resume with an empty cache reads `ds` up to the position.
         inner = self._saved if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
 
@@ -141,10 +138,10 @@ class DiskCacheStream(Stream):
         if self._inner is not None:
             self._inner.close()
 
-    def _kept(self) -> Datapoint:
+    def _cached(self) -> Datapoint:
         (datapoint,) = self._store.read([self._position])
         if datapoint is not MISSING:
-            self._saved = None  # it is where the state was, and no longer here
+            self._saved = None  # this state is valid only for its own position
             return datapoint
         (end,) = self._store.read([END])
         if end is not MISSING and self._position >= end:
@@ -169,14 +166,14 @@ class DiskCacheStream(Stream):
         return datapoint
 
 
-MISSING: Final = object()  # what is read where nothing is
-END: Final = -1  # the position of the length of a pass, which is known when one has ended
+MISSING: Final = object()  # marks positions that are not stored
+END: Final = -1  # position that stores the length of a pass, once it is known
 _IDENTITY: Final = -2
 _NAME: Final = "datapoints.sqlite"
 _BUSY_S: Final = 600.0
 _CRC_BYTES: Final = 4
-# Killed processes lose nothing that they wrote. What a power failure damages is found. A log beside
-# the database would be faster, but a forked child believes in locks that only its parent holds.
+# Killed processes lose no written data, and checksums detect damage by power failures. A
+# write-ahead log would be faster, but a forked child would inherit its parent's locks.
 _SETUP: Final = (
     "PRAGMA page_size=16384",
     "PRAGMA journal_mode=TRUNCATE",
@@ -186,9 +183,9 @@ _SETUP: Final = (
 
 
 class DiskStore:
-    """Datapoints by position in a directory; thread-safe, and each process opens its own.
+    """Thread-safe store of datapoints by position. Each process opens its own.
 
-    A directory of another `identity`, of which the datapoints are a function, is refused.
+    `identity` describes the pipeline. A directory with a different identity is refused.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
@@ -197,24 +194,25 @@ class DiskStore:
         self._db: sqlite3.Connection | None = None
         path.mkdir(parents=True, exist_ok=True)
         if any(not name.startswith(_NAME) for name in os.listdir(path)):
-            raise ConfigError(f"{path} holds something else than a cache.")
+            fix = "choose an empty or a new directory"
+            raise ConfigError(f"{path} contains files that do not belong to a cache.", fix=fix)
         with self._open() as db:
             for statement in _SETUP:
                 db.execute(statement)
             db.execute("INSERT OR IGNORE INTO datapoints VALUES (?, ?)", _row(_IDENTITY, identity))
-        (found,) = self.read([_IDENTITY])
-        if found is MISSING:
-            raise _damaged(path, "nothing says whose it is")
-        if found != identity:
+        (stored,) = self.read([_IDENTITY])
+        if stored is MISSING:
+            raise _damaged(path, "the identity of its pipeline is missing")
+        if stored != identity:
             raise ConfigError(
                 f"{path} is the cache of another pipeline.",
-                got=", ".join(f"{name}={value!r}" for name, value in dict(found).items()),
+                got=", ".join(f"{name}={value!r}" for name, value in dict(stored).items()),
                 expected=", ".join(f"{name}={value!r}" for name, value in identity.items()),
-                fix="delete the directory, or give another one",
+                fix="delete the directory, or choose a different one",
             )
 
     def read(self, positions: Sequence[int]) -> list[Datapoint]:
-        """Datapoints, or `MISSING` in their places."""
+        """Return the datapoints at positions, or `MISSING` for those that are not stored."""
         select = "SELECT data FROM datapoints WHERE position = ?"
         with self._open() as db:
             rows = [db.execute(select, (position,)).fetchone() for position in positions]
@@ -233,7 +231,7 @@ class DiskStore:
             content = memoryview(data)[_CRC_BYTES:]
             if data[:_CRC_BYTES] == _crc(position, content):
                 return unpack(content, copy=True)
-        log.warning("%s has a damaged record; datapoint %d is computed again", self.path, position)
+        log.warning("%s: datapoint %d is damaged and is computed again", self.path, position)
         return MISSING
 
     @contextlib.contextmanager
@@ -246,8 +244,9 @@ class DiskStore:
                 with self._db:
                     yield self._db
         except sqlite3.OperationalError as error:
-            fix = "see that there is room, and that it may be written to"
-            raise DataFlowError(f"{self.path / _NAME}: {error}.", fix=fix) from error
+            fix = "check the free disk space and the permissions"
+            what = f"{self.path / _NAME} cannot be read or written: {error}."
+            raise DataFlowError(what, fix=fix) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, str(error)) from error
 

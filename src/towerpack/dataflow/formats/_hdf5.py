@@ -1,5 +1,3 @@
-"""HDF5 files, read by rows, and flows written to them."""
-
 from __future__ import annotations
 
 import math
@@ -39,33 +37,30 @@ from towerpack.dataflow.sources._memory import PlannedSource
 
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
-# Rows are read one by one or in runs, so a chunk that does not fit in HDF5's cache (1 MB by
-# default) would be decompressed again for each of them.
+# A chunk that does not fit in HDF5's cache (1 MB by default) is decompressed for every row.
 _CACHE_BYTES: Final = 32 << 20
 
 
 class HDF5Data(PlannedSource[Node]):
-    """Datapoint i is row i of each data set, as a list.
+    """Source of an HDF5 file: datapoint i is a list with row i of each data set.
 
-    Nothing is loaded beforehand: rows are read where they lie, those of a batch in the order of the
-    file, also when shuffled. Each process opens the file itself.
-
-    Strings are `str`. Data that the file keeps in other files (external links and storage, virtual
-    data sets) are read only if you trust it: these could be any file of yours.
+    Rows are read on demand. Rows of a batch are read in the order of the file, even if shuffled.
+    Strings are returned as `str`. Data in other files (external links and storage, virtual data
+    sets) are refused unless `trusted`, because they could point to any file of the user.
 
     Contract: in order, or exactly shuffled; as long as the data sets; random if shuffled; thread-
     and fork-safe (HDF5 lets one thread read at a time); resumable at once.
 
     Args:
         path: The file.
-        data_paths: Of the data sets in it, such as `["images", "train/labels"]`.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        seed: For the shuffle alone; by default the run's.
-        trusted: Also read data in other files.
+        data_paths: Paths of the data sets in the file, such as `["images", "train/labels"]`.
+        shuffle: Shuffle every pass differently, as `ShuffleData` does.
+        seed: Seed of the shuffle (default: the seed of the run).
+        trusted: Also read data that the file stores in other files.
 
     Raises:
-        ConfigError: There is no such file or data set, or they differ in length.
-        FormatError: The file is damaged, or has data in other files.
+        ConfigError: The file or a data set does not exist, or data sets differ in length.
+        FormatError: The file is damaged, or stores data in other files.
     """
 
     def __init__(
@@ -80,7 +75,7 @@ class HDF5Data(PlannedSource[Node]):
         self.path = file_of(path)
         self.data_paths = names_of(data_paths)
         if not self.data_paths:
-            raise ConfigError("HDF5Data was given no data_paths.", expected="one or more")
+            raise ConfigError("data_paths must name at least one data set, got none.")
         node = HDF5Node(self.path, self.data_paths, trusted)
         super().__init__(node, shuffle=shuffle, seed=seed)
 
@@ -96,10 +91,9 @@ class HDF5Node(Node):
         self._path = path
         self._names = names
         self._data = PerProcess(partial(_open, path, names, trusted))
-        # Closed again at once: this process may never read.
         data_sets = _open(path, names, trusted)
         self.size = data_sets[0].size
-        row_bytes = sum(one.row_bytes for one in data_sets)
+        row_bytes = sum(data_set.row_bytes for data_set in data_sets)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
@@ -111,13 +105,11 @@ class HDF5Node(Node):
 
 
 class _DataSet:
-    """One data set of an open file; its strings are decoded."""
-
     def __init__(self, h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> None:
         if name not in file:
             names = ", ".join(_names(h5py, file)[:20])
             what = f"{path} has no data set {name!r}."
-            raise ConfigError(what, got=names or "a file without any")
+            raise ConfigError(what, got=names or "a file without data sets")
         data = file[name]
         if not isinstance(data, h5py.Dataset) or not data.shape:
             what = f"{name!r} of {path} has no rows."
@@ -125,8 +117,8 @@ class _DataSet:
         if not trusted:
             if data.file.filename != file.filename or data.external or data.is_virtual:
                 raise FormatError(
-                    f"{name!r} of {path} lies in another file.",
-                    fix="trusted=True if you know where the file comes from",
+                    f"The data set {name!r} of {path} is stored in another file.",
+                    fix="pass trusted=True if you trust the source of the file",
                 )
             check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
         self.size = len(data)
@@ -137,16 +129,15 @@ class _DataSet:
         self._dtype = np.dtype(object) if strings else data.dtype
 
     def read(self, positions: Positions) -> NDArray[Any]:
-        """Rows, each read once, in the order of the file."""
         reader = self._reader
         if isinstance(positions, range):
             return reader[positions.start : positions.stop]
-        wanted, back = np.unique(positions, return_inverse=True)
-        out = np.empty((len(wanted), *self._data.shape[1:]), self._dtype)
-        # h5py's own reading of lists of indices takes twice the time of this loop.
-        for place, row in enumerate(wanted.tolist()):
-            out[place] = reader[row]
-        return out[back]
+        rows, inverse = np.unique(positions, return_inverse=True)
+        out = np.empty((len(rows), *self._data.shape[1:]), self._dtype)
+        # Indexing with a list in h5py takes twice as long as this loop.
+        for index, row in enumerate(rows.tolist()):
+            out[index] = reader[row]
+        return out[inverse]
 
 
 def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
@@ -155,38 +146,37 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         try:
             data_sets = [_DataSet(h5py, file, path, name, trusted) for name in names]
-            if len({one.size for one in data_sets}) != 1:
-                sizes = zip(names, data_sets, strict=True)
+            if len({data_set.size for data_set in data_sets}) != 1:
+                sizes = zip(names, (data_set.size for data_set in data_sets), strict=True)
                 raise ConfigError(
-                    f"The data sets of {path} differ in length.",
-                    got=", ".join(f"{name}: {one.size}" for name, one in sizes),
-                    expected="the same number of rows in each",
+                    f"The data sets of {path} must have the same number of rows.",
+                    got=", ".join(f"{name}: {size}" for name, size in sizes),
                 )
         except BaseException:
-            # The error's traceback would keep it open, and while it is, HDF5 gives what it knows of
-            # it to whoever opens the path again, though another file was written there.
+            # The traceback would keep the file open, and HDF5 would return its cached contents
+            # to the next open of this path, even if the file was replaced.
             file.close()
             raise
     return data_sets
 
 
 def data_sets_of(path: PathLike) -> list[str]:
-    """The paths of the data sets in a file that have rows."""
+    """Return the paths of the data sets in a file that have rows."""
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         return _names(h5py, file)
 
 
 def _names(h5py: Any, file: Any) -> list[str]:
-    found: dict[str, Any] = {}
-    file.visititems(found.__setitem__)
-    return [name for name, it in found.items() if isinstance(it, h5py.Dataset) and it.shape]
+    items: dict[str, Any] = {}
+    file.visititems(items.__setitem__)
+    return [name for name, it in items.items() if isinstance(it, h5py.Dataset) and it.shape]
 
 
 class HDF5Serializer:
-    """Write a flow to an HDF5 file of stacked components, and read it again.
+    """Serializer of flows to HDF5 files with one data set per component.
 
-    Strings are stored with their lengths. Bytes are refused: HDF5's would come back as `str`.
+    Strings have variable length. Bytes are refused, because HDF5 would return them as `str`.
     """
 
     @staticmethod
@@ -194,15 +184,15 @@ class HDF5Serializer:
         """Write one pass of a flow, a few datapoints at a time.
 
         Args:
-            df: Its datapoints have components that stack.
-            path: The file; it appears, or replaces an older one, when it is whole.
-            data_paths: Where each component goes, such as `["images", "labels"]`.
+            df: Finite flow of datapoints whose components stack.
+            path: File to write. It appears, or replaces an older file, when it is complete.
+            data_paths: Data set of each component, such as `["images", "labels"]`.
 
         Raises:
             BatchError: Datapoints do not stack.
-            ConfigError: There are no datapoints, no end of them, components of a type that HDF5
-                does not give back as it was, or other `data_paths` than components.
-            DataFlowError: There are fewer or more datapoints than the flow's length says.
+            ConfigError: The flow is empty or infinite, the number of components differs from
+                `data_paths`, or HDF5 would not return a component unchanged.
+            DataFlowError: The flow has fewer or more datapoints than its length says.
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
@@ -214,7 +204,7 @@ class HDF5Serializer:
                 components = values_of(stack_for_file(rows))
                 if len(components) != len(names):
                     raise ConfigError(
-                        f"Datapoints do not have {len(names)} components, as data_paths has names.",
+                        f"Datapoints must have {len(names)} components, one for each data path.",
                         got=describe_datapoint(rows[0]),
                     )
                 if size is not None and written + len(rows) > size:
@@ -223,33 +213,37 @@ class HDF5Serializer:
                     _append(file, name, _in_hdf5(h5py, name, component), written, size)
                 written += len(rows)
             if not written:
-                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+                raise ConfigError(f"{df} has no datapoints to save.")
             if size not in (None, written):
                 raise _unlike(df, f"ended after {written}", size)
 
     @staticmethod
     def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
-        """The flow that was saved; datapoints are lists. As `HDF5Data`."""
+        """Return the saved flow. Datapoints are lists.
+
+        Args:
+            path, data_paths, shuffle: See `HDF5Data`.
+        """
         return HDF5Data(path, data_paths, shuffle)
 
 
 def _unlike(df: DataFlow, what: str, size: Length) -> DataFlowError:
     return DataFlowError(
         f"{df} {what} datapoints, although its length is {size}.",
-        fix="correct its __len__, or let it raise TypeError if the length is not known",
+        fix="correct its __len__, or raise TypeError there if the length is unknown",
     )
 
 
 def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Length) -> None:
     rest = column.shape[1:]
     if not written:
-        # Of unknown length it grows, in chunks.
+        # A flow of unknown length needs a data set that can grow.
         options = {"maxshape": (None, *rest), "chunks": True} if size is None else {}
         file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
     data_set = file[name]
     if data_set.dtype != column.dtype or data_set.shape[1:] != rest:
         raise BatchError(
-            f"{data_set.name!r} changes from datapoint {written} on.",
+            f"{data_set.name!r} has another dtype or shape from datapoint {written} on.",
             got=f"{column.dtype} {list(rest)}",
             expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
             fix=RAGGED,
@@ -260,16 +254,16 @@ def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Leng
 
 
 def _in_hdf5(h5py: Any, name: str, component: Any) -> NDArray[Any]:
-    """The array that a component is stored as; refuses what HDF5 would not give back as it is."""
+    """Convert a component for storage. Refuse values that HDF5 would not return unchanged."""
     array: NDArray[Any] = np.asarray(component)
     if array.dtype.kind in "biufc":
         return array
     for item in array.ravel().tolist():
         if not isinstance(item, str) or not is_utf8(item):
             raise ConfigError(
-                f"HDF5 does not store {describe(item)}, which {name!r} holds.",
+                f"HDF5 cannot store the type {describe(item)}, which {name!r} contains.",
                 got=f"{item!r:.80}",
                 expected="numbers, booleans, and strings without NUL",
-                fix="LMDBSerializer; or convert them: dates with .astype('i8')",
+                fix="use LMDBSerializer, or convert the values (dates with .astype('i8'))",
             )
     return array.astype(h5py.string_dtype())

@@ -1,5 +1,3 @@
-"""Base of sources over several files, which an index makes readable at random."""
-
 from __future__ import annotations
 
 import os
@@ -25,7 +23,7 @@ Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
-    """Base of sources over files that an index makes readable at random, unless compressed."""
+    """Base of sources over files. Files are indexed for random access unless compressed."""
 
     def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
         self.paths = paths
@@ -33,7 +31,6 @@ class IndexedFiles(Stage):
         self._node: Node | None = None
 
     def _index(self) -> Node:
-        """Look through the files, which are not compressed."""
         raise NotImplementedError
 
     def _in_order(self) -> Iterator[Datapoint]:
@@ -66,23 +63,22 @@ class IndexedFiles(Stage):
 
 
 def version_of(path: Path) -> Version:
-    """Size of a file and when it was written, one of which changes when the file does."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 def opener(paths: Sequence[Path], versions: Sequence[Version]) -> Callable[[int], OpenFile]:
-    """Function that opens the files by number, of which those that were used last stay open.
+    """Return a function that opens a file by index and keeps the last used files open.
 
-    A file of which the version is no longer that of when it was indexed is an error.
+    A file that changed since it was indexed is an error.
     """
 
-    @lru_cache(_MOST_OPEN)  # a thread that still reads what was dropped keeps it open
+    @lru_cache(_MOST_OPEN)  # a thread that still reads a dropped file holds a reference to it
     def opened(index: int) -> OpenFile:
         if version_of(paths[index]) != versions[index]:
             raise FormatError(
-                f"{paths[index]} was changed while it was read.",
-                fix="write to another file, and build the flow anew when it is whole",
+                f"{paths[index]} was changed after it was opened.",
+                fix="write to a different file, and create the flow when the file is complete",
             )
         return OpenFile(paths[index])
 

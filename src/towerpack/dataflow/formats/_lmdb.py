@@ -1,5 +1,3 @@
-"""LMDB databases of records, and of datapoints."""
-
 from __future__ import annotations
 
 import os
@@ -27,35 +25,35 @@ from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._on_error import Limit, OnError
 
-_LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
-_KEY: Final = "%08d"  # of what is written
-_MOST_RECORDS: Final = 10**8  # keys of more digits would not be in order
+_LIST_OF_KEYS: Final = b"__keys__"  # record of Tensorpack that is not a datapoint
+_KEY: Final = "%08d"
+_MOST_RECORDS: Final = 10**8  # keys with more digits would not be in order
 _COMMIT_BYTES: Final = 64 << 20
-_MAP_BYTES: Final = 1 << 40  # of addresses, which take no memory and no room on the disk
+_MAP_BYTES: Final = 1 << 40  # address space, which needs neither memory nor disk space
 
 Keys = Sequence[str | bytes] | str
 
 
 class LMDBData(PlannedSource[Node]):
-    """Datapoint i is the i-th record of an LMDB database, `[key, value]`, both bytes.
+    """Source of an LMDB database: datapoint i is `[key, value]` of the i-th record, both bytes.
 
-    The file is read by LMDB's own library, which maps it into memory. Any number of flows, threads
-    and processes may read one file, which must not be written to meanwhile. For each record its key
-    and 8 bytes are kept. A record `__keys__`, which the predecessor's files have, is left out.
+    LMDB maps the file into memory. Any number of flows, threads and processes may read the file,
+    but it must not be written meanwhile. Each record needs memory for its key and 8 bytes. A record
+    `__keys__` of Tensorpack is left out.
 
-    Contract: in order of the keys or as `keys` says, or exactly shuffled; as long as the database,
-    or as `keys`; random if shuffled; thread- and fork-safe; resumable at once.
+    Contract: in order of the keys or of `keys`, or exactly shuffled; as long as the database or
+    `keys`; random if shuffled; thread- and fork-safe; resumable at once.
 
     Args:
-        path: The file, or the directory that has it as `data.mdb`.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        keys: Which records, in which order: a list of keys, or a format for the record's number,
-            such as `"%08d"` or `"{:0>8d}"`. By default all of them.
-        seed: For the shuffle alone; by default the run's.
+        path: The file, or a directory that contains `data.mdb`.
+        shuffle: Shuffle every pass differently, as `ShuffleData` does.
+        keys: Keys of the records to read in their order, or a format of the record number such as
+            `"%08d"` or `"{:0>8d}"` (default: all records).
+        seed: Seed of the shuffle (default: the seed of the run).
 
     Raises:
-        ConfigError: There is no such file, or (when it is read) no such key.
-        FormatError: It is no LMDB file, or it was cut off or changed.
+        ConfigError: The file does not exist. While reading: a key does not exist.
+        FormatError: The file is not an LMDB database, was cut off, or changed while it was read.
     """
 
     def __init__(
@@ -81,8 +79,6 @@ class LMDBData(PlannedSource[Node]):
 
 
 class LMDBNode(Node):
-    """Plan of records, read by the keys of their positions, or by a format of the position."""
-
     def __init__(self, path: Path, keys: _FlatKeys | str | None) -> None:
         self._path = path
         env = _environment(path)
@@ -104,19 +100,18 @@ class LMDBNode(Node):
             records = [[key, get(key) if key else None] for key in map(self._key, wanted)]
         for key, value in records:
             if value is None:
-                fix = "leave out keys= to read everything"
+                fix = "leave out keys= to read all records"
                 raise ConfigError(f"{self._path} has no record {key!r:.80}.", fix=fix)
         return records
 
 
 class LMDBDataDecoder(MapData):
-    """Make datapoints of the records of an `LMDBData`.
-
-    Contract, `on_error` and `max_errors` as of `MapData`.
+    """Decode the records of an `LMDBData` to datapoints. Contract as for `MapData`.
 
     Args:
-        lmdb_data: Yields `[key, value]`.
-        decoder: Called as `decoder(key, value)`; returns a datapoint.
+        lmdb_data: Flow of `[key, value]`.
+        decoder: Function of `(key, value)` that returns a datapoint.
+        on_error, max_errors: See `MapData`.
     """
 
     def __init__(
@@ -138,7 +133,7 @@ def _decoded(decoder: Callable[[bytes, bytes], Any], record: Datapoint) -> Any:
 
 
 class _FlatKeys:
-    """Keys in two arrays, without an object for each."""
+    """List of keys that is stored in two arrays, without an object for each key."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         buffer, ends = bytearray(), array("q", [0])
@@ -156,37 +151,36 @@ class _FlatKeys:
         return buffer[start:end]
 
 
-# LMDB opens a file only once in a process.
+# LMDB cannot open a file twice in a process.
 _ENVIRONMENTS: Final[WeakValueDictionary[tuple[int, int], Any]] = WeakValueDictionary()
 _OPENING: Final = threading.Lock()
 
 
 def _environment(path: Path, transaction: int | None = None) -> Any:
-    """The open database, in which `transaction` must still be the last one if it is given."""
+    """Open the database. If `transaction` is given, check that nothing was written after it."""
     lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBData")
     with _OPENING, reading(path, "an LMDB database"):
-        found = os.stat(path)
-        env = _ENVIRONMENTS.get((found.st_dev, found.st_ino))
+        status = os.stat(path)
+        env = _ENVIRONMENTS.get((status.st_dev, status.st_ino))
         if env is None:
-            # Without locks nothing is written, and forked processes may read on.
+            # Without locks, no file is written, and forked processes can continue to read.
             options = {"subdir": False, "readonly": True, "lock": False, "readahead": False}
             env = lmdb.open(str(path), **options)
-            _ENVIRONMENTS[found.st_dev, found.st_ino] = env
+            _ENVIRONMENTS[status.st_dev, status.st_ino] = env
         info = env.info()
-        # Reading pages that are mapped and missing would end the process.
-        if (info["last_pgno"] + 1) * env.stat()["psize"] > found.st_size:
-            raise ValueError(f"it was cut off: it has {found.st_size:,} bytes")
+        # Reading a mapped page after the end of the file would kill the process.
+        if (info["last_pgno"] + 1) * env.stat()["psize"] > status.st_size:
+            raise ValueError(f"it was cut off at {status.st_size:,} bytes")
         if transaction not in (None, info["last_txnid"]):
             raise ValueError("it was changed while it was read; write to a copy")
     return env
 
 
 def _checked_keys(keys: Keys) -> _FlatKeys | str:
-    """Keys as bytes; a format as it is."""
     if isinstance(keys, str):
         if not re.search(r"[%{].*[d}]", keys):
             raise ConfigError(
-                f"keys={keys!r} is no format for the numbers of records.",
+                f"keys={keys!r} is not a format of record numbers.",
                 expected='for example "%08d" or "{:0>8d}", or a list of keys',
             )
         return keys
@@ -198,7 +192,7 @@ def _key(pattern: str, position: int) -> bytes:
 
 
 class LMDBSerializer:
-    """Write a flow to an LMDB database, and read it again."""
+    """Serializer of flows to LMDB databases."""
 
     @staticmethod
     def save(
@@ -206,14 +200,13 @@ class LMDBSerializer:
     ) -> None:
         """Write one pass of a flow, under the keys `00000000`, `00000001`, ...
 
-        The file appears, or replaces an older one, when it is whole.
-
         Args:
-            df: Finite; its datapoints are what `pack` takes.
-            path: The file; in a directory that is there, `data.mdb`.
-            write_frequency: How many records to hold in memory at most; 64 MB are enough to write.
-            format: "example" writes dicts as `tf.train.Example`; "pickle" writes anything, which
-                only you should read.
+            df: Finite flow of datapoints that `pack` supports.
+            path: File to write, or an existing directory in which to write `data.mdb`. The file
+                appears, or replaces an older file, when it is complete.
+            write_frequency: Most records to buffer. Buffers are also written at 64 MB.
+            format: "wire" is the format of `pack`, "example" stores dicts as `tf.train.Example`.
+                "pickle" stores any object, but loading an untrusted file can run any code.
 
         Raises:
             ConfigError: A datapoint cannot be written, or there are more than 100 million.
@@ -223,7 +216,7 @@ class LMDBSerializer:
         integer_of(write_frequency, "write_frequency", least=1)
         target = path_of(path)
         target = target / "data.mdb" if target.is_dir() else target
-        # No lock file: nobody else knows this one.
+        # The temporary file needs no locks.
         options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
         with (
             whole_file(target) as temporary,
@@ -232,7 +225,8 @@ class LMDBSerializer:
             batch, nbytes = list[tuple[bytes, bytes]](), 0
             for count, record in enumerate(records):
                 if count >= _MOST_RECORDS:
-                    raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
+                    what = f"An LMDB file can hold at most {_MOST_RECORDS:,} records."
+                    raise ConfigError(what, fix="split the flow into several files")
                 batch.append(((_KEY % count).encode(), record))
                 nbytes += len(record)
                 if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
@@ -243,12 +237,15 @@ class LMDBSerializer:
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True, *, format: Format = "wire") -> DataFlow:
-        """The flow that was saved; arguments and errors as of `save` and `LMDBData`.
+        """Return the saved flow. Errors are as for `LMDBData`.
 
-        Format "pickle" also reads the predecessor's files, and runs whatever code a file names.
+        Args:
+            path, shuffle: See `LMDBData`.
+            format: Format as for `save`. "pickle" also reads files of Tensorpack, and runs any code
+                that a file names.
 
         Raises:
-            MapError: A record is damaged; raised where it is read.
+            MapError: A record is damaged. Raised during iteration.
         """
         _, decode = codec_of(format)
         return decoded(LMDBData(path, shuffle), decode)

@@ -1,5 +1,3 @@
-"""NumPy's files, mapped into memory, and flows written to them."""
-
 from __future__ import annotations
 
 import io
@@ -32,24 +30,24 @@ from towerpack.dataflow.stages._shuffle import ShuffleData
 
 
 class NumpyData(DataFromArrays):
-    """Datapoint i is row i of each array in an `.npz` or `.npy` file.
+    """Source of an `.npz` or `.npy` file: datapoint i is row i of each array.
 
-    What is stored uncompressed (`numpy.savez`, `numpy.save`) stays in the file and is mapped into
-    memory, so that only what is read takes any, and worker processes share it. Compressed arrays
-    are loaded. Nothing is ever unpickled. A file that is mapped must not be cut short while in use:
-    the system ends programs that read beyond the end.
+    Uncompressed arrays (`numpy.savez`, `numpy.save`) are mapped into memory, so that only the rows
+    that are read take memory, and worker processes share it. Compressed arrays are loaded. Pickled
+    objects are refused. A mapped file must not be truncated while in use, because the system would
+    kill the process.
 
     Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
-    Checksums of compressed arrays are compared, those of mapped ones are not.
+    Only checksums of compressed arrays are checked.
 
     Args:
         path: The file.
-        names: Which arrays of an `.npz`, in this order; datapoints are then tuples. By default all
-            of them, and datapoints are dicts. An `.npy` file gives tuples of one component.
+        names: Arrays of an `.npz` in the order of the components; datapoints are then tuples. By
+            default, datapoints are dicts of all arrays. Those of `.npy` have one component.
 
     Raises:
-        ConfigError: There is no such file or array, or arrays differ in length.
-        FormatError: The file is damaged, or holds Python objects.
+        ConfigError: The file or an array does not exist, or arrays differ in length.
+        FormatError: The file is damaged, or contains Python objects.
     """
 
     def __init__(self, path: PathLike, names: Sequence[str] | None = None) -> None:
@@ -58,7 +56,7 @@ class NumpyData(DataFromArrays):
         super().__init__(_load(self.path, self.names))
 
     def content(self) -> str:
-        # The base would read all of the arrays.
+        # The base class would read all values of the arrays.
         return f"{self.arguments()}, {self.names}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
@@ -77,7 +75,7 @@ def _load(path: Path, names: list[str] | None) -> Datapoint:
         if file.read(4) == b"PK\x03\x04" or path.suffix == ".npz":
             return _load_npz(path, file, names)
         if names is not None:
-            what = f"{path} is an npy file: it holds one array without a name."
+            what = f"names= needs an npz file, but {path} is an npy file with one unnamed array."
             raise ConfigError(what, fix="leave out names=")
         file.seek(0)
         with reading(path, "an npy file"):
@@ -103,7 +101,7 @@ def _member(
         check_expansion(info.file_size, info.compress_size, info.filename, path)
         if info.compress_type != zipfile.ZIP_STORED:
             return parse_npy(archive.read(info), path, what)
-        # Opening it checks that the local header agrees with the directory.
+        # Opening the member checks that its local header agrees with the directory.
         with archive.open(info) as member:
             header = _read_header(member, info.file_size, path)
         # The local header may be longer than the directory says.
@@ -120,15 +118,13 @@ def _mapped(path: Path, header: _Header, start: int) -> NDArray[Any]:
 
 
 def parse_npy(data: bytes, path: PathLike, what: str = "an npy file") -> NDArray[Any]:
-    """The array in the whole content of a `.npy` file; a view that cannot be written to."""
+    """Return the array in the contents of a `.npy` file, as a read-only view."""
     with reading(path, what):
         header = _read_header(io.BytesIO(data), len(data), path)
         return np.ndarray(header.shape, header.dtype, data, header.offset, order=header.order)
 
 
 class _Header(NamedTuple):
-    """Header of a `.npy` file; its numbers begin at `offset`."""
-
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     order: Literal["C", "F"]
@@ -136,30 +132,30 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: IO[bytes], nbytes: int, path: PathLike) -> _Header:
-    """Read a header, and check that header and numbers add up to `nbytes`."""
+    """Read a header, and check that header and values together have `nbytes`."""
     try:
         version, _ = npy_format.read_magic(file)
         read: Any = getattr(npy_format, f"read_array_header_{version}_0")
         shape, fortran_order, dtype = read(file)
-    except MemoryError as error:  # of a parser of Python that is nested too deep
+    except MemoryError as error:  # raised by Python's parser if a header is nested too deeply
         raise ValueError("the header cannot be parsed") from error
     if dtype.hasobject:
         raise FormatError(
-            f"{path} holds Python objects, which only pickle could read, and that runs code.",
+            f"{path} contains pickled Python objects, and unpickling can run any code.",
             got=f"an array of dtype {dtype}",
             expected="numbers, booleans, fixed-size strings",
-            fix="np.load(..., allow_pickle=True), if you trust it as you trust a program",
+            fix="load it with np.load(..., allow_pickle=True) if you trust its source",
         )
     rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
-        raise ValueError(f"{rest:,} bytes of numbers for {dtype} {list(shape)}")
+        raise ValueError(f"it has {rest:,} bytes of values for {dtype} {list(shape)}")
     return _Header(dtype, shape, "F" if fortran_order else "C", file.tell())
 
 
 class NumpySerializer:
-    """Write a flow to an `.npz` file of stacked components, and read it again.
+    """Serializer of flows to `.npz` files with one array per component.
 
-    All of it is held in memory while it is written, not while it is read.
+    Writing needs memory for all datapoints. Reading does not.
     """
 
     @staticmethod
@@ -167,21 +163,21 @@ class NumpySerializer:
         """Write one pass of a flow.
 
         Args:
-            df: Its datapoints are dicts, lists or tuples, with components that stack. Those of
-                dicts are stored under their names, others as `arr_0`, `arr_1`, ...
-            path: The file; it appears, or replaces an older one, when it is whole.
+            df: Finite flow of datapoints whose components stack. Components of dicts are stored
+                under their names, others as `arr_0`, `arr_1`, ...
+            path: File to write. It appears, or replaces an older file, when it is complete.
 
         Raises:
-            BatchError: They do not stack.
-            ConfigError: There are no datapoints, or no end of them, or they hold what `.npz` cannot
-                without pickle, or strings that end in NUL, which NumPy would cut off.
+            BatchError: Datapoints do not stack.
+            ConfigError: The flow is empty or infinite, or has objects that need pickle, or strings
+                that end in NUL, which NumPy would remove.
         """
         check_finite(df)
-        # `numpy.savez` takes names as keywords, and so none that are parameters of its own.
+        # `numpy.savez` takes names as keywords, which excludes the names of its parameters.
         with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             rows = list(read_pass(df, keep=True))
             if not rows:
-                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+                raise ConfigError(f"{df} has no datapoints to save.")
             stacked = stack_for_file(rows)
             for name, column in zip(_member_names(stacked), values_of(stacked), strict=True):
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -189,7 +185,12 @@ class NumpySerializer:
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True) -> DataFlow:
-        """The flow that was saved, as `NumpyData`, or shuffled; lists come back as tuples."""
+        """Return the saved flow as `NumpyData`. Lists are returned as tuples.
+
+        Args:
+            path: The file.
+            shuffle: Shuffle every pass differently, as `ShuffleData` does.
+        """
         ds = NumpyData(path)
         names = list(ds[0]) if len(ds) else []
         ds = NumpyData(path, names) if names[:1] == ["arr_0"] else ds
@@ -201,13 +202,13 @@ def _member_names(stacked: Datapoint) -> list[str]:
     for name in names:
         if names.count(name) > 1 or not is_utf8(name):
             raise ConfigError(
-                f"No array, or two, can be called {name!r}.", fix="rename the component"
+                f"{name!r} is not a unique and valid name of an array.", fix="rename the component"
             )
     return names
 
 
 def _fixed(name: str, column: Any) -> NDArray[Any]:
-    """A column for `.npz`: strings as NumPy's, which are of one length, filled up with NULs."""
+    """Convert a column of strings to NumPy strings of fixed length, padded with NULs."""
     array: NDArray[Any] = np.asarray(column)
     if not array.dtype.hasobject:
         return array
@@ -216,8 +217,8 @@ def _fixed(name: str, column: Any) -> NDArray[Any]:
     fixed: NDArray[Any] = np.array(items) if texts else array
     if not texts or fixed.tolist() != items:
         raise ConfigError(
-            f"{name!r} would not come back from NumPy without pickle: it holds objects, a mixture, "
-            "or strings or bytes that end in NUL.",
+            f"{name!r} cannot be saved without pickle: it contains objects, mixed types, or "
+            "strings or bytes that end in NUL.",
             fix=RAGGED,
         )
     return fixed.reshape(array.shape)

@@ -1,5 +1,3 @@
-"""Parquet files."""
-
 from __future__ import annotations
 
 import threading
@@ -20,30 +18,27 @@ from towerpack.dataflow.formats._indexed_files import IndexedFiles
 
 
 class ParquetData(IndexedFiles):
-    """Datapoint i is row i of the table that one or several Parquet files make.
+    """Source of Parquet files: datapoint i is row i of their table.
 
-    Files are read by row groups, and decoded groups are kept for as long as they fit into
-    `cache_bytes`, in each process. So reading in order decodes each group once; shuffled reading
-    does too if the table fits, and otherwise decodes a group for almost every datapoint: shuffle in
-    a window then (`LocallyShuffleData`), or write smaller groups.
+    Files are decoded by row groups, and each process caches up to `cache_bytes` of decoded groups.
+    In order, each group is decoded once. Shuffled reading of a larger table decodes a group for
+    almost every datapoint: then use `LocallyShuffleData`, or write smaller groups.
 
-    Numbers and fixed-size lists of numbers become arrays, and blocks of them are read without a
-    loop in Python. Lists of numbers become arrays of their own length, strings `str`, binary
-    `bytes`, structs dicts; a null is `None`. Dates, times with a date and durations are NumPy's
-    `datetime64` and `timedelta64`, whose null is NaT; times of day in nanoseconds a `timedelta64`
-    since midnight.
+    Numbers and lists of numbers become arrays, strings `str`, binary values `bytes`, structs dicts,
+    and nulls `None`. Dates, timestamps and durations become `datetime64` and `timedelta64`, with
+    NaT as null, and times of day in nanoseconds a `timedelta64` since midnight.
 
     Contract: in order; as long as the files; not random; thread- and fork-safe; resumable at once.
 
     Args:
-        paths: One file, several of one schema, or a pattern such as `train-*.parquet`.
-        columns: Which columns, in this order; datapoints are then tuples. By default all of them,
-            and datapoints are dicts.
-        cache_bytes: How much of what is decoded to keep; at least one row group.
+        paths: One file, several with the same schema, or a pattern such as `train-*.parquet`.
+        columns: Columns in the order of the components; datapoints are then tuples. By default,
+            datapoints are dicts of all columns.
+        cache_bytes: Size of the cache. It holds at least one row group.
 
     Raises:
-        ConfigError: There is no such file or column.
-        FormatError: A file is damaged, or its schema is not that of the first.
+        ConfigError: A file or column does not exist.
+        FormatError: A file is damaged, or its schema differs from that of the first file.
     """
 
     def __init__(
@@ -65,15 +60,16 @@ class ParquetNode(Node):
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
         footers = [_footer(path) for path in paths]
         schema = footers[0][0]
-        found: list[str] = list(schema.names)
+        names: list[str] = list(schema.names)
         self._as_dict = columns is None
-        self._columns = found if columns is None else columns
+        self._columns = names if columns is None else columns
         if not self._columns:
-            raise ConfigError(f"No columns of {paths[0]} are to be read.", got=", ".join(found))
+            what = f"columns= must name at least one column of {paths[0]}, got none."
+            raise ConfigError(what, expected=", ".join(names))
         for name in self._columns:
-            if found.count(name) != 1:
-                what = f"{paths[0]} has {found.count(name)} columns {name!r}."
-                raise ConfigError(what, got=", ".join(found), expected="one")
+            if names.count(name) != 1:
+                what = f"{paths[0]} has {names.count(name)} columns {name!r}."
+                raise ConfigError(what, got=", ".join(names), expected="one")
         self._groups: list[tuple[Path, int]] = []
         rows: list[int] = []
         for path, (other, rows_in) in zip(paths, footers, strict=True):
@@ -92,31 +88,30 @@ class ParquetNode(Node):
         self._cache = PerProcess(_new_cache)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        where = as_array(positions)
-        groups = np.searchsorted(self._starts, where, side="right") - 1
-        return read_groups(groups, where - self._starts[groups], self._read_group)
+        rows = as_array(positions)
+        groups = np.searchsorted(self._starts, rows, side="right") - 1
+        return read_groups(groups, rows - self._starts[groups], self._read_group)
 
-    def _read_group(self, group: int, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Block:
-        taken: list[Any] = []
-        for name, column in zip(self._columns, self._kept(group), strict=True):
+    def _read_group(self, group: int, rows: NDArray[np.int64]) -> Block:
+        values: list[Any] = []
+        for name, column in zip(self._columns, self._cached(group), strict=True):
             with reading(self._groups[group][0], f"a Parquet file (column {name!r})"):
-                taken.append(column[rows])
-        named = dict(zip(self._columns, taken, strict=True))
-        return Columns(named if self._as_dict else tuple(taken), len(rows))
+                values.append(column[rows])
+        named = dict(zip(self._columns, values, strict=True))
+        return Columns(named if self._as_dict else tuple(values), len(rows))
 
-    def _kept(self, group: int) -> list[Any]:
-        """The columns of a row group; the longest unused ones are given up first."""
+    def _cached(self, group: int) -> list[Any]:
         cache, lock = self._cache.get()
         columns = cache.get(group)
         if columns is not None:
             with lock:
-                cache[group] = cache.pop(group, columns)  # now the last one
+                cache[group] = cache.pop(group, columns)  # move to the end
             return columns
         columns = self._decode(group)
         with lock:
             cache[group] = columns
             while len(cache) > 1 and self._cache_bytes < sum(
-                int(column.nbytes) for kept in cache.values() for column in kept
+                int(column.nbytes) for decoded in cache.values() for column in decoded
             ):
                 del cache[next(iter(cache))]
         return columns
@@ -126,17 +121,17 @@ class ParquetNode(Node):
         expected = int(self._starts[group + 1] - self._starts[group])
         pq = _pyarrow()
         with reading(path, f"a Parquet file (row group {index})"):
-            # Opened anew: a handle that is shared would need a lock for all of the decoding.
+            # A shared handle would need a lock during decoding.
             with pq.ParquetFile(path) as opened:
                 table = opened.read_row_group(index, columns=self._columns, use_threads=False)
             if table.num_rows != expected:
-                raise ValueError(f"it has {table.num_rows} rows and had {expected}")
+                raise ValueError(f"it now has {table.num_rows} rows instead of {expected}")
             table.validate(full=True)
             return [_column_of(table.column(name)) for name in self._columns]
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
-    """A file's schema, and the rows of its groups, checked against its size."""
+    """Return the schema and the numbers of rows of the groups, checked against the file size."""
     with reading(path, "a Parquet file"), _pyarrow().ParquetFile(path) as file:
         metadata = file.metadata
         schema: Any = file.schema_arrow
@@ -155,7 +150,7 @@ def _pyarrow() -> Any:
 
 
 def _column_of(chunked: Any) -> ColumnLike:
-    """Return a column of a table, which gives an array when it is indexed with an array of rows."""
+    """Convert a column of a table to an object that is indexed with an array of rows."""
     pa: Any = require("pyarrow", extra="formats", needed_for="ParquetData")
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
@@ -171,7 +166,7 @@ def _column_of(chunked: Any) -> ColumnLike:
         return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), kind.list_size)
     number = np.dtype(kind.to_pandas_dtype()).type if _is_number(pa, kind) else None
 
-    # One row at a time, so that a null changes nothing in the other rows of its group.
+    # Convert rows separately, because a null would change the dtype of the whole group.
     def convert(scalar: Any) -> Any:
         if lists and scalar.is_valid and _is_plain(pa, scalar.values):
             return scalar.values.to_numpy(zero_copy_only=False).copy()
@@ -182,7 +177,7 @@ def _column_of(chunked: Any) -> ColumnLike:
 
 
 class _ObjectColumn:
-    """Objects that `convert` makes of an Arrow array's scalars, anew whenever they are read."""
+    """Column of objects that `convert` makes of Arrow scalars whenever they are read."""
 
     def __init__(self, column: Any, convert: Callable[[Any], Any]) -> None:
         self._column, self._convert = column, convert
@@ -199,7 +194,6 @@ ColumnLike = NDArray[Any] | _ObjectColumn
 
 
 def _is_plain(pa: Any, column: Any) -> bool:
-    """Whether it holds dates, or numbers without nulls."""
     types, kind = pa.types, column.type
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
         return True

@@ -1,4 +1,4 @@
-"""`tf.train.Example` and Caffe's messages as protocol buffers, without TensorFlow or Caffe."""
+"""Protocol buffers of `tf.train.Example` and Caffe, without TensorFlow or Caffe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from towerpack._core.extras import require
 from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.datapoints import array_of, describe
 
-# Message: its fields in the order of their numbers. A star repeats, a capital names a message.
+# Fields of each message in the order of their numbers. A star marks repeated fields.
 _MESSAGES: Final = {
     "BytesList": "*bytes value",
     "FloatList": "*float value",
@@ -28,16 +28,16 @@ _MESSAGES: Final = {
     "*float float_data, bool encoded",
     "BlobProto": "int32 num, int32 channels, int32 height, int32 width, *float data",
 }
-_ENTRY: Final = "string key, Feature value"  # of the map in Features
+_ENTRY: Final = "string key, Feature value"  # entry of the map in Features
 _TYPES: Final = {"float": 2, "int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
 _MESSAGE: Final = 11
 
 
 @cache
 def message_class(name: str) -> Any:
-    """The class of `tf.train.Example` ("Example") or of Caffe's "Datum" or "BlobProto".
+    """Return the class of `tf.train.Example` ("Example") or of Caffe's "Datum" or "BlobProto".
 
-    A pool of its own keeps them apart from those that TensorFlow brings.
+    A separate descriptor pool avoids conflicts with the messages of TensorFlow.
     """
     pb2, pools, factory = (
         require(f"google.protobuf.{module}", extra="formats", needed_for="tf.train.Example")
@@ -76,17 +76,16 @@ Values = list[bytes] | NDArray[Any]
 
 @dataclass(frozen=True)
 class FixedFeature:
-    """A feature that has the same number of values in every record.
+    """Feature with the same number of values in every record.
 
     Attributes:
-        shape: Of the array; `()` is a single value, `n` the same as `(n,)`.
-        dtype: `bytes`, `str`, or a dtype of NumPy's: floats are stored as float32, integers and
-            booleans as int64.
-        default: What takes the place of a feature that is not there, or of which nothing is
-            stored; by default that is an error.
+        shape: Shape of the array. `()` is a single value, `n` is the same as `(n,)`.
+        dtype: `bytes`, `str`, or a NumPy dtype. Floats are stored as float32, integers and booleans
+            as int64.
+        default: Value of a missing or empty feature (default: a missing feature is an error).
 
     Raises:
-        ConfigError: There is no such shape or dtype.
+        ConfigError: The shape or dtype is not supported.
     """
 
     shape: int | Sequence[int]
@@ -97,7 +96,6 @@ class FixedFeature:
         object.__setattr__(self, "shape", _checked_shape(self.shape, self.dtype))
 
     def make(self, values: Values | None) -> Any:
-        """The component of a datapoint."""
         sizes = cast("tuple[int, ...]", self.shape)
         if values is None and self.default is not None:
             dtype = object if self.dtype is bytes or self.dtype is str else self.dtype
@@ -111,10 +109,10 @@ class FixedFeature:
 
 @dataclass(frozen=True)
 class VariableFeature:
-    """A feature with any number of values, none included.
+    """Feature with any number of values, including none.
 
     Attributes:
-        dtype: As of a `FixedFeature`.
+        dtype: See `FixedFeature`.
     """
 
     dtype: DTypeLike
@@ -123,7 +121,6 @@ class VariableFeature:
         _checked_shape((), self.dtype)
 
     def make(self, values: Values | None) -> NDArray[Any]:
-        """The component of a datapoint: an array of one axis."""
         return _as_array([] if values is None else values, self.dtype)
 
 
@@ -138,43 +135,43 @@ def _checked_shape(shape: Any, dtype: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):
         pass
     raise ConfigError(
-        "There are no features of this shape, or of this dtype.",
+        "The shape or the dtype of a feature is not supported.",
         got=f"shape {repr_of(shape)}, dtype {repr_of(dtype)}",
-        expected="known sizes such as (3,), or () for a single value; bytes, str or a dtype of "
-        "NumPy's for numbers",
-        fix="VariableFeature, if their number differs",
+        expected="sizes such as (3,), or () for a single value; bytes, str or a NumPy dtype of "
+        "numbers",
+        fix="use VariableFeature if the number of values differs",
     )
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
-    """Features to make of records, as a dict of its own."""
-    wanted = cast("Mapping[str, Any]", features)
+    described = cast("Mapping[str, Any]", features)
     if not isinstance(features, Mapping) or not all(
-        isinstance(feature, Feature) for feature in wanted.values()
+        isinstance(feature, Feature) for feature in described.values()
     ):
         expected = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
-        raise ConfigError("features= describes none.", got=repr_of(features), expected=expected)
-    return dict(wanted)
+        what = "features must be a dict of FixedFeature and VariableFeature."
+        raise ConfigError(what, got=repr_of(features), expected=expected)
+    return dict(described)
 
 
 def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) -> dict[str, Any]:
-    """The features of a serialized `tf.train.Example`, in the order of their names.
+    """Parse a serialized `tf.train.Example` to a dict of features.
 
     Args:
-        record: The message.
-        features: Which ones, in this order, and what to make of them. By default all: int64 or
-            float32 arrays, or lists of bytes.
+        record: The serialized message.
+        features: Features to read, in this order. By default, all features are read in the order of
+            their names, as int64 or float32 arrays or lists of bytes.
 
     Raises:
-        FormatError: It is no example, or its features are others.
+        FormatError: The record is not an example, or has different features.
     """
     example = message_class("Example")
-    from google.protobuf.message import DecodeError  # late, as the class is
+    from google.protobuf.message import DecodeError  # only now, because protobuf is optional
 
     try:
         stored = example.FromString(record).features.feature
     except DecodeError as error:
-        raise FormatError(f"The record is no tf.train.Example, or damaged: {error}.") from error
+        raise FormatError(f"The record is not a valid tf.train.Example: {error}.") from error
     if features is None:
         names: list[str] = sorted(stored)
         return {name: [] if (got := _values(stored[name])) is None else got for name in names}
@@ -183,31 +180,31 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
         try:
             parsed[name] = feature.make(_values(stored[name]) if name in stored else None)
         except ValueError as error:
-            kinds = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
+            kinds = [f"{key}: {_summary(_values(stored[key]))}" for key in sorted(stored)[:20]]
             raise FormatError(
-                f"A tf.train.Example cannot be parsed: {name!r} is not as described: {error}.",
+                f"The feature {name!r} of a tf.train.Example is not as described: {error}.",
                 got=", ".join(kinds) or "no features",
-                fix="describe the features as they are; parse_example(record) shows them",
+                fix="correct features=; parse_example(record) shows the stored features",
             ) from error
     return parsed
 
 
 def encode_example(datapoint: Mapping[str, Any]) -> bytes:
-    """A serialized `tf.train.Example`; equal datapoints give equal bytes.
+    """Serialize a dict as `tf.train.Example`. Equal datapoints give equal bytes.
 
-    Shapes are not stored: arrays become flat lists. Floats are stored with 32 bits.
+    Shapes are not stored, so arrays become flat lists. Floats are stored with 32 bits.
 
     Args:
-        datapoint: Values of one kind by name: bytes, `str`, numbers, arrays or lists of these.
+        datapoint: Features by name: bytes, `str`, numbers, and arrays or lists of these.
 
     Raises:
-        ConfigError: A value is of none of these kinds.
+        ConfigError: The datapoint is not a dict, or a value has another type.
     """
     if not isinstance(cast("object", datapoint), Mapping):
         raise ConfigError(
-            "An example is a dict of features.",
+            "A tf.train.Example must be made of a dict of features.",
             got=describe(datapoint),
-            fix='MapData(ds, lambda dp: {"image": dp[0], "label": dp[1]})',
+            fix='convert it: MapData(ds, lambda dp: {"image": dp[0], "label": dp[1]})',
         )
     example = message_class("Example")()
     for name, value in datapoint.items():
@@ -217,14 +214,14 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
             raise ConfigError(
                 f"The feature {name!r} cannot be written.",
                 got=f"{describe(cast('object', value))}; {error}",
-                expected="a name of UTF-8; bytes, str, integers of 64 bits, floats, or a list or "
-                "array of one",
+                expected="a UTF-8 name; bytes, str, 64-bit integers, floats, or a list or array "
+                "of one of these types",
             ) from error
     return example.SerializeToString(deterministic=True)
 
 
 def _values(feature: Any) -> Values | None:
-    """The values of a feature; `None` if it has no list, not even one without values."""
+    """Return the values of a feature, or `None` if it has no list of values."""
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None
@@ -235,7 +232,7 @@ def _values(feature: Any) -> Values | None:
 
 
 def _fill(feature: Any, value: Any) -> None:
-    """Write values to a feature; of none, no list."""
+    """Write values to a feature. Without values, write no list."""
     several = isinstance(value, (list, tuple, np.ndarray))
     value = array_of(value, "It") if isinstance(value, np.ndarray) else value
     items: list[Any] = np.asarray(value, object).ravel().tolist() if several else [value]
@@ -251,7 +248,7 @@ def _fill(feature: Any, value: Any) -> None:
 
 
 def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
-    """Values as the dtype that was asked for, if they are of its kind and fit it."""
+    """Convert values to a dtype, if they are of the same kind and in its range."""
     if dtype is bytes or dtype is str:
         if not isinstance(values, list):
             raise ValueError(f"it holds {values.dtype}, not {dtype.__name__}")

@@ -1,5 +1,3 @@
-"""Sparse text files in the format of SVMLight and LIBSVM."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -21,27 +19,27 @@ _CHUNK_BYTES = 1 << 20
 
 
 class SVMLightData(PlannedSource["SparseNode"]):
-    """Datapoint i is `[features, label]` of line i, the features as a dense row.
+    """Source of an SVMLight file: datapoint i is `[features, label]` of line i.
 
-    The file is parsed at once, by scikit-learn, and held in memory as sparse as it is; rows become
-    dense when they are read.
+    scikit-learn parses the file at once. Features are stored as a sparse matrix in memory and
+    become dense rows when they are read.
 
     Contract: in order, or exactly shuffled; as long as the file has lines with data; random if
     shuffled; thread- and fork-safe; resumable at once.
 
     Args:
-        path: The file; one whose name ends in `.gz` or `.bz2` is decompressed.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        num_features: Length of the rows. By default the largest index in the file; give it where a
-            file may lack the last features, such as a test set.
-        dtype: Of the features; labels are float64.
-        seed: For the shuffle alone; by default the run's.
+        path: The file. Names that end in `.gz` or `.bz2` are decompressed.
+        shuffle: Shuffle every pass differently, as `ShuffleData` does.
+        num_features: Length of the rows (default: the largest index in the file). Set it if the
+            last features may be missing in a file, such as a test set.
+        dtype: Dtype of the features. Labels are float64.
+        seed: Seed of the shuffle (default: the seed of the run).
 
     Attributes:
         num_features: Length of the rows.
 
     Raises:
-        ConfigError: There is no such file, or it has more features than `num_features`.
+        ConfigError: The file does not exist, or has more features than `num_features`.
         FormatError: The file is damaged.
     """
 
@@ -75,14 +73,14 @@ class SparseNode(Node):
         with reading(path, "an SVMLight file"):
             loaded = datasets.load_svmlight_file(str(path), dtype=dtype, zero_based="auto")
         self._sparse, self._labels = loaded
-        found = int(self._sparse.shape[1])
+        columns = int(self._sparse.shape[1])
         if num_features is None:
-            row_bytes = found * dtype.itemsize
+            row_bytes = columns * dtype.itemsize
             check_expansion(row_bytes, path.stat().st_size, "the largest index", path)
-        elif found > num_features:
-            what = f"{path} has {found} features."
+        elif columns > num_features:
+            what = f"{path} has {columns} features."
             raise ConfigError(what, expected=f"at most num_features={num_features}")
-        self.num_features = found if num_features is None else num_features
+        self.num_features = columns if num_features is None else num_features
         self.dtype = dtype
         self.size = len(self._labels)
         self._sparse.resize(self.size, self.num_features)

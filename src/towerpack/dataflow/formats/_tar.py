@@ -1,5 +1,3 @@
-"""Tar archives of samples, in WebDataset's convention."""
-
 from __future__ import annotations
 
 import bisect
@@ -35,43 +33,42 @@ from towerpack.dataflow.images._decode import decode_image
 log = get_logger(__name__)
 
 KEY: Final = "__key__"
-# The key ends at the first dot of the file's name, so `7.seg.png` belongs to `7.png`.
+# The key ends at the first dot of the file name, so `7.seg.png` belongs to `7.png`.
 NAME: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 
 _INTEGERS: Final = ("cls", "index", "id")
 _IMAGES: Final = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gz", b"BZ": "bz2", b"\xfd7": "xz"}
 _MOST_PADDING: Final = 1 << 16
-_LIBRARY: Any = tarfile  # whose types lack one of its errors
+_LIBRARY: Any = tarfile  # its type stubs lack EOFHeaderError
 
-
-_Files = dict[str, tuple[TarInfo, bytes]]
-"""The files of a datapoint by their extensions: header, and the content if it was loaded."""
+_Files = dict[str, tuple[TarInfo, bytes]]  # header and content (if loaded) by extension
 
 
 class TarData(IndexedFiles):
-    """Datapoints from tar archives: the files of one stem, one after another, are one datapoint.
+    """Source of tar archives: consecutive files with the same stem are one datapoint.
 
     `a/7.jpg`, `a/7.cls` and `a/7.seg.png` become `{"__key__": "a/7", "jpg": ..., "cls": ...,
-    "seg.png": ...}`: bytes, or with `decode=True` what the extensions say. Nothing is written to
-    disk and nothing is unpickled. Directories, links, hidden files and files without an extension
-    are left out (the log says how many).
+    "seg.png": ...}`. The values are bytes, or decoded with `decode=True`. Nothing is written to
+    disk or unpickled. Directories, links, hidden files and files without an extension are skipped,
+    and their number is logged.
 
-    Plain archives are read at random: their headers are walked once, when the length or the first
-    datapoint is asked for, and what is kept of them is flat. Archives compressed with gzip, bzip2
-    or xz can only be read in order; one of them among others makes it so for all.
+    Uncompressed archives have random access: their headers are indexed when the length or the first
+    datapoint is requested. Archives compressed with gzip, bzip2 or xz can only be read in order,
+    and so can a list that contains one of them.
 
-    Contract: in order of the archives and of the files in them; length known for plain archives;
-    not random; thread- and fork-safe; resumable at once, compressed archives by reading again.
+    Contract: in order of the archives and of the files in them; length known if uncompressed; not
+    random; thread- and fork-safe; resumable at once, or by reading again if compressed.
 
     Args:
         paths: One archive, several, or a pattern such as `train-*.tar`.
-        decode: Decode images (`jpg`, `jpeg`, `png`, `webp`, `bmp`, `gif`, `tif`, `tiff`; RGB),
-            `npy`, `json`, `txt` (`str`), `cls`, `index` and `id` (`int`); others stay bytes.
+        decode: Decode images (`jpg`, `jpeg`, `png`, `webp`, `bmp`, `gif`, `tif`, `tiff`) to RGB,
+            `npy`, `json`, `txt` (`str`), `cls`, `index` and `id` (`int`). Others stay bytes.
 
     Raises:
-        ConfigError: There is no such file.
-        FormatError: An archive is damaged, or files of one stem lie apart; raised where it is read.
+        ConfigError: A file does not exist.
+        FormatError: An archive is damaged, or files with the same stem are not consecutive. Raised
+            during iteration.
     """
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
@@ -98,7 +95,7 @@ class TarNode(Node):
     def __init__(self, paths: list[Path], decode: bool) -> None:
         self._paths = paths
         self._decode = decode
-        # Taken before the walk: what changes during it is noticed too.
+        # Versions are read first, so that changes during indexing are detected.
         self._files = PerProcess(partial(opener, paths, [*map(version_of, paths)]))
         keys: list[str] = []
         extensions: dict[str, int] = {}
@@ -129,7 +126,8 @@ class TarNode(Node):
             extension = self._extensions[kind]
             data = file.read_at(offset, nbytes)
             if len(data) != nbytes:
-                raise FormatError(f"{path} ends within '{key}.{extension}'.", fix="fetch it again")
+                fix = "replace it by an intact copy from its source"
+                raise FormatError(f"{path} ends within '{key}.{extension}'.", fix=fix)
             datapoint[extension] = _content(path, self._decode, key, extension, data)
         return datapoint
 
@@ -139,14 +137,14 @@ def _content(path: Path, decode: bool, key: str, extension: str, data: bytes) ->
 
 
 def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, bytes]]:
-    """The regular files of an archive, in order; their bytes too if asked for."""
+    """Iterate over the regular files of an archive, with their contents if `load`."""
     stored, mode = path.stat().st_size, f"r:{_compression_of(path)}"
     with (
         reading(path, "a tar archive"),
         _LIBRARY.open(path, mode, tarinfo=_Header, encoding="utf-8") as tar,
     ):
         while (info := tar.next()) is not None:
-            tar.members.clear()  # or it would keep all of them
+            tar.members.clear()  # tarfile would keep all of them in memory
             if info.isreg():
                 data = b""
                 if load:
@@ -156,68 +154,67 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
 
 
 def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
-    """The files of one key together, with the key."""
-    last, files, left_out = "", _Files(), 0
-    before: dict[str, set[str]] = {}  # of each key, the extensions of its files so far
+    last, files, skipped = "", _Files(), 0
+    extensions: dict[str, set[str]] = {}  # by key, from the start of the archive
     for info, data in _members(path, load=load):
         match = NAME.fullmatch(info.name)
         if match is None:
-            left_out += 1
+            skipped += 1
             continue
         key, extension = match.groups()
         if key != last:
             if files:
                 yield last, files
                 files = _Files()
-            # A key with the same files again is another datapoint, with other files a torn one.
-            if extension not in before.setdefault(key, {extension}):
+            # A repeated key with the same extensions is a new datapoint. With new extensions, the
+            # files of one datapoint are not consecutive.
+            if extension not in extensions.setdefault(key, {extension}):
                 raise FormatError(
-                    f"{path} holds the files of {key!r} in several places.",
-                    got=f"{info.name!r} at byte {info.offset:,}, apart from the others",
-                    expected="the files of each stem one after another",
-                    fix="pack the archive anew with: tar --sort=name -cf FILE FOLDER",
+                    f"The files of {key!r} are not consecutive in {path}.",
+                    got=f"{info.name!r} at byte {info.offset:,}",
+                    fix="create the archive with: tar --sort=name -cf FILE FOLDER",
                 )
-        before[key].add(extension)
+        extensions[key].add(extension)
         if extension in files or extension == KEY:
             raise FormatError(
-                f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
+                f"{path} contains {info.name!r} twice, again at byte {info.offset:,}.",
                 expected="one file for each stem and extension",
             )
         last, files[extension] = key, (info, data)
     if files:
         yield last, files
-    if left_out:
-        log.info("%s: left out %d files without stem or extension", path, left_out)
+    if skipped:
+        log.info("%s: skipped %d files without stem or extension", path, skipped)
 
 
 def _compression_of(path: Path) -> str:
-    """How an archive is compressed, by its first bytes, as `tarfile` calls it; "" if it is not."""
+    """Return the compression of an archive by its first bytes, or "" if it is uncompressed."""
     with open(path, "rb") as file:
         return _COMPRESSIONS.get(file.read(2), "")
 
 
 class _Header(TarInfo):
-    """A member; what the base takes for the end of the archive is an error if it is not."""
+    """Header of a member. An incomplete end of the archive is an error, unlike in `TarInfo`."""
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
         file: Any = tarfile.fileobj
         try:
-            found = super().fromtarfile(tarfile)
+            header = super().fromtarfile(tarfile)
         except _LIBRARY.EOFHeaderError:
             rest = file.read(_MOST_PADDING)
             if len(rest) < BLOCKSIZE or any(rest):
-                raise ReadError("its end mark is not whole, or it goes on after its end") from None
+                raise ReadError("its end mark is incomplete, or data follow it") from None
             raise
         except HeaderError as error:
             raise ReadError(f"{error} at byte {tarfile.offset:,}") from error
-        if found.size < 0 or found.issparse():
-            raise ReadError(f"{found.name!r} is sparse, or its size is wrong")
-        return found
+        if header.size < 0 or header.issparse():
+            raise ReadError(f"{header.name!r} is sparse, or its size is wrong")
+        return header
 
 
 def decode_file(extension: str, data: bytes, where: str) -> Any:
-    """The content of one file, by the last part of its extension; unknown ones stay bytes."""
+    """Decode a file by the last part of its extension. Unknown extensions stay bytes."""
     kind = extension.rpartition(".")[2].lower()
     with reading(where, f"{kind} content"):
         if kind in _IMAGES:
@@ -232,7 +229,7 @@ def decode_file(extension: str, data: bytes, where: str) -> Any:
 
 
 def encode_file(extension: str, value: Any) -> bytes:
-    """The bytes of one file: `decode_file` gives the value back."""
+    """Encode a value by the extension of its file, so that `decode_file` returns the value."""
     kind = extension.rpartition(".")[2].lower()
     reason = None
     try:
@@ -248,12 +245,12 @@ def encode_file(extension: str, value: Any) -> bytes:
             return str(int(cast("int", value))).encode()
         if kind == "txt" and isinstance(value, str):
             return value.encode()
-    # Of json also what refers to itself (ValueError) or is too deep (RecursionError).
+    # json raises ValueError for cycles, and RecursionError for values nested too deeply.
     except (TypeError, ValueError, RecursionError) as error:
         reason = error
     raise ConfigError(
         f"A {type(cast('object', value)).__name__} cannot be written as a .{extension} file.",
         got=None if reason is None else f"{type(reason).__name__}: {reason}",
-        expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
-        fix="encode it first (images: cv2.imencode), or use another extension",
+        expected="bytes; str for txt; int for cls, index, id; arrays for npy; JSON values for json",
+        fix="encode it first (images with encode_jpeg), or use a different extension",
     ) from reason

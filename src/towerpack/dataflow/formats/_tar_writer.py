@@ -1,5 +1,3 @@
-"""Writing tar archives of samples."""
-
 from __future__ import annotations
 
 import contextlib
@@ -22,15 +20,15 @@ from towerpack.dataflow.stages._shuffle import ShuffleData
 
 
 class TarWriter:
-    """Write one archive of samples, which appears under its name when it is whole.
+    """Writer of a tar archive, which appears at its path when it is complete.
 
         with TarWriter("train.tar") as writer:
             writer.write({"__key__": "cat/7", "jpg": jpeg_bytes, "cls": 3})
 
-    A block that raises leaves nothing behind. Equal datapoints give an equal archive.
+    If the block raises an error, no file is written. Equal datapoints give an equal archive.
 
     Args:
-        path: Overwritten if it exists.
+        path: The archive. An existing file is replaced.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -46,18 +44,20 @@ class TarWriter:
         return self
 
     def write(self, datapoint: Mapping[str, Any]) -> None:
-        """Append one datapoint: a dict from extensions to contents.
+        """Append one datapoint.
 
-        Bytes are written as they are; otherwise the extension says how: `txt` (`str`), `cls`,
-        `index`, `id` (`int`), `npy` (arrays), `json`. `"__key__"` names the files; by default their
-        number does.
+        Args:
+            datapoint: Dict from extensions to contents: bytes, or the types that the extensions
+                `txt` (`str`), `cls`, `index`, `id` (`int`), `npy` (arrays) and `json` encode.
+                `"__key__"` is the stem of the files (default: the number of the datapoint).
 
         Raises:
-            ConfigError: The key or an extension would not be read back as it is, or the extension
-                does not say how to write the value.
+            ConfigError: The archive is not open, the key or an extension would not be read back
+                unchanged, or the extension cannot encode the value.
         """
         if self._tar is None:
-            raise ConfigError("The archive is not open.", fix="with TarWriter(path) as writer: ...")
+            fix = "write inside of the block: with TarWriter(path) as writer: ..."
+            raise ConfigError("The archive is not open.", fix=fix)
         for name, content in self._files(datapoint).items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -72,18 +72,17 @@ class TarWriter:
     def _files(self, datapoint: Mapping[str, Any]) -> dict[str, bytes]:
         if not isinstance(cast("object", datapoint), Mapping):
             raise ConfigError(
-                "A tar archive holds dicts from extensions to contents.",
+                "Datapoints of a tar archive must be dicts from extensions to contents.",
                 got=describe_datapoint(datapoint),
-                fix='MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
+                fix='convert them: MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
             )
         key = datapoint.get(KEY, f"{self.written:08d}")
         extensions = [name for name in datapoint if name != KEY]
         if not extensions:
-            raise ConfigError(f"The datapoint {key!r} has no content.", expected="one file or more")
+            raise ConfigError(f"The datapoint {key!r} must have at least one file, got none.")
         if self.written and key == self._last_key:
-            raise ConfigError(
-                f"Two datapoints in a row have the key {key!r}: they would be read as one."
-            )
+            what = f"Two consecutive datapoints have the key {key!r} and would be read as one."
+            raise ConfigError(what, fix=f"give each datapoint its own {KEY!r}, or leave it out")
         files: dict[str, bytes] = {}
         for extension in extensions:
             name = f"{key}.{extension}"
@@ -100,26 +99,26 @@ class TarWriter:
 
 
 class TarSerializer:
-    """Write a flow of dicts to tar archives, and read them again."""
+    """Serializer of flows of dicts to tar archives."""
 
     @staticmethod
     def save(ds: DataFlow, path: PathLike, *, datapoints_per_file: int | None = None) -> list[Path]:
         """Write one pass of a flow.
 
-        The archives appear when all of them are whole, or none does. They replace those of an
-        older pass, also when these were more.
+        The archives appear when all of them are complete. They replace the archives of an earlier
+        call, including those with higher numbers.
 
         Args:
-            ds: Its datapoints are dicts from extensions to contents, as `TarWriter.write` takes.
-            path: The archive; with `datapoints_per_file` a pattern such as `train-%05d.tar`.
-            datapoints_per_file: Begin a new archive after so many.
+            ds: Finite flow of dicts as for `TarWriter.write`.
+            path: The archive. With `datapoints_per_file`, a pattern such as `train-%05d.tar`.
+            datapoints_per_file: Number of datapoints in each archive (default: one archive).
 
         Returns:
-            The archives.
+            Paths of the archives.
 
         Raises:
-            ConfigError: A datapoint cannot be written, the pattern has no place for a number, or
-                the flow never ends.
+            ConfigError: A datapoint cannot be written, the pattern has no number, or the flow is
+                infinite.
         """
         check_finite(ds)
         pattern = str(path_of(path))
@@ -127,8 +126,8 @@ class TarSerializer:
             integer_of(datapoints_per_file, "datapoints_per_file", least=1)
             if not re.search("%[0-9]*d", pattern):
                 raise ConfigError(
-                    f"{pattern!r} is no pattern for the names of archives.",
-                    expected="one with a number, such as train-%05d.tar",
+                    f"With datapoints_per_file, path must be a pattern, got {pattern!r}.",
+                    expected="a pattern with a number, such as train-%05d.tar",
                 )
         archives: list[Path] = []
         with contextlib.ExitStack() as whole, contextlib.ExitStack() as current:
@@ -158,6 +157,11 @@ class TarSerializer:
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = False) -> DataFlow:
-        """The flow that was saved, its contents decoded; a pattern may name several archives."""
+        """Return the saved flow, with decoded contents.
+
+        Args:
+            path: The archive, or a pattern such as `train-*.tar`.
+            shuffle: Shuffle every pass differently, as `ShuffleData` does.
+        """
         ds = TarData(path, decode=True)
         return ShuffleData(ds) if shuffle else ds

@@ -1,5 +1,3 @@
-"""TFRecord files, read and written without TensorFlow."""
-
 from __future__ import annotations
 
 import zlib
@@ -35,25 +33,24 @@ _WBITS: Final[dict[Compression, int]] = {"zlib": 15, "gzip": 31}  # as zlib call
 
 
 class TFRecordData(IndexedFiles):
-    """Datapoint i is the i-th record: a list with its bytes, or what `features` makes of it.
+    """Source of TFRecord files: datapoint i is a list with the bytes of record i, or its features.
 
-    TensorFlow is not needed. All checksums are compared. Plain files are read at random: the
-    lengths in them are walked once, when the length or the first datapoint is asked for, and 8
-    bytes are kept for each record. Files compressed with gzip or zlib can only be read in order;
-    one of them among others makes it so for all.
+    All checksums are checked. Uncompressed files have random access: they are indexed when the
+    length or the first datapoint is requested, with 8 bytes per record. Files compressed with gzip
+    or zlib can only be read in order, and so can a list that contains one of them.
 
-    Contract: in order of the files and of the records in them; length known for plain files; not
-    random; thread- and fork-safe; resumable at once, compressed files by reading again.
+    Contract: in order of the files and of the records in them; length known if uncompressed; not
+    random; thread- and fork-safe; resumable at once, or by reading again if compressed.
 
     Args:
         paths: One file, several, or a pattern such as `train-*.tfrecord`.
-        features: Parse the records as `tf.train.Example`, to dicts of these features.
-        index_dir: A directory that is there, to keep in it what was walked, for the next time.
+        features: Parse records as `tf.train.Example` to dicts of these features.
+        index_dir: Existing directory in which to store indexes for later runs.
 
     Raises:
-        ConfigError: There is no such file, or `features` describes none.
-        FormatError: A file or record is damaged, or no example with these features; raised where
-            it is read.
+        ConfigError: A file does not exist, or `features` is invalid.
+        FormatError: A file or record is damaged, or is not an example with these features. Raised
+            during iteration.
     """
 
     def __init__(
@@ -94,9 +91,9 @@ class TFRecordNode(Node):
         self._files = PerProcess(partial(opener, paths, versions))
 
     def find(self, position: int) -> tuple[int, int, int]:
-        """Which file holds a record, where it begins, and where it ends."""
+        """Return the index of the file with a record, and the record's start and end in bytes."""
         file = int(self._ends.searchsorted(position, "right"))
-        # Each file before this one has an offset more than records: where its last one ends.
+        # Each file before this one has one more offset than records: the end of the last record.
         start, stop = self._offsets[position + file : position + file + 2].tolist()
         return file, start, stop
 
@@ -115,26 +112,24 @@ def _datapoint(record: bytes, features: Features | None, path: Path, where: str)
 
 
 class TFRecordWriter:
-    """Write one file of records, which appears under its name when it is whole.
+    """Writer of a TFRecord file, which appears at its path when it is complete.
 
         with TFRecordWriter("train.tfrecord") as writer:
             writer.write(encode_example({"image": jpeg_bytes, "label": 3}))
 
-    A block that raises leaves nothing behind.
+    If the block raises an error, no file is written.
 
     Args:
-        path: Overwritten if it exists.
-        compression: "gzip" or "zlib"; what is compressed can only be read in order.
+        path: The file. An existing file is replaced.
+        compression: "gzip" or "zlib". Compressed files can only be read in order.
 
     Raises:
-        ConfigError: There is no such compression.
+        ConfigError: `compression` has another value.
     """
 
     def __init__(self, path: PathLike, *, compression: Compression | None = None) -> None:
         if compression not in (None, "gzip", "zlib"):
-            raise ConfigError(
-                f"There is no compression={compression!r}.", expected='"gzip", "zlib" or None'
-            )
+            raise ConfigError(f'compression must be "gzip", "zlib" or None, got {compression!r}.')
         self.path = path_of(path)
         self.compression: Compression | None = compression
         self.written = 0
@@ -145,14 +140,22 @@ class TFRecordWriter:
     def __enter__(self) -> TFRecordWriter:
         temporary = self._stack.enter_context(whole_file(self.path))
         self._file = self._stack.enter_context(open(temporary, "wb"))
-        if self.compression:  # without a name or time in it: equal content gives an equal file
+        if self.compression:  # stores no name or time, so that equal contents give equal files
             self._deflater = zlib.compressobj(wbits=_WBITS[self.compression])
         return self
 
     def write(self, record: bytes) -> None:
-        """Append one record: bytes, as `encode_example` or `pack` makes of a datapoint."""
+        """Append one record.
+
+        Args:
+            record: Bytes, for example of `encode_example` or `pack`.
+
+        Raises:
+            ConfigError: The file is not open.
+        """
         if self._file is None:
-            raise ConfigError("The file is not open.", fix="with TFRecordWriter(path) as writer:")
+            fix = "write inside of the block: with TFRecordWriter(path) as writer: ..."
+            raise ConfigError("The file is not open.", fix=fix)
         data = framed(memoryview(record).cast("B"))
         self._file.write(self._deflater.compress(data) if self._deflater else data)
         self.written += 1
@@ -165,7 +168,7 @@ class TFRecordWriter:
 
 
 class TFRecordSerializer:
-    """Write a flow to a TFRecord file, and read it again."""
+    """Serializer of flows to TFRecord files."""
 
     @staticmethod
     def save(
@@ -178,14 +181,12 @@ class TFRecordSerializer:
         """Write one pass of a flow.
 
         Args:
-            df: Finite; its datapoints are what `pack` takes.
-            path: The file; it appears, or replaces an older one, when it is whole.
-            format: "example" writes dicts as `tf.train.Example`, which other programs read;
-                "pickle" writes anything, which only you should read.
-            compression: As for `TFRecordWriter`.
+            df: Finite flow of datapoints.
+            path, compression: See `TFRecordWriter`.
+            format: See `LMDBSerializer.save`.
 
         Raises:
-            ConfigError: A datapoint is nothing that can be written.
+            ConfigError: A datapoint cannot be written.
         """
         with TFRecordWriter(path, compression=compression) as writer:
             for record in encoded(df, format):
@@ -199,20 +200,23 @@ class TFRecordSerializer:
         format: Format = "wire",
         features: Features | None = None,
     ) -> DataFlow:
-        """The flow that was saved, in order; resumable at once if it is not compressed.
+        """Return the saved flow, in order. Errors are as for `TFRecordData`.
 
         Args:
-            path: The file, or a pattern for several.
-            size: Datapoints in a pass, for programs of the predecessor, which could not count them.
-            format: As for `save`; "pickle" runs whatever code a file names.
-            features: Of examples; these and errors as for `TFRecordData`.
+            path: The file, or a pattern such as `train-*.tfrecord`.
+            size: Number of datapoints in a pass (default: all). Tensorpack needed it for `len`.
+            format: See `LMDBSerializer.load`.
+            features: Features of the format "example", as for `TFRecordData`.
+
+        Raises:
+            ConfigError: `features` is invalid, or does not match `format`.
         """
         _, decode = codec_of(format)
         if features is not None:
             if format != "example":
                 raise ConfigError(
-                    f"features= describes examples, and not format={format!r}.",
-                    fix='format="example", or leave out features=',
+                    f'features= needs the format "example", got format={format!r}.',
+                    fix='pass format="example", or leave out features=',
                 )
             decode = partial(parse_example, features=checked_features(features))
         ds = decoded(TFRecordData(path), decode)

@@ -1,4 +1,4 @@
-"""The TFRecord format: records one after another, each with checksums of its length and data.
+"""The TFRecord format: consecutive records with checksums of their length and data.
 
 length (uint64) | masked CRC of the length (uint32) | data | masked CRC of the data (uint32)
 """
@@ -34,13 +34,13 @@ OVERHEAD: Final = HEADER.size + FOOTER.size
 
 _MASK_DELTA: Final = 0xA282EAD8
 _WINDOW: Final = 1 << 18
-_LONG: Final = 1 << 15  # records so long are stepped over, not read, when a file is indexed
+_LONG: Final = 1 << 15  # indexing skips the contents of records of this size
 _READ: Final = 1 << 20
-_GZIP_OR_ZLIB: Final = 47  # as zlib calls "either"
+_GZIP_OR_ZLIB: Final = 47  # window bits with which zlib detects the format
 
 
 def masked_crc(data: bytes | memoryview) -> int:
-    """The checksum as TensorFlow writes it: of data that may hold checksums themselves."""
+    """Return TensorFlow's masked CRC, which is safe for data that contain checksums."""
     crc: int = _crc32c()(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -52,9 +52,9 @@ def framed(record: memoryview) -> bytes:
 
 
 def unframed(raw: bytes, path: Path, offset: int) -> bytes:
-    """The record in the bytes that hold it, its checksums compared; `offset` is for messages."""
+    """Return the record in `raw` after checking its checksums. `offset` is for messages."""
     if len(raw) < OVERHEAD or _length(raw, path, offset) != len(raw) - OVERHEAD:
-        raise damaged(path, offset, "its length is not what it was")
+        raise damaged(path, offset, "its length has changed")
     view = memoryview(raw)[HEADER.size : -FOOTER.size]
     if FOOTER.unpack_from(raw, len(raw) - FOOTER.size)[0] != masked_crc(view):
         raise damaged(path, offset, "the checksum of its data is wrong")
@@ -62,28 +62,29 @@ def unframed(raw: bytes, path: Path, offset: int) -> bytes:
 
 
 def record_offsets(path: Path) -> NDArray[np.int64]:
-    """Where each record of a plain file begins, and the last one ends."""
+    """Return the start of each record of an uncompressed file, and the end of the last record."""
     file, size = OpenFile(path), path.stat().st_size
     offsets = array("q", [0])
-    at = begin = 0
-    window, wanted = b"", _WINDOW
-    while at < size:
-        if at - begin + HEADER.size > len(window):
-            window, begin = file.read_at(at, wanted), at
-        length = _length(window[at - begin : at - begin + HEADER.size], path, at)
-        at += length + OVERHEAD
-        if at > size:
+    offset = window_start = 0
+    window, nbytes = b"", _WINDOW
+    while offset < size:
+        if offset - window_start + HEADER.size > len(window):
+            window, window_start = file.read_at(offset, nbytes), offset
+        start = offset - window_start
+        length = _length(window[start : start + HEADER.size], path, offset)
+        offset += length + OVERHEAD
+        if offset > size:
             raise damaged(path, offsets[-1], "it is cut off")
-        offsets.append(at)
-        wanted = HEADER.size if length >= _LONG else _WINDOW
+        offsets.append(offset)
+        nbytes = HEADER.size if length >= _LONG else _WINDOW
     return np.frombuffer(offsets, np.int64)
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file is compressed with gzip or zlib, by its first bytes."""
+    """Return whether the first bytes of a file are those of gzip or zlib."""
     with open(path, "rb") as file:
         start = file.read(HEADER.size)
-    # A plain file may begin like a compressed one, but then with the right checksum.
+    # An uncompressed file may also begin with these bytes, but has a valid checksum.
     if len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8]):
         return False
     zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
@@ -91,7 +92,6 @@ def is_compressed(path: Path) -> bool:
 
 
 def records_in_order(path: Path) -> Generator[bytes]:
-    """The records of a file, which may be compressed."""
     stored, compressed = path.stat().st_size, is_compressed(path)
     with reading(path, "a TFRecord file"), open(path, "rb") as file:
         stream = io.BufferedReader(_Inflated(file)) if compressed else file
@@ -109,12 +109,12 @@ def records_in_order(path: Path) -> Generator[bytes]:
 def damaged(path: Path, offset: int, what: str) -> FormatError:
     return FormatError(
         f"{path} has a damaged record at byte {offset:,}: {what}.",
-        fix="the file was cut off, changed, or is no TFRecord file; write or fetch it again",
+        fix="check that it is a TFRecord file, and write or download it again",
     )
 
 
 def _length(raw: bytes, path: Path, offset: int) -> int:
-    """The length of the record that begins with these bytes, its checksum compared."""
+    """Return the length in the header of a record after checking its checksum."""
     if len(raw) < HEADER.size:
         raise damaged(path, offset, "it is cut off")
     length, crc = HEADER.unpack_from(raw)
@@ -124,7 +124,7 @@ def _length(raw: bytes, path: Path, offset: int) -> int:
 
 
 class _Inflated(io.RawIOBase):
-    """The content of a file compressed with gzip or zlib, inflated as it is asked for."""
+    """Decompressed contents of a file of gzip or zlib, inflated on demand."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -140,7 +140,7 @@ class _Inflated(io.RawIOBase):
             if self._inflater.eof:
                 if not raw:
                     return 0
-                self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)  # files may be joined
+                self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)  # concatenated files
             part = self._inflater.decompress(raw, len(buffer))
             self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
             if part:
@@ -157,21 +157,21 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
 
 
 def index_file(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
-    """`record_offsets`, or what was kept of them in `index_dir`."""
+    """Return `record_offsets`, read from or stored in `index_dir` if that is given."""
     if index_dir is None:
         return record_offsets(path)
     name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
-    kept = Path(index_dir, f"{path.name}.{name}.npy")
-    offsets = _kept(kept, version)
+    index_path = Path(index_dir, f"{path.name}.{name}.npy")
+    offsets = _read_index(index_path, version)
     if offsets is None:
         offsets = record_offsets(path)
-        with whole_file(kept) as temporary, open(temporary, "wb") as file:
+        with whole_file(index_path) as temporary, open(temporary, "wb") as file:
             np.save(file, np.concatenate((np.array(version, np.int64), offsets)))
     return offsets
 
 
-def _kept(path: Path, version: Version) -> NDArray[np.int64] | None:
-    """An index of this version of the file; `None` if there is none that is whole."""
+def _read_index(path: Path, version: Version) -> NDArray[np.int64] | None:
+    """Read an index. Return `None` if it is missing, damaged, or of another version of the file."""
     try:
         content = parse_npy(path.read_bytes(), path)
     except (FileNotFoundError, FormatError):

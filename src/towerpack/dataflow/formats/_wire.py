@@ -1,10 +1,9 @@
-"""Datapoints as bytes and back, without pickle: what files and remote data are made of.
+"""Serialization of datapoints without pickle, for files and network connections.
 
-    "TPW" 2 | bytes of values (uint32) | values (msgpack) | memory of larger arrays ...
+    "TPW" 2 | size of the values (uint32) | values (msgpack) | memory of larger arrays ...
 
-Values are as msgpack has them. What it has no type for is a list that begins with an extension
-type, its `_Kind`. A message is either one piece of bytes, where memory lies at multiples of 16, or
-a list of frames.
+Types that msgpack does not have are lists that begin with an extension type, their `_Kind`. A
+message is either one byte string, with array memory at multiples of 16, or a list of frames.
 """
 
 from __future__ import annotations
@@ -32,28 +31,29 @@ Buffer = bytes | bytearray | memoryview
 _MAGIC: Final = b"TPW\x02"
 _PREFIX: Final = struct.Struct("<4sI")
 _ALIGNMENT: Final = 16
-# What NumPy stores as plain memory: no Python objects, no fields.
+# Dtypes that NumPy stores as plain memory, without Python objects or fields.
 _DTYPE: Final = re.compile(r"[<>|](?:[biufcSU]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
-_SMALL: Final = 1024  # what is smaller travels among the values: a frame of its own costs more
+_SMALL: Final = 1024  # smaller arrays are stored among the values, which costs less than a frame
 
 
 class _Kind(IntEnum):
     TUPLE, ARRAY, FRAME, SCALAR, OBJECTS = range(1, 6)
 
 
-_MARKS: Final = {kind: _msgpack.ExtType(kind, b"") for kind in _Kind}
-"""First elements of the lists of each kind."""
+_MARKS: Final = {kind: _msgpack.ExtType(kind, b"") for kind in _Kind}  # first elements of lists
 
 
 def pack(datapoint: Datapoint) -> bytes:
-    """A datapoint as one piece of bytes.
+    """Serialize a datapoint to bytes.
 
-    Takes tuples, lists, dicts, `None`, bool, int (up to 64 bits), float, str, bytes, NumPy scalars
-    and arrays of them, nested some hundred deep at most, and gives back exactly these types;
-    `bytearray` and `memoryview` come back as bytes.
+    `unpack` returns exactly the same types, except that `bytearray` and `memoryview` become bytes.
+
+    Args:
+        datapoint: Tuples, lists and dicts, nested up to a few hundred levels, of `None`, bool, int
+            (up to 64 bits), float, str, bytes, NumPy scalars and arrays.
 
     Raises:
-        ConfigError: Something in it is of another type.
+        ConfigError: The datapoint contains another type.
     """
     parts = pack_frames(datapoint)
     for place in range(len(parts) - 1, 0, -1):
@@ -62,33 +62,35 @@ def pack(datapoint: Datapoint) -> bytes:
 
 
 def pack_frames(datapoint: Datapoint) -> list[Buffer]:
-    """`pack` as a header and the raw memory of the larger arrays, which is not copied."""
+    """Serialize a datapoint to a header and the memory of larger arrays, which is not copied.
+
+    Args:
+        datapoint: See `pack`.
+    """
     frames: list[Buffer] = []
     values = _packed(datapoint, frames)
     return [_PREFIX.pack(_MAGIC, len(values)) + values, *frames]
 
 
 def pack_values(datapoint: Datapoint) -> bytes:
-    """A datapoint as what `pack_list` takes."""
     return _packed(datapoint, None)
 
 
 def pack_list(packed: Sequence[bytes]) -> bytes:
-    """`pack` of a list of datapoints, each of which `pack_values` has packed."""
+    """Return `pack` of a list of datapoints that were serialized by `pack_values`."""
     values = b"".join([_msgpack.Packer().pack_array_header(len(packed)), *packed])
     return _PREFIX.pack(_MAGIC, len(values)) + values
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
-    """The datapoint that `pack` made these bytes of.
+    """Return the datapoint that `pack` serialized.
 
     Args:
-        data: Whole, and nothing after it.
-        copy: Give larger arrays memory of their own. Otherwise they are views of `data`, and can
-            be written to if `data` can.
+        data: The bytes of `pack`, and nothing after them.
+        copy: Copy larger arrays. Otherwise they are views of `data`, and are writable if it is.
 
     Raises:
-        FormatError: The bytes are damaged, or something else.
+        FormatError: The bytes are damaged, or not from `pack`. It is a `ValueError`.
     """
     view = memoryview(data).cast("B")
     end = 0
@@ -109,22 +111,30 @@ def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
 
 
 def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
-    """The datapoint that `pack_frames` made these frames of; arguments and errors as `unpack`."""
+    """Return the datapoint that `pack_frames` serialized.
+
+    Args:
+        frames: All frames in their order.
+        copy: Copy larger arrays. Otherwise they are views of the frames.
+
+    Raises:
+        FormatError: The frames are damaged, or not from `pack_frames`. It is a `ValueError`.
+    """
     views = [memoryview(frame).cast("B") for frame in frames]
     rest = iter(views[1:])
     with _damages():
         header = b"".join(views[:1])
         if _PREFIX.size + _values_in(header) != len(header):
-            raise ValueError("the first frame is of another length")
+            raise ValueError("the first frame has the wrong length")
         values = memoryview(header)[_PREFIX.size :]
         datapoint = _unpacked(values, lambda nbytes: next(rest, b""), copy)
         if next(rest, None) is not None:
-            raise ValueError("frames are left over")
+            raise ValueError("there are too many frames")
     return datapoint
 
 
 def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
-    """The values of a datapoint, its larger arrays appended to `frames` if that is a list."""
+    """Return the values of a datapoint. Append larger arrays to `frames` if that is a list."""
 
     def other(value: Any) -> list[Any]:
         kind = cast("type[Any]", value.__class__)
@@ -138,10 +148,9 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
             raise ConfigError(
                 f"A value of type {kind.__name__}{bits} cannot be packed.",
                 got=describe(value),
-                expected="tuples, lists and dicts (not classes derived from them), None, bool, "
-                "int of 64 bits, float, str, bytes, NumPy scalars and arrays",
-                fix="MapData(ds, f) to make one of these of it; files can be written with "
-                'format="pickle"',
+                expected="tuples, lists and dicts (no subclasses), None, bool, 64-bit int, float, "
+                "str, bytes, NumPy scalars and arrays",
+                fix='convert it with MapData(ds, f), or write files with format="pickle"',
             )
         if value.dtype.char == "O":
             return [_MARKS[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
@@ -155,20 +164,20 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
         return _msgpack.packb(
             datapoint, default=other, strict_types=True, unicode_errors="surrogatepass"
         )
-    except ValueError as error:  # of msgpack; ours are ConfigErrors, which are raised through it
+    except ValueError as error:  # raised by msgpack, or a ConfigError of `other`
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
             f"A datapoint cannot be packed: {error}.",
             got=describe(datapoint),
-            fix="nest it less, or give 4 GB of bytes in parts",
+            fix="reduce the nesting, or split values of more than 4 GB",
         ) from error
 
 
 def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> Datapoint:
-    """The datapoint of its values; `take` gives the next so many bytes of memory."""
+    """Return the datapoint of its values. `take(n)` returns the next n bytes of array memory."""
 
-    def made(items: list[Any]) -> Any:
+    def convert(items: list[Any]) -> Any:
         kind = items[0] if items else None
         if kind.__class__ is not _Kind:
             return items
@@ -178,7 +187,7 @@ def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> 
             _, shape, objects = items
             flat: Any = np.empty(len(objects), object)
             for index, item in enumerate(objects):
-                flat[index] = item  # not all at once: NumPy would look into lists
+                flat[index] = item  # NumPy would convert nested lists in a bulk assignment
             return flat.reshape(shape)
         _, name, *rest = items
         dtype = _dtype(name)
@@ -198,17 +207,16 @@ def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> 
     return _msgpack.unpackb(
         values,
         ext_hook=kind_of,
-        list_hook=made,
+        list_hook=convert,
         strict_map_key=False,
         unicode_errors="surrogatepass",
     )
 
 
 def _values_in(header: Buffer) -> int:
-    """How many bytes of values follow the prefix."""
     magic, nbytes = _PREFIX.unpack_from(header)
     if magic != _MAGIC:
-        raise ValueError("it does not begin as one, or is of another version")
+        raise ValueError("the first bytes are wrong, or of another version")
     return nbytes
 
 
@@ -218,26 +226,25 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
         raise ConfigError(
             f"An array of dtype {str(dtype)[:80]} cannot be packed.",
             expected="numbers, booleans, strings, dates",
-            fix="give the fields of a structured array one by one; view others as plain numbers",
+            fix="split structured arrays into their fields, and view others as plain numbers",
         )
     return dtype.str
 
 
 @lru_cache(maxsize=256)
 def _dtype(name: str) -> np.dtype[Any]:
-    if not _DTYPE.fullmatch(name):  # NumPy would evaluate some of the other texts
-        raise ValueError(f"there is no dtype {name!r:.40}")
+    if not _DTYPE.fullmatch(name):  # NumPy would evaluate some other texts
+        raise ValueError(f"the dtype {name!r:.40} is unknown")
     return np.dtype(name)
 
 
 @contextlib.contextmanager
 def _damages() -> Generator[None]:
-    """Turn what wrong bytes lead to into a `FormatError`."""
+    """Convert errors that damaged bytes cause to `FormatError`."""
     try:
         yield
-    # Ours are ValueErrors, as are most of msgpack's and NumPy's.
     except (ValueError, TypeError, OverflowError, struct.error) as error:
         raise FormatError(
-            f"This is no packed datapoint, or a damaged one: {error}.",
-            fix="it was cut off, changed, or written by something else; make it again",
+            f"The data is not a valid packed datapoint: {error}.",
+            fix="check the source of the data, and write or send it again",
         ) from error

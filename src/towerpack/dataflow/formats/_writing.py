@@ -1,4 +1,4 @@
-"""What writers of files share: whole files, codecs of datapoints, checks."""
+"""Helpers of file writers: atomic files, codecs of datapoints, and checks."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.stages._map import MapData
 
-RAGGED: Final = "LMDBSerializer or TFRecordSerializer, which take datapoints of any shapes"
+RAGGED: Final = "use LMDBSerializer or TFRecordSerializer, which support datapoints of any shapes"
 
 Format = Literal["wire", "example", "pickle"]
 
 
 @contextlib.contextmanager
 def whole_file(path: PathLike) -> Generator[Path]:
-    """Where to write a file; it takes its name, or that of an older one, at the end of the block.
+    """Provide a temporary path to write to, and rename it to `path` at the end of the block.
 
-    A block that raises leaves nothing behind, and an older file as it was.
+    If the block raises an error, the temporary file is removed and an older file is unchanged.
     """
     target = path_of(path)
     if target.is_dir():
-        raise ConfigError(f"{str(target)!r} is a directory.", expected="a file")
+        raise ConfigError(f"{str(target)!r} must be a file, but it is a directory.")
     if not target.parent.is_dir():
         raise ConfigError(
-            f"There is no directory {str(target.parent)!r} to write {target.name!r} to.",
-            fix="make it first, or check the path",
+            f"The directory {str(target.parent)!r} for {target.name!r} does not exist.",
+            fix="create it first, or correct the path",
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -56,36 +56,34 @@ Decode = Callable[[bytes], Datapoint]
 
 
 def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
-    """Return the encoder and the decoder of a format. "pickle" runs whatever code bytes name."""
     codecs: dict[str, tuple[Callable[[Datapoint], bytes], Decode]] = {
         "wire": (pack, _unpacked),
         "example": (encode_example, parse_example),
         "pickle": (partial(pickle.dumps, protocol=5), pickle.loads),
     }
     if format not in codecs:
-        raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(codecs))
+        raise ConfigError(f"format must be {' or '.join(codecs)}, got {format!r}.")
     return codecs[format]
 
 
 def check_finite(ds: Iterable[Datapoint]) -> None:
-    """Refuse to save a flow that never ends."""
     if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
         raise ConfigError(
-            "An endless flow cannot be saved.",
-            fix="save one pass: the flow inside of RepeatedData; or FixedSizeData(ds, n)",
+            "An infinite flow cannot be saved.",
+            fix="save the flow inside of RepeatedData, or FixedSizeData(ds, n)",
             pipeline=str(ds),
         )
 
 
 def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
-    """The records of one pass; the error for one that cannot be written says which it is."""
+    """Iterate over the encoded datapoints of one pass. Errors name the datapoint."""
     check_finite(ds)
     encode, _ = codec_of(format)
     for index, datapoint in enumerate(read_pass(ds)):
         try:
             if datapoint is None:
-                fix = "leave it out with FilterData, or yield (None,)"
-                raise ConfigError("None is no datapoint that could be read again.", fix=fix)
+                fix = "remove it with FilterData, or yield (None,)"
+                raise ConfigError("A datapoint to save must not be None.", fix=fix)
             record = encode(datapoint)
         except ConfigError as error:
             error.pipeline = error.pipeline or f"{ds}, datapoint {index}"
@@ -94,9 +92,8 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
 
 
 def decoded(records: DataFlow, decode: Decode) -> DataFlow:
-    """The datapoints in the last components of records."""
     ds = MapData(records, partial(_decoded, decode))
-    ds.skipping = None  # which is an argument of the map, and not of those who read files
+    ds.skipping = None  # readers of files have no such argument to mention in errors
     return ds
 
 
@@ -105,17 +102,17 @@ def _decoded(decode: Decode, record: Sequence[bytes]) -> Datapoint:
 
 
 def stack_for_file(rows: list[Datapoint]) -> Datapoint:
-    """Stack datapoints as `stack_rows`, whose errors are about batches."""
+    """Stack datapoints. Replace advice about batching in errors."""
     try:
         return stack_rows(rows)
     except BatchError as error:
         if "batching" in (error.fix or ""):
-            error.fix = f"convert components, or leave some out, before saving; or {RAGGED}"
+            error.fix = f"convert or remove components before saving, or {RAGGED}"
         raise
 
 
 def is_utf8(text: str, errors: str = "strict") -> bool:
-    """Whether a text can be encoded, without lone surrogates, and holds no NUL."""
+    """Return whether a text can be encoded (no lone surrogates) and contains no NUL."""
     try:
         return b"\0" not in text.encode("utf-8", errors)
     except UnicodeEncodeError:
@@ -125,7 +122,7 @@ def is_utf8(text: str, errors: str = "strict") -> bool:
 def _unpacked(record: bytes) -> Datapoint:
     if record[:1] == pickle.PROTO:
         raise FormatError(
-            "The record is a pickle: to read it runs the code that it names.",
-            fix='format="pickle", if you trust the file as you trust a program',
+            "The record is pickled, and unpickling can run any code.",
+            fix='pass format="pickle" if you trust the source of the file',
         )
     return unpack(record, copy=True)

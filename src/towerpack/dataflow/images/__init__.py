@@ -1,4 +1,4 @@
-"""Images: transforms that are drawn once and apply to image, mask, coordinates and boxes.
+"""Image decoding and augmentation. One random transform applies to image, mask, points and boxes.
 
 augmentors = [ResizeShortestEdge(256), RandomCrop(224), Flip(horiz=True)]
 ds = AugmentImageComponent(ds, augmentors)

@@ -1,5 +1,3 @@
-"""Transforms of the package albumentations, as an augmentor."""
-
 from __future__ import annotations
 
 import copy
@@ -18,19 +16,22 @@ from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._transform import GeometricTransform, Transform
 from towerpack.dataflow.images.image import Image, Points, check_image, size_of
 
-_COPIES = threading.local()  # of the transforms, as each thread uses its own
+_COPIES = threading.local()  # each thread uses its own copies of the transforms
 
 
 class Albumentations(ImageAugmentor):
-    """Apply one or several transforms of albumentations 2.0, the last under the MIT licence.
+    """Apply one or several transforms of albumentations 2.0, the last MIT-licensed version.
 
-    What `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))` draws comes from the
-    generator of the pipeline. Masks, boxes, coordinates and keypoints follow; each of them costs
-    another run. Boxes are moved by their corners, and `bbox_params` have no effect. In resizes
-    points are off by up to half a pixel of the smaller image. Points that distortions lose become
-    NaN, in the row where they were.
+    `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))` draws its random numbers from
+    the generator of the pipeline. Masks, boxes, coordinates and keypoints are transformed like the
+    image, each in another run of the transforms. Boxes are moved by their corners, and
+    `bbox_params` have no effect. After a resize, points are off by up to half a pixel of the
+    smaller image. Points that a distortion removes become NaN and keep their row.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
+
+    Args:
+        transform: One transform of albumentations, or a list of them.
     """
 
     def __init__(self, transform: Any) -> None:
@@ -45,20 +46,19 @@ class Albumentations(ImageAugmentor):
         return AlbumentationsTransform(self, img, draw_seed(self.generator(rng)))
 
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
-        """Apply the transforms with what a seed draws."""
-        copies = _COPIES.__dict__.setdefault("of", WeakKeyDictionary()).setdefault(self, {})
-        of_points = "keypoints" in targets
-        composed = copies.get(of_points)
+        copies = _COPIES.__dict__.setdefault("copies", WeakKeyDictionary()).setdefault(self, {})
+        has_points = "keypoints" in targets
+        composed = copies.get(has_points)
         if composed is None:
-            composed = copies[of_points] = copy.deepcopy(self._composed)
-            if of_points:
-                _keep_no_reflections(composed)
+            composed = copies[has_points] = copy.deepcopy(self._composed)
+            if has_points:
+                _disable_reflections(composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
 
 
 class AlbumentationsTransform(GeometricTransform):
-    """What was drawn for one image; some transforms look at it, and all at its size."""
+    # The image is stored because every transform needs its size, and some need its pixels.
 
     def __init__(self, augmentor: Albumentations, img: Image, seed: int) -> None:
         self._augmentor = augmentor
@@ -70,31 +70,30 @@ class AlbumentationsTransform(GeometricTransform):
 
     def apply_mask(self, mask: Image) -> Image:
         size_of(mask)
-        plain = mask.view(np.uint8) if mask.dtype == bool else mask  # OpenCV warps no bool
+        plain = mask.view(np.uint8) if mask.dtype == bool else mask  # OpenCV cannot warp bool
         moved: Image = self._augmentor.run(self._seed, self._img, mask=plain)["mask"]
         return moved.astype(mask.dtype, copy=False)
 
     def move(self, points: Points) -> Points:
-        """Where points come to lie; NaN for those that albumentations loses."""
         moved = np.full(points.shape, np.nan)
-        # The third column is kept as it is: it tells which points are left.
+        # The third column holds row numbers, because albumentations drops some points.
         numbered = np.column_stack([points - 0.5, np.arange(len(points))]).astype(np.float32)
         numbered = numbered[np.isfinite(points).all(axis=1)]
         if not len(numbered):
             return moved
-        run = self._augmentor.run(self._seed, self._img, keypoints=numbered)
-        kept = np.asarray(run["keypoints"], np.float64).reshape(-1, 3)
-        moved[kept[:, 2].astype(int)] = kept[:, :2] + 0.5
+        result = self._augmentor.run(self._seed, self._img, keypoints=numbered)
+        rows = np.asarray(result["keypoints"], np.float64).reshape(-1, 3)
+        moved[rows[:, 2].astype(int)] = rows[:, :2] + 0.5
         return moved
 
     def __repr__(self) -> str:
         return f"AlbumentationsTransform({describe(self._img)}, seed={self._seed})"
 
 
-def _keep_no_reflections(composed: Any) -> None:
-    """At borders that mirror the image, keep one point of each, and not its reflections too."""
+def _disable_reflections(composed: Any) -> None:
+    """Use constant borders, because mirrored ones would return each point several times."""
     for transform in composed.transforms:
         if hasattr(transform, "transforms"):
-            _keep_no_reflections(transform)
+            _disable_reflections(transform)
         elif hasattr(transform, "border_mode"):
             transform.border_mode = BORDERS["constant"]

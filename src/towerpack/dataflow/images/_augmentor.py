@@ -1,7 +1,7 @@
-"""Augmentors: what draws transforms. The bases, lists, choices, and one made of functions.
+"""Base classes of augmentors, which draw random transforms, and augmentors made of others.
 
-Those in the style of the predecessor draw from `self.rng`, in `_get_augment_params` or in a
-`get_transform(img)`. While one of them draws, a context variable holds the datapoint's generator.
+Augmentors in Tensorpack's style draw from `self.rng`, in `_get_augment_params` or in
+`get_transform(img)`. While they draw, a context variable holds the datapoint's generator.
 """
 
 from __future__ import annotations
@@ -36,101 +36,115 @@ _DRAWING: ContextVar[RNG | None] = ContextVar("towerpack_augmentor", default=Non
 
 
 class ImageAugmentor:
-    """Draw a transform for an image. A subclass defines `get_transform`.
+    """Base of augmentors, which draw a transform for an image. A subclass defines `get_transform`.
 
-    Contract: what it draws is a function of the generator and of the image that it is given; its
-    input is never changed; safe to use from several threads; pickles.
+    Contract: the transform is a function of the generator and the image; the input is never
+    changed; thread-safe; pickles.
     """
 
-    _own_generator: tuple[int, RNG] | None = None
+    _unseeded: tuple[int, RNG] | None = None  # process id and generator
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        own = cls.__dict__.get("get_transform")
-        if inspect.isfunction(own) and "rng" not in inspect.signature(own).parameters:
-            cls.get_transform = _with_rng(own)
+        method = cls.__dict__.get("get_transform")
+        if inspect.isfunction(method) and "rng" not in inspect.signature(method).parameters:
+            cls.get_transform = _with_rng(method)
 
     def __post_init__(self) -> None:
         check_arguments(self)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        """Draw once for an image, of which most augmentors look only at the shape."""
-        with _lent(self.generator(rng)):
+        """Draw a transform for an image. Most augmentors use only the shape of the image.
+
+        Args:
+            img: [height, width] or [height, width, channels], uint8 or float32.
+            rng: Generator to draw from. By default an unseeded one of this augmentor.
+        """
+        with _drawing_from(self.generator(rng)):
             return _LegacyTransform(self, self._get_augment_params(img))
 
     def augment(self, img: Image, rng: RNG | None = None) -> Image:
-        """The image, changed at random."""
+        """Return the augmented image.
+
+        Args:
+            img, rng: Image, and generator to draw from, as for `get_transform`.
+        """
         return self.augment_with_transform(img, rng)[0]
 
     def __call__(self, img: Image, rng: RNG | None = None) -> Image:
         return self.augment(img, rng)
 
     def augment_with_transform(self, img: Image, rng: RNG | None = None) -> tuple[Image, Transform]:
-        """The image, changed at random, and what was done, to be applied to what belongs to it."""
+        """Return the augmented image and its transform, to apply to masks, boxes and points.
+
+        Args:
+            img, rng: See `get_transform`.
+        """
         transform = self.get_transform(check_image(img), rng)
         return transform.apply_image(img), transform
 
     def generator(self, rng: RNG | None = None) -> RNG:
-        """`rng`, or where there is none, the augmentor's own unseeded generator."""
+        # `rng`, that of the datapoint, or an unseeded generator of this augmentor.
         rng = _DRAWING.get() if rng is None else rng
         if rng is not None:
             return rng
-        # A forked child must not draw what its parent draws.
-        if self._own_generator is None or self._own_generator[0] != os.getpid():
-            self._own_generator = (os.getpid(), np.random.default_rng())
-        return self._own_generator[1]
+        # A forked child must not draw the same numbers as its parent.
+        if self._unseeded is None or self._unseeded[0] != os.getpid():
+            self._unseeded = (os.getpid(), np.random.default_rng())
+        return self._unseeded[1]
 
     def reset_state(self) -> None:
-        """Draw afresh where no generator is given; pipelines need no such call."""
-        self._own_generator = None
+        """Replace the unseeded generator. Pipelines do not need this call."""
+        self._unseeded = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Two copies that draw the same numbers would be a trap.
-        return {key: value for key, value in self.__dict__.items() if key != "_own_generator"}
+        # Copies must not draw the same numbers as the original.
+        return {key: value for key, value in self.__dict__.items() if key != "_unseeded"}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(_arguments(self))})"
 
-    # What subclasses in the predecessor's style call and define
+    # Methods that subclasses in Tensorpack's style call and define
 
     @property
     def rng(self) -> np.random.RandomState:
-        """The datapoint's generator, with the old methods."""
+        """Random generator of the datapoint, with the methods of `np.random.RandomState`."""
         return np.random.RandomState(self.generator().bit_generator)
 
     def _init(self, params: dict[str, Any] | None = None) -> None:
-        """Make attributes of arguments: `self._init(locals())`."""
+        """Set attributes from arguments: `self._init(locals())`."""
         for key, value in (params or {}).items():
             if key != "self" and not key.startswith("_"):
                 setattr(self, key, value)
 
     def _rand_range(self, low: float = 1.0, high: float | None = None, size: Any = None) -> Any:
-        """Uniform in [low, high), or in [0, low)."""
+        """Return a number uniform in [low, high), or in [0, low) without `high`."""
         low, high = (0.0, low) if high is None else (low, high)
         uniform: Any = self.generator().uniform
         return uniform(low, high, size)
 
     def _get_augment_params(self, img: Image) -> Any:
-        """Draw, from `self.rng`, what `_augment` needs."""
+        """Draw the parameters of `_augment` from `self.rng`."""
         return None
 
     def _augment(self, img: Image, param: Any) -> Image:
-        """The image, changed as drawn."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither get_transform nor this")
+        """Return the image, changed as `param` says."""
+        name = type(self).__name__
+        raise NotImplementedError(f"{name} must define get_transform or _augment")
 
     def _augment_coords(self, coords: NDArray[Any], param: Any) -> NDArray[Any]:
-        """Points (x, y) of shape [n, 2], moved as drawn."""
+        """Return points (x, y) of shape [n, 2], moved as `param` says."""
         raise NotImplementedError(
             f"{type(self).__name__} has no _augment_coords: define it and return the moved coords"
         )
 
 
 Augmentor = ImageAugmentor
-"""The predecessor's other name for it."""
+"""Other name of `ImageAugmentor`, as in Tensorpack."""
 
 
 class _LegacyTransform(Transform):
-    """Transform of an augmentor in the predecessor's style, which may change its input."""
+    # Augmentors in Tensorpack's style may change their input, so that each call gets a copy.
 
     def __init__(self, augmentor: ImageAugmentor, param: Any) -> None:
         self._augmentor: Any = augmentor
@@ -148,8 +162,8 @@ class _LegacyTransform(Transform):
 
 
 @contextlib.contextmanager
-def _lent(rng: RNG) -> Generator[None]:
-    """Let augmentors in the old style draw from `rng`."""
+def _drawing_from(rng: RNG) -> Generator[None]:
+    """Let augmentors in Tensorpack's style draw from `rng` inside the block."""
     token = _DRAWING.set(rng)
     try:
         yield
@@ -159,22 +173,24 @@ def _lent(rng: RNG) -> Generator[None]:
 
 def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
     def wrapped(self: Any, img: Any, rng: RNG | None = None) -> Transform:
-        with _lent(self.generator(rng)):
+        with _drawing_from(self.generator(rng)):
             return get_transform(self, img)
 
     return wrapped
 
 
 class PhotometricAugmentor(ImageAugmentor):
-    """Base of augmentors that change pixels where they are: by `change`, with what `draw` drew."""
+    """Base of augmentors that change the values of pixels and move none.
+
+    A subclass defines `change(img, drawn)`, which returns a new image of the same height and width,
+    and, if it is random, `draw(img, rng)`, which returns the random parameters `drawn`.
+    """
 
     def draw(self, img: Image, rng: RNG) -> Any:
-        """What `change` needs to know to do the same again."""
-        with _lent(rng):
+        with _drawing_from(rng):
             return self._get_augment_params(img)
 
     def change(self, img: Image, drawn: Any) -> Image:
-        """A new image of the same height and width; may not change `img`."""
         return self._augment(img.copy(), drawn)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -195,20 +211,20 @@ class _DrawnTransform(PhotometricTransform):
 
 
 class Identity(ImageAugmentor):
-    """Change nothing."""
+    """Augmentor that returns images unchanged."""
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return NoOpTransform()
 
 
 class CompositeAugmentor(ImageAugmentor):
-    """Base of augmentors made of augmentors. A subclass defines `steps`.
+    """Base of augmentors made of augmentors.
 
-    Each step sees the image as the steps before it leave it, so `get_transform` applies them all.
+    A subclass defines `steps(rng)`, which returns the augmentors to apply to an image. Each of them
+    draws for the image that the one before it returns, so `get_transform` applies them.
     """
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
-        """Which augmentors to apply this time, one after the other."""
         raise NotImplementedError
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -224,7 +240,11 @@ class CompositeAugmentor(ImageAugmentor):
 
 
 class AugmentorList(CompositeAugmentor):
-    """Augmentors one after the other. Lists can be added: `one + other`, `one + [other]`."""
+    """List of augmentors that are applied in order. Lists can be added: `first + [second]`.
+
+    Args:
+        augmentors: The augmentors.
+    """
 
     def __init__(self, augmentors: Sequence[ImageAugmentor]) -> None:
         self.augmentors = check_augmentors(augmentors)
@@ -250,7 +270,7 @@ class AugmentorList(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomApplyAug(CompositeAugmentor):
-    """Apply an augmentor to some of the images: to each with probability `prob`."""
+    """Apply the augmentor `aug` to each image with probability `prob`."""
 
     aug: ImageAugmentor
     prob: Probability
@@ -261,23 +281,22 @@ class RandomApplyAug(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomChooseAug(CompositeAugmentor):
-    """Apply one of several augmentors.
+    """Apply one of several augmentors, chosen at random for each image.
 
     Args:
-        aug_lists: Augmentors, all as likely as each other, or pairs (augmentor, probability).
+        aug_lists: Augmentors with equal probabilities, or pairs (augmentor, probability).
     """
 
     aug_lists: Sequence[ImageAugmentor | tuple[ImageAugmentor, float]]
 
     def __post_init__(self) -> None:
-        given: Any = self.aug_lists
-        several: list[Any] = [*given] if isinstance(given, Iterable) else [given]
-        if not several or not all(isinstance(item, (list, tuple)) for item in several):
-            several = [(augmentor, 1 / len(several)) for augmentor in several]
-        self._augmentors = check_augmentors([augmentor for augmentor, _ in several])
-        weights = [float(prob) for _, prob in several]
+        pairs = _as_list(self.aug_lists)
+        if not pairs or not all(isinstance(item, (list, tuple)) for item in pairs):
+            pairs = [(augmentor, 1 / len(pairs)) for augmentor in pairs]
+        self._augmentors = check_augmentors([augmentor for augmentor, _ in pairs])
+        weights = [float(prob) for _, prob in pairs]
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > 1e-6:
-            raise ConfigError(f"The probabilities {weights} do not sum to 1.")
+            raise ConfigError(f"Probabilities must be 0 or more and sum to 1, got {weights}.")
         self._probabilities = np.array(weights) / sum(weights)
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
@@ -300,12 +319,13 @@ class RandomOrderAug(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class MapImage(ImageAugmentor):
-    """An augmentor that is not random, made of functions.
+    """Augmentor that applies a function, without randomness.
 
     Args:
-        func: From an image to an image. In a stage with `copy=True`, the default, it may work in
-            place; elsewhere it may not.
-        coord_func, mask_func: What becomes of coordinates [n, 2] and masks; refused without it.
+        func: Function from an image to an image. It may change its input in a stage with
+            `copy=True` (the default), and must not elsewhere.
+        coord_func, mask_func: Functions for coordinates [n, 2] and for masks. Without them,
+            coordinates and masks are refused.
     """
 
     func: Callable[[Image], Image]
@@ -314,23 +334,25 @@ class MapImage(ImageAugmentor):
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         functions: dict[str, Any] = {"apply_mask": self.mask_func, "apply_coords": self.coord_func}
-        given = {name: f for name, f in functions.items() if f is not None}
+        optional = {name: f for name, f in functions.items() if f is not None}
         name = f"MapImage({function_name(self.func)})"
-        return TransformFactory(name, apply_image=self.func, **given)
+        return TransformFactory(name, apply_image=self.func, **optional)
 
 
 def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
-    """One or several augmentors as a list, or a `ConfigError`."""
-    several: list[Any] = [*augmentors] if isinstance(augmentors, Iterable) else [augmentors]
-    for augmentor in several:
+    for augmentor in (several := _as_list(augmentors)):
         if not isinstance(augmentor, ImageAugmentor):
-            fix = "MapImage(f) makes one of a function; an instance, not a class, of yours"
-            raise ConfigError(f"{augmentor!r:.60} is no augmentor.", fix=fix)
+            fix = "pass instances of ImageAugmentor, or wrap a function: MapImage(f)"
+            raise ConfigError(f"{augmentor!r:.60} is not an augmentor.", fix=fix)
     return several
 
 
+def _as_list(augmentors: Any) -> list[Any]:
+    return [*augmentors] if isinstance(augmentors, Iterable) else [augmentors]
+
+
 def _arguments(augmentor: object) -> Iterator[str]:
-    """Those arguments that are attributes, too, and are not what they are by default."""
+    """Iterate over the constructor arguments that differ from their defaults, as source text."""
     parameters = inspect.signature(type(augmentor)).parameters
     for number, (name, parameter) in enumerate(parameters.items()):
         value, default = getattr(augmentor, name, parameter.default), parameter.default

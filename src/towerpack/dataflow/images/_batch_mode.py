@@ -1,5 +1,3 @@
-"""Augmentors applied to many small images at once, with random numbers for each of them."""
-
 from __future__ import annotations
 
 import math
@@ -26,12 +24,12 @@ Positions = NDArray[np.int64]
 Sides = tuple[Positions, Positions]
 Step = ImageAugmentor | Callable[[Images], Images]
 
-_CACHED = 1 << 14  # values worked on at a time: more would not stay in the processor's cache
-_TRIES = 10  # of shapes to erase; all at once, so few
+_BLOCK = 1 << 14  # values per block: more would not stay in the processor's cache
+_TRIES = 10  # shapes that are drawn per image to erase
 
 
 def _center_paste(aug: CenterPaste, images: Images, rng: ItemRNG) -> Images:
-    place: Any = aug.get_transform(images[0])  # the same for all: not random
+    place: Any = aug.get_transform(images[0])  # not random, so the same for all images
     pasted = np.empty((len(images), place.h, place.w, *images.shape[3:]), images.dtype)
     pasted[:] = place.filler.fill((place.h, place.w), images[0])
     height, width = images.shape[1:3]
@@ -49,7 +47,7 @@ def _random_crop(aug: RandomCrop, images: Images, rng: ItemRNG) -> Images:
     free_y, free_x = free_space(size_of(images[0]), (h, w))
     y, x = rng.integers(0, free_y + 1), rng.integers(0, free_x + 1)
     images = np.ascontiguousarray(images)
-    # All windows, as one view; each row of one is contiguous, so that picking them is copying.
+    # One view of all windows. Rows of a window are contiguous, so that indexing copies rows.
     pixel = images.itemsize * math.prod(images.shape[3:])
     row = pixel * images.shape[2]
     windows = as_strided(
@@ -78,10 +76,10 @@ def _contrast(aug: color.Contrast, images: Images, rng: Any) -> Images:
 
 
 def _linear(aug: color.ClippingAugmentor, images: Images, factor: Any, shift: Any) -> Images:
-    """X * factor + shift, each image with its own; as `map_values` does it for one."""
+    """Return images * factor + shift, with one factor and shift per image, as `map_values`."""
     factors, shifts = (v if v is None else _per_image(v, images) for v in (factor, shift))
     changed = np.empty(images.shape, images.dtype)
-    step = max(1, _CACHED // images[0].size)
+    step = max(1, _BLOCK // images[0].size)
     for first in range(0, len(images), step):
         part = np.s_[first : first + step]
         values = images[part].astype(np.float32)
@@ -122,7 +120,7 @@ def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
 
 
 def _filled(images: Images, sides: Sides, rng: ItemRNG, fill: Any) -> Images:
-    """Rectangles filled at places that are all as likely as each other; `fill` may draw noise."""
+    """Fill a rectangle at a uniformly drawn place of each image. `fill` may be a noise function."""
     y, x = (
         (rng.random() * (size - side + 1)).astype(np.int64)
         for size, side in zip(images.shape[1:3], sides, strict=True)
@@ -147,12 +145,11 @@ def _mean_variance(aug: color.MeanVarianceNormalize, images: Images, rng: ItemRN
 
 
 def _alike(aug: color.ToFloat32 | color.ToUint8, images: Images, rng: ItemRNG) -> Images:
-    """What is done to every value by itself is done to all images as to one."""
+    # These augmentors change each value independently, so all images are changed as one.
     return aug.augment(images.reshape(-1, *images.shape[2:])).reshape(images.shape)
 
 
 def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
-    """[n] or [n, channels], shaped to be broadcast, by whole rows where channels differ."""
     small = numbers.astype(np.float32)
     if small.size == len(images):
         return small.reshape(-1, *[1] * (images.ndim - 1))
@@ -162,8 +159,7 @@ def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float
 def _moments(
     images: Images, *, all_channel: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and standard deviations [n, channels or 1]."""
-    # How NumPy rounds sums may depend on the number of images.
+    # Not by NumPy, whose rounding of sums may depend on the number of images.
     measure = opencv().meanStdDev
     rows = images.reshape(*images.shape[:2], -1) if all_channel else images
     moments = np.array([measure(row) for row in rows], np.float64)[..., 0]
@@ -188,23 +184,26 @@ _KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
 
 
 class BatchAugment:
-    """Augment small images many at a time: five times as fast as one by one, or more.
+    """Augment many small images in one call, at least five times as fast as one by one.
 
-    With `batched=True`, before `BatchData`, what an image gets does not depend on the block that
-    it is read in; behind `BatchData` it is a function of the batch's position. Numbers are drawn
-    from the distributions that they have for single images, but are others.
+    With `batched=True` before `BatchData`, the result for an image does not depend on the block
+    that contains it. After `BatchData`, results depend on the position of the batch. Random numbers
+    have the same distributions as for single images, but different values.
 
     ```
     augment = BatchAugment([CenterPaste((40, 40)), RandomCrop(32), Flip(horiz=True)])
     ds = MapDataComponent(ds, augment, batched=True, rng=True)
     ```
 
-    Contract: a function of the images and the generator; does not change the images that it gets;
-    thread-safe; pickles.
+    Contract: a function of the images and the generator; does not change its input; thread-safe;
+    pickles.
 
     Args:
-        augmentors: Of the kinds that `BatchAugment.KINDS` names, or functions that take all images
-            and return as many, of which each depends only on its own.
+        augmentors: Augmentors of the classes in `BatchAugment.KINDS`, or functions from images
+            [n, ...] to images [n, ...] that treat each image independently.
+
+    Raises:
+        ConfigError: An augmentor is not supported for many images.
     """
 
     KINDS = tuple(sorted(kind.__name__ for kind in _KINDS))
@@ -216,9 +215,9 @@ class BatchAugment:
         for step in self.steps:
             function = callable(step) and not isinstance(step, ImageAugmentor)
             if type(step) not in _KINDS and not function:
-                what = f"{step!r:.60} has no form for many images at once."
+                what = f"BatchAugment does not support {step!r:.60}."
                 expected = f"one of {', '.join(self.KINDS)}, or a function of [n, ...]"
-                fix = "AugmentImageComponent(ds, augmentors) takes every augmentor"
+                fix = "use AugmentImageComponent(ds, augmentors), which supports every augmentor"
                 raise ConfigError(what, expected=expected, fix=fix)
 
     def __call__(self, images: Images, rng: ItemRNG | RNG) -> Images:
@@ -227,8 +226,8 @@ class BatchAugment:
         right = array.dtype.name in ("uint8", "float32") and array.ndim in (3, 4) and array.size
         if not right:
             expected = "uint8 or float32, [n, height, width] or [n, height, width, channels]"
-            fix = "MapDataComponent(..., batched=True, rng=True), or without `batched` on batches"
-            what = "These are not many images at once."
+            fix = "pass batched=True to MapDataComponent; leave it out if ds gives batches"
+            what = "BatchAugment needs an array of several images."
             raise ConfigError(what, got=describe(images), expected=expected, fix=fix)
         if isinstance(rng, np.random.Generator):
             rng = ItemRNG(int(rng.integers(1 << 62)), 0, np.arange(len(images)))

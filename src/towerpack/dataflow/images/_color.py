@@ -1,5 +1,3 @@
-"""Brightness, contrast, hue and other colours; number ranges and types."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,25 +16,25 @@ Limits = Annotated[tuple[float, float], interval()]
 
 
 class ClippingAugmentor(PhotometricAugmentor):
-    """Base of those that compute new values, and keep float images in 0..max_value if asked to."""
+    """Base of augmentors that compute new values and optionally clip float images."""
 
     clip: bool
     max_value: float
 
     @property
     def limit(self) -> float | None:
-        """What white is in float images that are to be clipped."""
+        """Largest value of a float image after clipping, or `None` for no clipping."""
         return self.max_value if self.clip else None
 
 
 @dataclass(eq=False, repr=False)
 class Brightness(ClippingAugmentor):
-    """Add one random number to all values.
+    """Add one random number to all values of an image.
 
     Args:
-        delta: The number is uniform in -delta..delta.
-        clip: Keep float images in 0..max_value. uint8 images always stay in 0..255.
-        max_value: What white is in float images: 255 or 1.
+        delta: Largest absolute value of the number, which is uniform in -delta..delta.
+        clip: Clip float images to 0..max_value. uint8 images always stay in 0..255.
+        max_value: Value of white in float images: 255 or 1.
     """
 
     delta: Annotated[float, number()]
@@ -52,7 +50,12 @@ class Brightness(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class BrightnessScale(ClippingAugmentor):
-    """Multiply all values by one factor, uniform in `range`; the rest is as for `Brightness`."""
+    """Multiply all values of an image by one random factor.
+
+    Args:
+        range: (lowest, highest) factor.
+        clip, max_value: See `Brightness`.
+    """
 
     range: Limits
     clip: bool = True
@@ -67,12 +70,12 @@ class BrightnessScale(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Contrast(ClippingAugmentor):
-    """Move all values away from their mean, or towards it: (x - mean) * factor + mean.
+    """Scale the distance of all values from their mean: (x - mean) * factor + mean.
 
     Args:
-        factor_range: The factor is uniform in (lowest, highest).
-        rgb: The mean is that of each channel (`None`), or that of the grey image, the channels
-            being red, green, blue (`True`) or blue, green, red (`False`).
+        factor_range: (lowest, highest) factor.
+        rgb: Use the mean of each channel (`None`), or the mean of the gray image computed from
+            RGB (`True`) or BGR (`False`) channels.
         clip, max_value: See `Brightness`.
     """
 
@@ -97,8 +100,8 @@ class Gamma(PhotometricAugmentor):
     """Raise values, as fractions of white, to the power of 1 / (1 + gamma).
 
     Args:
-        range: gamma is uniform in (lowest, highest); above 0 is brighter, and it is above -1.
-        max_value: White in float images: 255 or 1.
+        range: (lowest, highest) gamma, above -1. A gamma above 0 makes the image brighter.
+        max_value: Value of white in float images: 255 or 1.
     """
 
     range: Annotated[tuple[float, float], interval(above=-1)] = (-0.5, 0.5)
@@ -117,15 +120,14 @@ class Gamma(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Clip(PhotometricAugmentor):
-    """Keep values within `min` and `max`."""
+    """Clip values to `min`..`max`. Either may be infinite."""
 
     min: float = 0.0
     max: float = 255.0
 
     def __post_init__(self) -> None:
-        # Either of them may be infinite.
         if not self.min <= self.max:
-            raise ConfigError(f"{self!r} leaves no values.", expected="min <= max")
+            raise ConfigError(f"min must not exceed max, got {self!r}.")
 
     def change(self, img: Image, drawn: None) -> Image:
         return map_values(img, lambda values: np.clip(values, self.min, self.max), None)
@@ -133,12 +135,12 @@ class Clip(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Hue(PhotometricAugmentor):
-    """Turn the circle of colours by a random angle.
+    """Shift the hue by a random angle.
 
     Args:
-        range: The angle is uniform in (lowest, highest), in units of two degrees, as OpenCV counts
-            hues: 180 is once around. Try (-10, 10).
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
+        range: (lowest, highest) angle in OpenCV's units of two degrees, so 180 is a full turn.
+            A moderate value is (-10, 10).
+        rgb: Order of the channels: RGB (`True`) or BGR (`False`).
     """
 
     range: Annotated[tuple[float, float], interval()] = (0.0, 180.0)
@@ -162,10 +164,10 @@ class Hue(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Saturation(ClippingAugmentor):
-    """Make colours stronger or greyer: x * factor + grey * (1 - factor).
+    """Change the saturation of colors: x * factor + gray * (1 - factor).
 
     Args:
-        alpha: The factor is uniform in 1 - alpha..1 + alpha.
+        alpha: Largest distance of the factor from 1. It is uniform in 1 - alpha..1 + alpha.
         rgb, clip, max_value: See `Hue` and `Brightness`.
     """
 
@@ -179,22 +181,22 @@ class Saturation(ClippingAugmentor):
 
     def change(self, img: Image, drawn: float) -> Image:
         check_color(img, self)
-        # As one matrix of colours; OpenCV rounds and clips for uint8.
+        # One matrix product over the channels. OpenCV rounds and clips uint8.
         matrix = np.eye(3) * drawn + np.tile(luma(self.rgb), (3, 1)) * (1 - drawn)
         return like(opencv().transform(img, matrix), img, self.limit)
 
 
 @dataclass(eq=False, repr=False)
 class Lighting(ClippingAugmentor):
-    """Add a random colour along the principal components of the data set's colours.
+    """Add a random color along the principal components of the data set's colors.
 
-    Krizhevsky et al. 2012, section 4.1.
+    Krizhevsky et al. 2012, "ImageNet Classification with Deep CNNs", section 4.1.
 
     Args:
-        std: Standard deviation of the random numbers that the components are multiplied by.
-        eigval: [3] eigenvalues.
-        eigvec: [3, 3]; each column is an eigenvector, its rows in the order of the channels.
-        clip, max_value: See `Brightness`; `eigval` is in the same unit as the image.
+        std: Standard deviation of the factor of each component.
+        eigval: [3] eigenvalues, in the unit of the image's values.
+        eigvec: [3, 3] eigenvectors in columns, with rows in the order of the channels.
+        clip, max_value: See `Brightness`.
     """
 
     std: Annotated[float, number(0)]
@@ -215,11 +217,11 @@ class Lighting(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ColorSpace(PhotometricAugmentor):
-    """Convert to another colour space.
+    """Convert to another color space.
 
     Args:
-        mode: A constant of OpenCV such as `cv2.COLOR_RGB2HSV`, or its name: "RGB2HSV".
-        keepdims: An image that had channels keeps them, be it one.
+        mode: Constant of OpenCV such as `cv2.COLOR_RGB2HSV`, or its name: "RGB2HSV".
+        keepdims: Return a gray image with one channel instead of none.
     """
 
     mode: int | str
@@ -235,9 +237,12 @@ class ColorSpace(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Grayscale(PhotometricAugmentor):
-    """Take the colours away (for `rgb` see `Hue`).
+    """Convert to gray.
 
-    The result has three equal channels with `keepshape`, else one with `keepdims`, else no axis.
+    Args:
+        keepdims: Return one channel, [height, width, 1], instead of [height, width].
+        rgb: See `Hue`.
+        keepshape: Return three equal channels, whatever `keepdims` says.
     """
 
     keepdims: bool = True
@@ -247,18 +252,20 @@ class Grayscale(PhotometricAugmentor):
     def change(self, img: Image, drawn: None) -> Image:
         check_color(img, self)
         cv2 = opencv()
-        grey: Image = cv2.cvtColor(img, cv2.COLOR_RGB2GRAY if self.rgb else cv2.COLOR_BGR2GRAY)
+        gray: Image = cv2.cvtColor(img, cv2.COLOR_RGB2GRAY if self.rgb else cv2.COLOR_BGR2GRAY)
         if self.keepshape:
-            return np.repeat(grey[..., None], 3, axis=2)
-        return grey[..., None] if self.keepdims else grey
+            return np.repeat(gray[..., None], 3, axis=2)
+        return gray[..., None] if self.keepdims else gray
 
 
 @dataclass(eq=False, repr=False)
 class MeanVarianceNormalize(PhotometricAugmentor):
-    """Give every image mean 0 and standard deviation 1, as float32.
+    """Normalize every image to mean 0 and standard deviation 1, as float32.
 
-    The deviation counts as at least 1 / sqrt(number of values), so that even images are not blown
-    up. With `all_channel` over all channels together; otherwise each by itself.
+    The divisor is at least 1 / sqrt(number of values), so that constant images do not explode.
+
+    Args:
+        all_channel: Normalize all channels together instead of each channel separately.
     """
 
     all_channel: bool = True
@@ -273,9 +280,13 @@ class MeanVarianceNormalize(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class MinMaxNormalize(PhotometricAugmentor):
-    """Stretch every image to min..max, as float32; an image of one value becomes `min`.
+    """Scale every image linearly to the range min..max, as float32.
 
-    With `all_channel` over all channels together; otherwise each by itself.
+    An image with a single value becomes `min`.
+
+    Args:
+        min, max: Bounds of the range.
+        all_channel: Scale all channels together instead of each channel separately.
     """
 
     min: float = 0.0
@@ -292,7 +303,7 @@ class MinMaxNormalize(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ToUint8(PhotometricAugmentor):
-    """Convert to uint8, rounded, and clipped to 0..255; `max_value` (255 or 1) becomes 255."""
+    """Convert to uint8 by rounding and clipping. White (`max_value`, 255 or 1) becomes 255."""
 
     max_value: float = 255.0
 
@@ -304,7 +315,7 @@ class ToUint8(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ToFloat32(PhotometricAugmentor):
-    """Convert to float32; 255 becomes `max_value` (255 or 1)."""
+    """Convert to float32. The uint8 value 255 becomes `max_value` (255 or 1)."""
 
     max_value: float = 255.0
 
@@ -316,20 +327,17 @@ class ToFloat32(PhotometricAugmentor):
 
 
 def channel_means(img: Image) -> Floats:
-    """The mean of each channel, of shape [channels]."""
-    # Rows first: along both axes at once NumPy takes ten times as long.
+    # NumPy takes ten times as long for both axes at once.
     means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
     return means.reshape(-1).astype(np.float32)
 
 
 def luma(rgb: bool) -> Floats:
-    """Luma coefficients (ITU-R BT.601), in the order of the channels."""
-    weights = np.array((0.299, 0.587, 0.114), np.float32)
+    weights = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601
     return weights if rgb else weights[::-1]
 
 
-def check_color(img: Image, who: object) -> None:
-    """Raise `ConfigError` for an image without three channels."""
+def check_color(img: Image, augmentor: object) -> None:
     if img.ndim != 3 or img.shape[2] != 3:
-        what = f"{who!r} is for images of three colours."
+        what = f"{augmentor!r} needs images with three color channels."
         raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

@@ -1,5 +1,3 @@
-"""Crops: a part of an image; and pastes: an image as a part of a larger one."""
-
 from __future__ import annotations
 
 import math
@@ -22,7 +20,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class CropTransform(GeometricTransform):
-    """Cut `h` by `w` pixels out, of which the first is in row `y0` and column `x0`. A view."""
+    """Crop of `h` by `w` pixels that starts in row `y0` and column `x0`. Returns a view."""
 
     y0: int
     x0: int
@@ -30,11 +28,10 @@ class CropTransform(GeometricTransform):
     w: int
 
     def check(self, height: int, width: int, name: str | None = None) -> None:
-        """Raise `ConfigError` for an image that this does not lie in."""
         fits = 0 <= self.y0 <= height - self.h and 0 <= self.x0 <= width - self.w
         if not fits or min(self.h, self.w) < 1:
             size = f"{height} x {width} pixels"
-            raise ConfigError(f"{self!r} does not lie in {name or 'an image'} of {size}.")
+            raise ConfigError(f"{self!r} does not lie within {name or 'an image'} of {size}.")
 
     def apply_image(self, img: Image) -> Image:
         self.check(*size_of(img))
@@ -49,7 +46,11 @@ class CropTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class CenterCrop(ImageAugmentor):
-    """Cut (height, width) out of the middle; one number is both."""
+    """Crop the center of an image.
+
+    Args:
+        crop_shape: (height, width) of the crop, or one number for both.
+    """
 
     crop_shape: args.Size
     _anywhere = False
@@ -60,19 +61,19 @@ class CenterCrop(ImageAugmentor):
 
 
 class RandomCrop(CenterCrop):
-    """Cut (height, width) out of a random place; one number is both."""
+    """Crop an image at a random place. Arguments as for `CenterCrop`."""
 
     _anywhere = True
 
 
 @dataclass(eq=False, repr=False)
 class RandomCropRandomShape(ImageAugmentor):
-    """Cut a part of random size out of a random place.
+    """Crop a part of random size at a random place.
 
     Args:
-        wmin, hmin: Least width and height.
-        wmax, hmax: Greatest width and height; by default, and at most, the image's.
-        max_aspect_ratio: Of the longer side to the shorter one, where the widths allow it.
+        wmin, hmin: Least width and height in pixels.
+        wmax, hmax: Greatest width and height in pixels (default: the size of the image).
+        max_aspect_ratio: Greatest ratio of the longer side to the shorter, if the widths allow it.
     """
 
     wmin: Annotated[int, integer_of, args.number(1)]
@@ -95,15 +96,15 @@ class RandomCropRandomShape(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class GoogleNetRandomCropAndResize(ImageAugmentor):
-    """Cut out a part of random area and aspect ratio, and scale it to one size.
+    """Crop a part of random area and aspect ratio, and resize it to a fixed size.
 
-    "Inception" cropping, as ImageNet models are trained with (Szegedy et al. 2015, section 6). If
-    ten draws find no part that lies in the image, the middle is taken after `ResizeShortestEdge`.
+    "Inception" crops are common for training on ImageNet (Szegedy et al. 2015, section 6). If ten
+    draws find no part that lies within the image, apply `ResizeShortestEdge` and crop the center.
 
     Args:
-        crop_area_fraction: (least, greatest) fraction of the area.
+        crop_area_fraction: (least, greatest) area of the part as a fraction of the image's area.
         aspect_ratio_range: (least, greatest) width / height, or height / width.
-        target_shape: (height, width) that it is scaled to, or one number for both.
+        target_shape: (height, width) of the result, or one number for both.
         interp: See `ResizeTransform`.
     """
 
@@ -132,31 +133,34 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
 
 
 class BackgroundFiller(ABC):
-    """Base of what makes backgrounds: `fill` is a function of its arguments alone."""
+    """Base of classes that create backgrounds.
+
+    A subclass defines `fill(background_shape, img)` without randomness. It returns an image of this
+    (height, width), with the channels and the dtype of `img`.
+    """
 
     @abstractmethod
-    def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
-        """A new background of (height, width), with the channels and the dtype of `img`."""
+    def fill(self, background_shape: tuple[int, int], img: Image) -> Image: ...
 
 
 @dataclass(frozen=True)
 class ConstantBackgroundFiller(BackgroundFiller):
-    """One value everywhere: a number, or one for each channel."""
+    """Background of a single color: a number, or one for each channel."""
 
     value: Any = 0
 
     def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
         pixel = pixel_values(self.value, img)
         first = pixel.item(0)
-        fill = first if (pixel == first).all() else pixel  # one for all is several times as fast
+        fill = first if (pixel == first).all() else pixel  # a single number is faster
         return np.full((*background_shape, *img.shape[2:]), fill, img.dtype)
 
 
 @dataclass(frozen=True)
 class PasteTransform(GeometricTransform):
-    """Put an image on a background of `h` by `w` pixels, its corner in row `y0` and column `x0`.
+    """Paste an image on a background of `h` by `w` pixels, at row `y0` and column `x0`.
 
-    The background of images is made by `filler`; that of masks is `mask_value`.
+    `filler` creates the background of images. Masks are filled with `mask_value`.
     """
 
     y0: int
@@ -185,9 +189,12 @@ class PasteTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class CenterPaste(ImageAugmentor):
-    """Put every image in the middle of a background of (height, width); one number is both.
+    """Paste every image in the center of a background.
 
-    `background_filler` makes it, black by default; that of masks is `mask_value`.
+    Args:
+        background_shape: (height, width) of the background, or one number for both.
+        background_filler: Creates the background of images (default: black).
+        mask_value: Background of masks.
     """
 
     background_shape: args.Size
@@ -204,18 +211,17 @@ class CenterPaste(ImageAugmentor):
 
 
 class RandomPaste(CenterPaste):
-    """Put every image on a random place of a background; arguments as for `CenterPaste`."""
+    """Paste every image at a random place of a background. Arguments as for `CenterPaste`."""
 
     _anywhere = True
 
 
 def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG | None) -> CropTransform:
-    """A crop of a given (height, width), placed by `draw_place`, or a `ConfigError`."""
     return CropTransform(*draw_place(size, crop, rng), *crop)
 
 
 def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -> tuple[int, int]:
-    """First row and column of a part: anywhere, evenly; the middle without `rng`."""
+    """Return the first row and column of a part: uniformly drawn, or centered without `rng`."""
     free = free_space(whole, part)
     if rng is None:
         return free[0] // 2, free[1] // 2
@@ -223,10 +229,10 @@ def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -
 
 
 def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
-    """How many rows and columns a part leaves, or a `ConfigError`."""
+    """Return the number of rows and columns outside of a part, or raise `ConfigError`."""
     (height, width), (h, w) = whole, part
     if h > height or w > width:
-        what = f"A part of {h} x {w} pixels does not fit an image of {height} x {width}."
-        fix = "resize before, or paste it on a larger background (CenterPaste)"
+        what = f"A part of {h} x {w} pixels does not fit into an image of {height} x {width}."
+        fix = "resize the image first, or paste it on a larger background (CenterPaste)"
         raise ConfigError(what, fix=fix)
     return height - h, width - w

@@ -1,7 +1,4 @@
-"""Image files from and to bytes: libjpeg-turbo for JPEGs, OpenCV for everything else.
-
-`DecodeRandomCrop` decodes, crops and scales in one: what ImageNet training spends its time on.
-"""
+"""Decoding of image files and encoding of JPEGs: libjpeg-turbo for JPEGs, OpenCV for the others."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ from towerpack.dataflow.images.headers import Bytes, ImageHeader, as_bytes, imag
 from towerpack.dataflow.images.image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
-"""How large a picture is decoded by default: 300 MB in colour."""
+"""Default limit of the decoded size, in pixels: 300 MB in color."""
 
 Out = NDArray[np.uint8] | None
 
-_JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
-_SIGNED = 2  # numbers of a TIFF
-_BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
+_JPEG_COLORS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
+_SIGNED = 2  # sample format of a TIFF
+_INVERSE = {6: 8, 8: 6}  # orientations that do not invert themselves
 
 
 def decode_image(
@@ -50,31 +47,31 @@ def decode_image(
 ) -> Image:
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF file.
 
-    JPEGs are decoded by libjpeg-turbo, straight into `out` if that is given. OpenCV decodes
-    everything else, with depths above 8 bits scaled down. Transparency is dropped, not blended:
-    colors are those stored in the file. Of an animation the first frame is decoded.
+    libjpeg-turbo decodes JPEGs, directly into `out` if possible. OpenCV decodes the other formats
+    and scales depths above 8 bits down. Transparency is dropped without blending, so colors are
+    those stored in the file. The first frame of an animation is decoded.
 
     Args:
-        data: The file.
-        rgb: The order of colours; `False` is BGR, OpenCV's.
-        channels: 1, 3 or 4; or `None` for what the file holds, 16 bits and floats included.
-        min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
-            of its size, if it stays at least so large.
-        part: (top, left, height, width) of what is wanted of the upright picture; not with
-            `min_size`. With `strict=False`, rows of a JPEG stored below it are not decoded.
-        out: uint8 memory for the result: of the result's shape, or one axis of at least its size.
-        max_pixels: Larger pictures are an error, before memory is taken for them.
-        orient: Turn the picture upright as its EXIF block says; other formats than JPEG only if
-            `channels` is 1 or 3.
-        strict: A truncated or damaged JPEG is an error; `False` takes what can be decoded of it.
-        name: What messages call the picture.
+        data: Contents of the file.
+        rgb: Order of the colors: RGB (`True`) or BGR (`False`).
+        channels: 1, 3 or 4, or `None` for the channels and the dtype of the file.
+        min_size: (height, width), or one number for both. A JPEG is decoded at the smallest of
+            1/8, 1/4, 1/2 or all of its size that is at least this large.
+        part: (top, left, height, width) of the part of the upright image to return, instead of
+            `min_size`. With `strict=False`, rows of a JPEG below the part are not decoded.
+        out: uint8 memory for the result, with its shape, or one axis of at least its size.
+        max_pixels: Larger images are refused before memory is allocated.
+        orient: Rotate the image as its EXIF block says. Formats other than JPEG are rotated only
+            if `channels` is 1 or 3.
+        strict: Refuse truncated and damaged JPEGs, instead of decoding them as far as possible.
+        name: Name of the image in error messages.
 
     Returns:
-        [height, width, channels], uint8.
+        Image [height, width, channels], uint8 unless `channels` is `None`.
 
     Raises:
-        FormatError: No image file, or a damaged one, or one that is too large.
-        ConfigError: `out` does not fit or is read-only, or the arguments make no sense.
+        FormatError: The data is not an image file, is damaged, or is too large.
+        ConfigError: `out` does not fit or is read-only, or arguments contradict each other.
     """
     data = as_bytes(data)
     decoder = Decoder(rgb, channels, orient, strict, max_pixels, name)
@@ -85,7 +82,7 @@ def decode_image(
         crop = CropTransform(*map(operator.index, part))
         return _fitted(decoder.decode_part(data, header, crop), out)
     if part is not None:
-        raise ConfigError("Either min_size or part can be given, not both.")
+        raise ConfigError("decode_image got both min_size and part.", fix="pass one of them")
     least = args.height_and_width(min_size, "min_size")
     height, width = header.upright_size
     fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
@@ -94,7 +91,7 @@ def decode_image(
 
 @dataclass(frozen=True)
 class Decoder:
-    """How image files are decoded; arguments as for `decode_image`."""
+    """Settings for decoding image files. Arguments as for `decode_image`."""
 
     rgb: bool = True
     channels: int | None = 3
@@ -105,22 +102,22 @@ class Decoder:
 
     def __post_init__(self) -> None:
         if self.channels not in (None, 1, 3, 4):
-            raise ConfigError(f"There is no channels={self.channels}.", expected="1, 3, 4 or None")
+            raise ConfigError(f"channels must be 1, 3, 4 or None, got {self.channels}.")
 
     def read_header(self, data: bytes) -> ImageHeader:
-        """The header of a file that is not too large; upright if it is not to be turned."""
+        """Read and check the header of a file. Without `orient`, its orientation is upright."""
         header = image_header(data, name=self.name)
         headers.check_size(header, len(data), self.max_pixels, self.name)
         return header if self.orient else header._replace(orientation=1)
 
     def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
-        """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
+        """Decode a file whose header was read. A JPEG is decoded at 1 / factor of its size."""
         headers.check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
         return _fitted(self._opencv(data, header) if img is None else img, out)
 
     def decode_part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
-        """As `decode`, a part of the upright picture; mostly a view, or a `ConfigError`."""
+        """Decode a part of the upright image. The result may be a view of a larger array."""
         if header.ordinary and not header.progressive and not self.strict:
             part.check(*header.upright_size, self.name)
             stored = _before_turning(part, header)
@@ -134,18 +131,18 @@ class Decoder:
         return part.apply_image(img)
 
     def _jpeg(self, data: bytes, header: ImageHeader, factor: int, out: Out) -> Image | None:
-        """Decode by libjpeg-turbo, into `out` if possible; `None` if it does not know this kind."""
+        """Decode by libjpeg-turbo, into `out` if possible. Return `None` for unsupported kinds."""
         channels = self.channels or (1 if header.channels == 1 else 3)
         stored = (-(-header.height // factor), -(-header.width // factor), channels)
         memory = None if out is None or header.orientation > 1 else _memory_of(out, stored)
         if memory is None or not memory.flags.c_contiguous:
             memory = np.empty(stored, np.uint8)
         if not self.strict:
-            memory[:] = 0  # libjpeg leaves pixels that it cannot read as they are
+            memory[:] = 0  # libjpeg does not write pixels that it cannot read
         try:
             _simplejpeg().decode_jpeg(
                 data,
-                colorspace=_JPEG_COLOURS[channels][self.rgb],
+                colorspace=_JPEG_COLORS[channels][self.rgb],
                 min_height=stored[0],
                 min_width=stored[1],
                 buffer=memory,
@@ -158,9 +155,8 @@ class Decoder:
         return upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
-        """Decode by OpenCV, which refuses what is truncated."""
         if self.channels == 4 and header.format in ("bmp", "gif", "tiff"):
-            # OpenCV reads the colors of some of these files only without their alpha.
+            # OpenCV reads the colors of some of these files only without their alpha channel.
             color = replace(self, channels=3)._opencv(data, header._replace(orientation=1))
             exact = replace(self, channels=None)._opencv(data, header)
             alpha = exact[:, :, 3:] if exact.shape[2] == 4 else np.full_like(color[:, :, :1], 255)
@@ -168,7 +164,7 @@ class Decoder:
             return np.dstack([color, alpha.astype(np.uint8)])
         cv2 = opencv()
         flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(self.channels or 0)
-        # Turned below, so that there is one opinion of how: the header's.
+        # The image is rotated below, by the orientation in our header.
         flags = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
         shown = headers.with_stored_colors(data, header, alpha=self.channels is None)
         raw = np.frombuffer(shown, np.uint8)
@@ -180,25 +176,25 @@ class Decoder:
         except cv2.error as error:
             raise headers.damaged(self.name, header.format, str(error)) from error
         if self.channels and exact is not None and exact.dtype.name not in ("uint8", "uint16"):
-            what = f"Pixels of {self.name or 'the image'} are {exact.dtype}"
-            fix = "decode_image(channels=None) gives them as they are"
-            raise FormatError(f"{what}, which have no known range.", fix=fix)
+            what = f"Pixels of {self.name or 'the image'} are {exact.dtype}, with an unknown range."
+            raise FormatError(what, fix="pass channels=None to get the values in the file")
         if img is None:
             raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
         deep = self.channels is None and img.ndim == 3 and img.itemsize > 1
         if deep and tags.get(headers.PLANES) == 2:
-            what = f"{self.name or 'The image'} has planes of {img.dtype}, which OpenCV mixes up"
-            raise FormatError(f"{what}.", fix="decode_image(channels=3), or a TIFF without planes")
+            what = f"{self.name or 'The image'} has planes of {img.dtype}, which OpenCV mixes up."
+            fix = "pass channels=3, or convert the file to a TIFF without planes"
+            raise FormatError(what, fix=fix)
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
-            raise headers.damaged(self.name, "jpeg", "its header tells another size")
-        turn = header.format == "jpeg" or self.channels in (1, 3)
-        orientation = header.orientation if turn else 1
-        if header.format == "tiff":  # OpenCV has turned it, whatever it was told
-            turned = image_header(data).orientation
-            orientation = 1 if orientation == turned else _BACK.get(turned, turned)
-        return self._coloured(upright(img.reshape(*img.shape[:2], -1), orientation))
+            raise headers.damaged(self.name, "jpeg", "its header has a different size")
+        rotate = header.format == "jpeg" or self.channels in (1, 3)
+        orientation = header.orientation if rotate else 1
+        if header.format == "tiff":  # OpenCV rotates TIFFs whatever the flags say
+            applied = image_header(data).orientation
+            orientation = 1 if orientation == applied else _INVERSE.get(applied, applied)
+        return self._colored(upright(img.reshape(*img.shape[:2], -1), orientation))
 
-    def _coloured(self, img: Image) -> Image:
+    def _colored(self, img: Image) -> Image:
         cv2 = opencv()
         if self.channels == 4:
             img = np.right_shift(img, 8).astype(np.uint8) if img.dtype == np.uint16 else img
@@ -206,28 +202,28 @@ class Decoder:
             img = cv2.cvtColor(img, codes[img.shape[2]]) if img.shape[2] in codes else img
         if not self.rgb or img.shape[2] not in (3, 4):
             return img
-        if img.dtype.name not in ("uint8", "uint16", "float32"):  # OpenCV converts no others
+        if img.dtype.name not in ("uint8", "uint16", "float32"):  # not supported by cvtColor
             return img[:, :, [2, 1, 0, 3][: img.shape[2]]]
         return cv2.cvtColor(img, cv2.COLOR_BGR2RGB if img.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
 
 
 @dataclass
 class DecodeRandomCrop:
-    """Decode an image file, cut a random part out and scale it to one size.
+    """Decode an image file, crop a random part and resize it to a fixed size.
 
-    Usually `MapDataComponent(ds, DecodeRandomCrop(224), rng=True)`. Part and pixels are those of
-    `GoogleNetRandomCropAndResize`, with one exception: where the part is at least 2, 4 or 8 times
-    as large as the result, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is faster and
-    smoother. The edges of the part are then rounded outwards to 2, 4 or 8 pixels.
+    Typical use is `MapDataComponent(ds, DecodeRandomCrop(224), rng=True)`. The result equals that
+    of `GoogleNetRandomCropAndResize`, except for large JPEGs. If the part is at least 2, 4 or 8
+    times as large as the result, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size. This is faster
+    and smoother, and rounds the edges of the part outwards to 2, 4 or 8 pixels.
 
     Contract: a function of the file and the generator; thread-safe; pickles.
 
     Args:
         target_shape: (height, width) of the result, or one number for both.
         crop_area_fraction, aspect_ratio_range: See `GoogleNetRandomCropAndResize`.
-        interp: How to interpolate. "linear" is fast; "area" takes as long as decoding.
+        interp: Interpolation. "linear" is fast, "area" takes as long as decoding.
         rgb, max_pixels: See `decode_image`.
-        reduce: Decode large parts at a fraction of the size.
+        reduce: Decode JPEGs at a reduced size if the part is large enough.
         strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
     """
 
@@ -248,36 +244,35 @@ class DecodeRandomCrop:
         self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
 
     def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
-        """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
+        """Return the resized part, uint8 [height, width, 3]. For `out` see `decode_image`."""
         data = as_bytes(data)
         header = self._decoder.read_header(data)
-        # Of an image the draw looks at the shape alone.
+        # The draw uses only the shape of the image.
         transform: Any = self._crop.get_transform(np.empty(header.upright_size, "V0"), rng)
         part = next(iter(transform))
-        if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
+        if not isinstance(part, CropTransform):  # no draw fitted, so resize and crop the center
             return _fitted(transform.apply_image(self._decoder.decode(data, header)), out)
         img = self._part(data, header, part)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        nearest = self.interp == "nearest"  # OpenCV's is another rule
+        nearest = self.interp == "nearest"  # OpenCV picks different pixels
         if nearest or memory is None or not memory.flags.c_contiguous:
             return _fitted(resize(img, *self._target, self.interp), out)
         size = self._target[::-1]
         return opencv().resize(img, size, dst=memory, interpolation=self._interp)
 
     def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
-        """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
+        # Write the image into its row of the batch; see `towerpack.dataflow.empty_row`.
         if type(self).__call__ is not DecodeRandomCrop.__call__:
             return self(data, rng)
         return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
 
     def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
-        """A part of an upright picture, reduced if it is a JPEG and that is good enough."""
         height, width = self._target
         larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
         factor = next(larger, 1) if self.reduce and header.format == "jpeg" else 1
         if factor == 1:
             return self._decoder.decode_part(data, header, part)
-        # As it is stored: blocks begin at its edges, not at those of the upright picture.
+        # Crop before rotating, because blocks begin at the edges of the stored image.
         part = _before_turning(part, header)
         img = self._decoder.decode(data, header._replace(orientation=1), factor)
         if img.shape[:2] != (header.height, header.width):  # rounded outwards
@@ -291,29 +286,33 @@ class DecodeRandomCrop:
 def encode_jpeg(
     img: Image, *, quality: int = 90, rgb: bool = True, subsampling: str = "420"
 ) -> bytes:
-    """Encode a uint8 image with 1 or 3 channels, or none, as JPEG.
+    """Encode an image as JPEG.
 
     Args:
-        img: The image; with `rgb=False` its colours are blue, green, red.
-        quality: 1 to 100.
-        subsampling: Of the colours: "444", "422", "420", "440" or "411".
+        img: uint8 image [height, width] or [height, width, 1 or 3].
+        quality: Quality from 1 to 100.
+        rgb: Order of the colors: RGB (`True`) or BGR (`False`).
+        subsampling: Chroma subsampling: "444", "422", "420", "440" or "411".
+
+    Raises:
+        ConfigError: `img` is not a uint8 image with 1 or 3 channels.
     """
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
-        what = "A JPEG is made of a uint8 image with 1 or 3 channels."
+        what = "A JPEG can only be made of a uint8 image with 1 or 3 channels."
         raise ConfigError(what, got=describe(img))
-    colour = _JPEG_COLOURS[img.shape[2]][rgb]
+    color = _JPEG_COLORS[img.shape[2]][rgb]
     return _simplejpeg().encode_jpeg(
         np.ascontiguousarray(img),
         quality=quality,
-        colorspace=colour,
-        colorsubsampling="Gray" if colour == "GRAY" else subsampling,
+        colorspace=color,
+        colorsubsampling="Gray" if color == "GRAY" else subsampling,
     )
 
 
 def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
-    """Where a part of an upright picture lies in the picture as stored."""
+    """Return the part of the stored image that corresponds to a part of the upright image."""
     y0, x0, h, w = part.y0, part.x0, part.h, part.w
     if header.orientation in (2, 3, 6, 7):
         x0 = header.upright_size[1] - x0 - w
@@ -324,11 +323,11 @@ def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
 
 
 def _fitted(img: Image, out: Out) -> Image:
-    """The image in the memory that was given for it, or in its own, or a `ConfigError`."""
+    """Copy the image to `out` if that is given, or else make it contiguous."""
     if out is None:
         return np.ascontiguousarray(img)
     if img.dtype != np.uint8:
-        raise ConfigError(f"The image is {img.dtype}, and out is for uint8.", fix="leave out `out`")
+        raise ConfigError(f"out is uint8, but the image is {img.dtype}.", fix="leave out `out`")
     memory = _memory_of(out, img.shape)
     if not np.may_share_memory(memory, img):
         np.copyto(memory, img)
@@ -336,10 +335,10 @@ def _fitted(img: Image, out: Out) -> Image:
 
 
 def _memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Memory for a result with the shape of the result; `out` itself if it has that."""
+    """Return `out`, or the first part of it, with the shape of the result."""
     size = math.prod(shape)
     if not out.flags.writeable:
-        raise ConfigError("out cannot be written.", got=f"{describe(out)}, read-only")
+        raise ConfigError("out is read-only.", got=describe(out), fix="pass writable memory")
     if out.dtype == np.uint8 and out.shape == shape:
         return out
     if out.dtype == np.uint8 and out.ndim == 1 and out.flags.c_contiguous and out.size >= size:

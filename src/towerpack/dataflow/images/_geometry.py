@@ -1,5 +1,3 @@
-"""Flips, transposes and resizes."""
-
 from __future__ import annotations
 
 import math
@@ -30,7 +28,7 @@ _TRIES = 50
 
 @dataclass(frozen=True)
 class FlipTransform(GeometricTransform):
-    """Swap left and right (`horiz`) of an image of `h` by `w` pixels, or top and bottom."""
+    """Flip of an image of `h` by `w` pixels: left and right (`horiz`), or top and bottom."""
 
     h: int
     w: int
@@ -53,7 +51,7 @@ class FlipTransform(GeometricTransform):
 
 @dataclass(frozen=True)
 class TransposeTransform(GeometricTransform):
-    """Swap x and y."""
+    """Swap of x and y."""
 
     def apply_image(self, img: Image) -> Image:
         return transposed(check_image(img))
@@ -68,7 +66,7 @@ class TransposeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Flip(ImageAugmentor):
-    """Swap left and right (`horiz`), or top and bottom (`vert`), with probability `prob`."""
+    """Flip left and right (`horiz`) or top and bottom (`vert`) with probability `prob`."""
 
     horiz: bool = False
     vert: bool = False
@@ -77,8 +75,8 @@ class Flip(ImageAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.horiz) == bool(self.vert):
-            what = f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way."
-            raise ConfigError(what, expected="one of both; for both ways take two of them")
+            what = f"Flip needs either horiz or vert, got horiz={self.horiz}, vert={self.vert}."
+            raise ConfigError(what, fix="set one of them; use two Flip augmentors for both ways")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         if self.generator(rng).random() < self.prob:
@@ -88,7 +86,7 @@ class Flip(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Transpose(ImageAugmentor):
-    """Swap rows and columns of some of the images: of each with probability `prob`."""
+    """Swap rows and columns of each image with probability `prob`."""
 
     prob: args.Probability = 0.5
 
@@ -98,10 +96,10 @@ class Transpose(ImageAugmentor):
 
 @dataclass(frozen=True)
 class ResizeTransform(GeometricTransform):
-    """Scale an image of `h` by `w` pixels to `new_h` by `new_w`.
+    """Resize of an image from `h` by `w` pixels to `new_h` by `new_w`.
 
-    `interp="linear"` is fast; "area" looks better where much is taken away, and takes about seven
-    times as long.
+    `interp="linear"` is fast. "area" looks better for strong reduction and takes about seven times
+    as long.
     """
 
     h: int
@@ -126,9 +124,11 @@ class ResizeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Resize(ImageAugmentor):
-    """Scale every image to `shape`: (height, width), or one number for both.
+    """Resize every image to one size.
 
-    For `interp` see `ResizeTransform`.
+    Args:
+        shape: (height, width), or one number for both.
+        interp: See `ResizeTransform`.
     """
 
     shape: args.Size
@@ -140,9 +140,11 @@ class Resize(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ResizeShortestEdge(ImageAugmentor):
-    """Scale an image so that its shorter edge gets the length `size`; the aspect ratio stays.
+    """Resize an image to a given length of its shorter edge, and keep the aspect ratio.
 
-    For `interp` see `ResizeTransform`.
+    Args:
+        size: Length of the shorter edge in pixels.
+        interp: See `ResizeTransform`.
     """
 
     size: Annotated[int, integer_of, args.number(1)]
@@ -155,16 +157,16 @@ class ResizeShortestEdge(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomResize(ImageAugmentor):
-    """Scale an image by random factors, or to a random size.
+    """Resize an image by random factors, or to a random size.
 
     Args:
-        xrange: (lowest, highest) factor for the width, as floats; as integers, the width itself in
-            pixels, both ends included.
-        yrange: The same for the height; by default as `xrange`.
-        minimum: Width and height are at least (x, y) pixels; one number is both.
-        aspect_ratio_thres: By how much (as a fraction) the aspect ratio may change. After 50 draws
-            that change it more the image keeps its size, or is scaled up to `minimum`. With 0 one
-            factor is drawn for both, from `xrange`.
+        xrange: (lowest, highest) factor of the width as floats, or width in pixels as integers.
+            Both bounds are included.
+        yrange: The same for the height (default: `xrange`).
+        minimum: Least (width, height) in pixels, or one number for both.
+        aspect_ratio_thres: Largest relative change of the aspect ratio. After 50 draws that exceed
+            it, the image keeps its size or is enlarged to `minimum`. With 0, width and height get
+            the same factor, drawn from `xrange`.
         interp: See `ResizeTransform`.
     """
 
@@ -179,8 +181,8 @@ class RandomResize(ImageAugmentor):
         self._least: tuple[Any, Any] = args.pair_of(self.minimum) or (self.minimum, self.minimum)
         args.pair(least=0)(self._least, "minimum")
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
-            what = "With aspect_ratio_thres=0 the width decides the height."
-            raise ConfigError(what, fix="leave yrange out")
+            what = "yrange has no effect with aspect_ratio_thres=0, which scales both sides alike."
+            raise ConfigError(what, fix="leave out yrange, or set a larger aspect_ratio_thres")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -197,7 +199,7 @@ class RandomResize(ImageAugmentor):
         least_w, least_h = self._least
         new_w = _draw_length(self.xrange, w, rng)
         if self.aspect_ratio_thres == 0:
-            # One factor, so large that both sides keep to the minimum.
+            # Enlarge the factor so that both sides reach their minimum.
             factor = max(new_w / w, least_w / w, least_h / h)
             return whole(factor * h), whole(factor * w)
         new_h = _draw_length(self.xrange if self.yrange is None else self.yrange, h, rng)
@@ -205,7 +207,7 @@ class RandomResize(ImageAugmentor):
 
 
 def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:
-    """Height and width with the same aspect ratio, the smaller of which is `size`."""
+    """Return (height, width) with the same aspect ratio and a shorter edge of `size`."""
     if h < w:
         return size, whole(size * w / h)
     return whole(size * h / w), size

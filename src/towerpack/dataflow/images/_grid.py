@@ -1,5 +1,3 @@
-"""A picture of many pictures, with what belongs to them drawn in: to see what a pipeline does."""
-
 from __future__ import annotations
 
 import contextlib
@@ -23,10 +21,10 @@ from towerpack.dataflow.images.image import Image, resize_mask
 _BACKGROUND = 32
 _GAP = 4
 _TEXT_HEIGHT = 18
-_LARGEST_LABEL = 1 << 53  # of floats that are whole numbers
-# Told apart by most people, on light and dark pictures (Okabe & Ito 2008).
-_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7", "#0072b2"]
-_NAME = "name it with {0}=..., or on the command line with --{0} ..."
+_LARGEST_LABEL = 1 << 53  # floats below are exact integers
+# Colors that color-blind people can distinguish (Okabe & Ito 2008).
+_COLORS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7", "#0072b2"]
+_SELECT = "pass the index of the component: {0}=... (or --{0} ...)"
 
 
 def image_grid(
@@ -45,33 +43,36 @@ def image_grid(
     cell: int = 192,
     seed: int = 0,
 ) -> NDArray[np.uint8]:
-    """Show the first images of a flow side by side, each scaled to fit its cell.
+    """Arrange the first images of a flow in a grid, each scaled to fit its cell.
 
-    float32 images are shown with white at 1 if they are within 0..1, at 255 if they are within
-    0..255, and otherwise (normalised ones) stretched from their least to their greatest value.
+    The range of float32 images is 0..1 if all values are within 0..1, or 0..255 if they are within
+    0..255. Other images are scaled from their least to their greatest value.
 
     Args:
-        source: A flow of datapoints or of batches of them; or images, or datapoints.
-        path: Where to write a PNG file; `None` writes none.
-        rows, cols: At most so many; the last rows are left out if there are too few images.
-        image: Which component is the image, where there are components.
-        label: Which component stands below the picture: a number, text, or values of classes, of
-            which the greatest three are told.
-        mask, boxes, keypoints: Which components are a label map, of which 0 is not shown, boxes
-            [n, 4] (x0, y0, x1, y1), and points [n, 2 or more] (x, y).
-        names: Of the classes, for labels that are whole numbers.
-        rgb: The order of the colours.
-        cell: Height and width of a picture in the grid.
-        seed: What the flow's randomness is a function of.
+        source: Flow of datapoints or batches, or an iterable of images or datapoints.
+        path: PNG file to write.
+        rows, cols: Largest number of rows and columns.
+        image: Index of the image component. Not needed if the items are images.
+        label: Index of the component to print below the image: a number, a text, or a score for
+            each class, of which the three highest are printed.
+        mask, boxes, keypoints: Indices of the components with a label map (0 is transparent), boxes
+            [n, 4] (x0, y0, x1, y1) and points [n, 2 or more] (x, y).
+        names: Class names for integer labels.
+        rgb: Order of the colors: RGB (`True`) or BGR (`False`).
+        cell: Height and width of a cell in pixels.
+        seed: Random seed of the flow.
 
     Returns:
-        The grid, RGB.
+        The grid as RGB image [height, width, 3].
+
+    Raises:
+        ConfigError: The source is empty, or a component does not exist.
     """
-    parts = {"image": image, "label": label, "mask": mask, "boxes": boxes, "keypoints": keypoints}
-    given = {name: index for name, index in parts.items() if index is not None}
-    shown = list(itertools.islice(_samples(source, given, seed), rows * cols))
+    indices = {"image": image, "label": label, "mask": mask, "boxes": boxes, "keypoints": keypoints}
+    used = {name: index for name, index in indices.items() if index is not None}
+    shown = list(itertools.islice(_samples(source, used, seed), rows * cols))
     if not shown:
-        raise ConfigError("There is no image to show.", got=f"{source!r:.200}")
+        raise ConfigError("The source has no image to show.", got=f"{source!r:.200}")
     text = _TEXT_HEIGHT if label is not None else 0
     down, right = cell + text + _GAP, cell + _GAP
     size = (min(cols, len(shown)) * right - _GAP, math.ceil(len(shown) / cols) * down - _GAP)
@@ -91,47 +92,48 @@ def _cell(
     scale = cell / max(pixels.shape[:2])
     height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
     image, draw_on = _pillow("Image"), _pillow("ImageDraw").Draw
-    # Averages, or nearest: pixels that are enlarged stay visible.
-    how = image.Resampling.BOX if scale < 1 else image.Resampling.NEAREST
-    img = image.fromarray(pixels).resize((width, height), how)
+    # "Nearest" keeps single pixels visible in enlarged images.
+    resampling = image.Resampling.BOX if scale < 1 else image.Resampling.NEAREST
+    img = image.fromarray(pixels).resize((width, height), resampling)
     if "mask" in sample:
         labels = resize_mask(_as_mask(sample["mask"]), height, width).astype(np.int64)
-        palette = np.array([_pillow("ImageColor").getrgb(c) for c in _COLOURS], np.uint8)
-        colours = image.fromarray(palette[(labels - 1) % len(_COLOURS)])
-        img = image.composite(image.blend(img, colours, 0.5), img, image.fromarray(labels != 0))
+        palette = np.array([_pillow("ImageColor").getrgb(c) for c in _COLORS], np.uint8)
+        colors = image.fromarray(palette[(labels - 1) % len(_COLORS)])
+        img = image.composite(image.blend(img, colors, 0.5), img, image.fromarray(labels != 0))
     draw = draw_on(img)
     boxes = as_floats(sample.get("boxes", ()), "boxes", 4)
-    for (x0, y0, x1, y1), colour in _with_colours(boxes * scale):
-        draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
+    for (x0, y0, x1, y1), color in _with_colors(boxes * scale):
+        draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=2)
     points = as_keypoints(sample.get("keypoints", ()))
-    for (x, y, *_), colour in _with_colours(points.reshape(-1, points.shape[-1]) * scale):
-        draw.circle((x, y), 4, fill=colour, outline=(0, 0, 0))
+    for (x, y, *_), color in _with_colors(points.reshape(-1, points.shape[-1]) * scale):
+        draw.circle((x, y), 4, fill=color, outline=(0, 0, 0))
     framed = image.new("RGB", (cell, cell + text), (_BACKGROUND,) * 3)
     top = (cell - height) // 2
     framed.paste(img, ((cell - width) // 2, top))
     if "label" in sample:
         font = _pillow("ImageFont").load_default(12)
-        told = _told(sample["label"], names)
-        while len(told) > 1 and font.getlength(told) > cell - 6:
-            told = told[: -2 if told.endswith("…") else -1] + "…"
+        caption = _caption(sample["label"], names)
+        while len(caption) > 1 and font.getlength(caption) > cell - 6:
+            caption = caption[: -2 if caption.endswith("…") else -1] + "…"
         place = (cell / 2, top + height + 2)
-        draw_on(framed).text(place, told, (235, 235, 235), font, anchor="ma")
+        draw_on(framed).text(place, caption, (235, 235, 235), font, anchor="ma")
     return framed
 
 
-def _with_colours(places: NDArray[Any]) -> Iterator[tuple[list[int], str]]:
-    """Each row, in whole numbers that are not too large to draw, and a colour for it."""
+def _with_colors(places: NDArray[Any]) -> Iterator[tuple[list[int], str]]:
+    """Return each row as integers that Pillow can draw, together with a color."""
     rows = np.clip(np.nan_to_num(np.rint(places)), -(1 << 20), 1 << 20).astype(int).tolist()
-    return zip(rows, itertools.cycle(_COLOURS), strict=False)
+    return zip(rows, itertools.cycle(_COLORS), strict=False)
 
 
 def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
-    """An image as RGB uint8 [height, width, 3], whatever its channels and range."""
+    """Convert an image with any number of channels and any range to uint8 RGB."""
     array: Image = np.asarray(img)
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "uifb":
-        what, expected = "This is no image to show.", "[height, width] or [height, width, channels]"
-        raise ConfigError(what, got=describe(img), expected=expected, fix=_NAME.format("image"))
+        what = "The component to show as image is not an image."
+        expected = "[height, width] or [height, width, channels]"
+        raise ConfigError(what, got=describe(img), expected=expected, fix=_SELECT.format("image"))
     if array.dtype != np.uint8:
         values = np.nan_to_num(array.astype(np.float64))
         low, high = float(values.min()), float(values.max())
@@ -149,11 +151,12 @@ def _as_mask(mask: Any) -> NDArray[Any]:
     floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
     if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
         return array
-    what, expected = "This is no mask to show.", "a whole number for each pixel: [height, width]"
-    raise ConfigError(what, got=describe(mask), expected=expected, fix=_NAME.format("mask"))
+    what = "The component to show as mask is not a label map."
+    expected = "one integer for each pixel: [height, width]"
+    raise ConfigError(what, got=describe(mask), expected=expected, fix=_SELECT.format("mask"))
 
 
-def _told(label: Any, names: Sequence[str] | None) -> str:
+def _caption(label: Any, names: Sequence[str] | None) -> str:
     def name(index: int) -> str:
         return str(names[index]) if names is not None and 0 <= index < len(names) else str(index)
 
@@ -174,7 +177,7 @@ def _samples(source: Any, parts: dict[str, Any], seed: int) -> Iterator[dict[str
                 continue
             sample: dict[str, Any] = {}
             for name, index in parts.items():
-                purpose, fix = f"show as {name}", _NAME.format(name)
+                purpose, fix = f"show as {name}", _SELECT.format(name)
                 sample[name] = component_of(datapoint, index, purpose, fix, pipeline)
             yield from _split(sample)
 
@@ -185,12 +188,11 @@ def _split(sample: dict[str, Any]) -> list[dict[str, Any]]:
         return [sample]
     count = len(cast("Sequence[Any]", images))
     for name, value in sample.items():
-        # A batch may be a list, too: its items need not be alike.
+        # A batch may also be a list of items with different shapes.
         many = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
         if not many or len(cast("Sequence[Any]", value)) != count:
-            what = f"There are {count} images, and not as many of what is to show as {name}."
-            got, expected = describe(cast("Any", value)), f"{count} of them, as BatchData makes it"
-            raise ConfigError(what, got=got, expected=expected, fix=_NAME.format(name))
+            what = f"{name} must have one entry for each of the {count} images."
+            raise ConfigError(what, got=describe(cast("Any", value)), fix=_SELECT.format(name))
     return [{name: value[i] for name, value in sample.items()} for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""MixUp and CutMix, which mix the images of a batch by pairs; Mosaic, four images in one."""
+"""Augmentations that combine several images: MixUp and CutMix of a batch, and Mosaic."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]
 Mixed = tuple[Image, Ratios]
 
-_MIDDLE = (0.25, 0.75)  # where the images of a mosaic may meet, in fractions of the sides
+_MIDDLE = (0.25, 0.75)  # range of the point where the images of a mosaic meet, relative
 
 
 @dataclass(eq=False, repr=False)
 class BatchMix(ABC):
-    """Base of maps that mix every image of a batch with another one of the batch.
+    """Base of maps that mix every image of a batch with another image of the batch.
 
-    Use it after `BatchData`: `MapData(ds, MixUp(num_classes=10), rng=True)`. Every image has a
-    partner, by a random permutation, and a ratio of its own, drawn from Beta(alpha, alpha).
+    Use it after `BatchData`: `MapData(ds, MixUp(num_classes=10), rng=True)`. A random permutation
+    gives every image a partner. Ratios are drawn from Beta(alpha, alpha) for each image.
 
-    Contract: a function of the batch and the generator; does not change the batch that it gets;
-    thread-safe; pickles.
+    Contract: a function of the batch and the generator; does not change its input; thread-safe;
+    pickles.
 
     Args:
-        alpha: 1 makes all ratios as likely as each other; below, one of both images prevails.
-        num_classes: Makes [n, num_classes] of whole-numbered labels; floats [n, classes] need none.
-        prob: How likely an image is to be mixed at all.
-        labels: "soft" for labels mixed as the images are, [n, classes], float32 if they were whole
-            numbers; "pair" for labels as they are, and two more components at the end (in a dict:
-            "partner_label" and "ratio"): those of the partners, and how much, float32 [n], is left
-            of the images. The loss is then `ratio * loss(a) + (1 - ratio) * loss(b)`.
-        image, label: Which components are the images, uint8 or float32 [n, height, width] or
-            [n, height, width, channels], and the labels.
+        alpha: Parameter of the beta distribution. 1 is uniform; with less, one image dominates.
+        num_classes: Number of classes, to convert integer labels [n] to [n, num_classes].
+        prob: Probability to mix an image.
+        labels: "soft" mixes labels like images, [n, classes]. "pair" leaves labels unchanged and
+            appends two components, named "partner_label" and "ratio" in a dict: the partners'
+            labels, and the remaining fractions of the images, float32 [n]. The loss is then
+            `ratio * loss(label) + (1 - ratio) * loss(partner_label)`.
+        image: Index of the images, uint8 or float32 [n, height, width] or with channels.
+        label: Index of the labels: integers [n], or floats [n, classes].
     """
 
     alpha: Annotated[float, args.number(above=0)] = 1.0
@@ -69,27 +69,28 @@ class BatchMix(ABC):
     def __post_init__(self) -> None:
         args.check_arguments(self)
         if self.labels not in ("soft", "pair"):
-            raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
+            raise ConfigError(f'labels must be "soft" or "pair", got {self.labels!r}.')
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
-        """Mix each image with that of its index in `partners`; leave about `ratios` of it.
+        """Return new, mixed images, and the fractions [n] of the original images that remain.
 
-        The images given may not be changed. Return new ones, and how much is left of each.
+        Args:
+            images, rng: Images [n, height, width, ...], and generator to draw from.
+            partners, ratios: Index of each image's partner, and fraction of each image to keep.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
-        """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
         if not isinstance(rng, np.random.Generator):
-            raise self._refused("draws a number for each image of a batch")
-        fix = "image=..., label=... say which are"
+            raise self._refused("needs a random generator")
+        fix = "pass the indices of the components: image=..., label=..."
         images, labels = (
             np.asarray(component_of(batch, i, "mix", fix)) for i in (self.image, self.label)
         )
         right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
         if not right or labels.shape[:1] != images.shape[:1]:
             got = f"images {describe(images)}, labels {describe(labels)}"
-            raise self._refused("mixes images and labels of a batch, and these are none", got)
+            raise self._refused("needs a batch of images and as many labels", got)
         count = len(images)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
@@ -98,8 +99,8 @@ class BatchMix(ABC):
         if self.labels == "pair":
             return self._put(batch, mixed, labels, labels[partners], left)
         soft = soft_labels(labels, self.num_classes)
-        own = left.reshape(-1, 1).astype(soft.dtype)
-        return self._put(batch, mixed, soft * own + soft[partners] * (1 - own))
+        left = left.reshape(-1, 1).astype(soft.dtype)
+        return self._put(batch, mixed, soft * left + soft[partners] * (1 - left))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alpha})"
@@ -107,7 +108,7 @@ class BatchMix(ABC):
     def _refused(self, why: str, got: str | None = None) -> ConfigError:
         name = type(self).__name__
         expected = "images [n, height, width] or [n, height, width, channels], uint8 or float32"
-        fix = f"MapData(BatchData(ds, n), {name}(...), rng=True); image=..., label=... say which"
+        fix = f"use MapData(BatchData(ds, n), {name}(image=..., label=...), rng=True)"
         return ConfigError(f"{name} {why}.", got=got, expected=f"{expected}; n labels", fix=fix)
 
     def _put(self, batch: Datapoint, images: Image, labels: Any, *more: Any) -> Datapoint:
@@ -121,11 +122,10 @@ class BatchMix(ABC):
 
 
 class MixUp(BatchMix):
-    """Blend every image of a batch with another one, and their labels.
+    """Blend every image of a batch, and its label, with another image of the batch.
 
-    Zhang et al. 2017, https://arxiv.org/abs/1710.09412; 0.2 is their alpha for ImageNet.
-
-    Contract: as `BatchMix`. uint8 images stay uint8, rounded.
+    uint8 images are rounded to uint8. Contract and arguments as for `BatchMix`. Zhang et al. 2017,
+    https://arxiv.org/abs/1710.09412, use alpha=0.2 for ImageNet.
     """
 
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
@@ -135,7 +135,7 @@ class MixUp(BatchMix):
         mixed = np.empty(images.shape, images.dtype)
         rows = images.reshape(len(images), images.shape[1], -1)
         out = mixed.reshape(rows.shape)
-        # One by one: NumPy would make floats of the whole batch, three times.
+        # NumPy would make three float copies of the whole batch.
         for i, (partner, ratio) in enumerate(zip(partners.tolist(), ratios.tolist(), strict=True)):
             cv2.addWeighted(rows[i], ratio, rows[partner], 1 - ratio, 0, dst=out[i])
         return mixed, ratios
@@ -144,11 +144,9 @@ class MixUp(BatchMix):
 class CutMix(BatchMix):
     """Paste a rectangle of another image into every image of a batch, and mix their labels.
 
-    Yun et al. 2019, https://arxiv.org/abs/1905.04899. The rectangle has the image's shape, and its
-    centre is anywhere. Labels are mixed by the pixels that are left: more than the ratio says where
-    the rectangle leaves the image.
-
-    Contract: as `BatchMix`.
+    The rectangle has the aspect ratio of the image and a uniformly drawn center. It is clipped to
+    the image, and labels are mixed by the fraction of remaining pixels. Contract and arguments as
+    for `BatchMix`. Yun et al. 2019, https://arxiv.org/abs/1905.04899.
     """
 
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
@@ -166,17 +164,19 @@ class CutMix(BatchMix):
 
 @dataclass(frozen=True)
 class MosaicLayout:
-    """Put four datapoints together into one.
+    """Combine four datapoints into one: callable with four datapoints and a generator.
 
-    The canvas is cut into four parts that meet at a random point in its middle half. Each image is
-    scaled, with its aspect ratio, until it covers its part, and a random section that fits is
-    shown. Boxes are moved, clipped to what is shown, and left out where little of them is.
+    The canvas is divided into four parts that meet at a random point in its middle half. Each image
+    is resized, with its aspect ratio, to cover its part, and cropped at a random place. Boxes are
+    moved and clipped, and dropped if too little of them is visible. Other components are those of
+    the first datapoint.
 
     Args:
-        shape: (height, width) of the canvas, or one number for both.
-        image, boxes: Which components are the image, and the boxes [n, 4]: x0, y0, x1, y1.
-        labels: Which component, or components, have a row for each box; `None` if none has.
-        min_visible: Boxes of which less than this fraction is shown are left out.
+        shape: (height, width) of the canvas in pixels, or one number for both.
+        image: Index of the image component.
+        boxes: Index of the boxes [n, 4] (x0, y0, x1, y1); `None` for none.
+        labels: Index or tuple of indices of components with one row per box; `None` for none.
+        min_visible: Fraction of its area that must be visible to keep a box.
     """
 
     shape: args.Size = 640
@@ -189,11 +189,10 @@ class MosaicLayout:
         args.check_arguments(self)
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
-        """One datapoint made of four; components not named here are those of the first."""
         images = [check_image(self._part(datapoint, self.image)) for datapoint in datapoints]
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
-            what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
-            raise ConfigError(what, got=got, expected="one dtype and number of channels")
+            what = "The images of a mosaic must have the same dtype and number of channels."
+            raise ConfigError(what, got=", ".join(map(describe, images)))
         for index in self._per_box():
             column = [array_of(self._part(dp, index), name_of(index)) for dp in datapoints]
             changes = zip(datapoints, empty_alike(column), strict=True)
@@ -209,8 +208,8 @@ class MosaicLayout:
         changed: dict[Any, Any] = {self.image: canvas}
         for index, parts in zip(self._per_box(), zip(*rows, strict=True), strict=True):
             if len({part.dtype for part in parts}) > 1:
-                what = f"{name_of(index)} of the parts of a mosaic differs in type."
-                raise ConfigError(what, got=", ".join(map(describe, parts)), expected="one dtype")
+                what = f"{name_of(index)} must have the same dtype in all datapoints of a mosaic."
+                raise ConfigError(what, got=", ".join(map(describe, parts)))
             changed[index] = np.concatenate(parts)
         return replaced(datapoints[0], changed)
 
@@ -224,7 +223,7 @@ class MosaicLayout:
     def _show(
         self, datapoint: Datapoint, canvas: Image, corner: tuple[int, int, int, int], rng: RNG
     ) -> list[NDArray[Any]]:
-        """Draw one image into its part; tell what of boxes and labels is seen there."""
+        """Draw an image into its part of the canvas. Return its visible boxes and their labels."""
         y0, y1, x0, x1 = corner
         image = datapoint[self.image]
         h, w = image.shape[:2]
@@ -242,25 +241,25 @@ class MosaicLayout:
         return [rows[keep] for rows in (shifted, *others)]
 
     def _part(self, datapoint: Datapoint, index: Hashable) -> Any:
-        fix = "image=..., boxes=..., labels=... say which are; labels=None if boxes have none"
-        return component_of(datapoint, index, "put together", fix)
+        fix = "pass the indices: image=..., boxes=..., labels=...; labels=None if boxes have none"
+        return component_of(datapoint, index, "combine", fix)
 
 
 class Mosaic(Wrapper):
-    """Put every datapoint together with three others of the pass, drawn at random, into one.
+    """Combine every datapoint with three randomly drawn datapoints of the same pass.
 
-    Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934, section 3.3; how is said at
-    `MosaicLayout`. Each datapoint is read four times on average: consider `CacheData` below.
+    See `MosaicLayout`, and Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934,
+    section 3.3. Each datapoint is read four times on average, so consider `CacheData` before it.
 
     Contract: in order; length of `ds`; random; thread- and fork-safe as `ds` is; resumable at once.
 
     Args:
-        ds: Over an indexable source.
+        ds: Flow over an indexable source.
         shape, image, boxes, labels, min_visible: See `MosaicLayout`.
 
     Raises:
         ConfigError: `ds` can only be read in order, or is infinite.
-        MapError: Four datapoints do not go together; raised while iterating.
+        MapError: Four datapoints cannot be combined. Raised during iteration.
     """
 
     random = True
@@ -281,7 +280,7 @@ class Mosaic(Wrapper):
         node = ds.compile_in(StageContext(0, serial=True))
         if node is None or node.size is None:
             what = f"Mosaic needs random access to a finite flow, not {pipeline_of(ds)}."
-            fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
+            fix = "map a function that calls MosaicLayout(...) over BatchData(ds, 4, stack='list')"
             raise ConfigError(what, fix=fix)
 
     def arguments(self) -> str:
@@ -314,24 +313,23 @@ class MosaicNode(Node):
 
 
 def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
-    """Labels as float [n, classes]: whole numbers become 1 in their column, or a `ConfigError`."""
+    """Return labels as floats [n, classes]. Integer labels are one-hot encoded."""
     if labels.dtype.kind == "f" and labels.ndim == 2:
         return labels
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or num_classes is None:
-        expected = "whole numbers [n] and num_classes=, or floats [n, classes]"
-        fix = 'give num_classes, or labels="pair" to get both labels and the ratio'
-        what = f"Labels that are {describe(labels)} cannot be mixed."
+        expected = "integers [n] and num_classes=, or floats [n, classes]"
+        fix = 'pass num_classes, or labels="pair" to get both labels and the ratio'
+        what = f"Labels of the form {describe(labels)} cannot be mixed."
         raise ConfigError(what, expected=expected, fix=fix)
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if wrong.size:
-        raise ConfigError(f"There is a label {wrong[0]}.", expected=f"0 to {num_classes - 1}")
+        raise ConfigError(f"Labels must be 0 to {num_classes - 1}, got {wrong[0]}.")
     soft = np.zeros((len(labels), num_classes), np.float32)
     soft[np.arange(len(labels)), labels] = 1
     return soft
 
 
 def _span(size: int, fraction: Ratios, rng: RNG) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First pixels and ends of intervals of a length about a random centre, as far as inside."""
     length = (size * fraction).astype(np.int64)
     first = rng.integers(size, size=len(fraction)) - length // 2
     return np.maximum(first, 0), np.minimum(first + length, size)

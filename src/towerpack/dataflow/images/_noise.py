@@ -1,5 +1,3 @@
-"""Noise, blur, and rectangles cut out."""
-
 from __future__ import annotations
 
 import math
@@ -20,9 +18,11 @@ _TRIES = 100
 
 @dataclass(eq=False, repr=False)
 class GaussianNoise(ClippingAugmentor):
-    """Add a normal random number to every value, of the standard deviation `sigma`.
+    """Add normally distributed noise to every value.
 
-    For `clip` and `max_value` see `Brightness`.
+    Args:
+        sigma: Standard deviation of the noise, in the unit of the image's values.
+        clip, max_value: See `Brightness`.
     """
 
     sigma: Annotated[float, args.number(0)] = 1.0
@@ -40,7 +40,12 @@ class GaussianNoise(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class SaltPepperNoise(PhotometricAugmentor):
-    """Make fractions of the pixels white (`max_value` in float images) and black."""
+    """Set random pixels to white or black.
+
+    Args:
+        white_prob, black_prob: Fractions of the pixels.
+        max_value: Value of white in float images: 255 or 1.
+    """
 
     white_prob: args.Probability = 0.05
     black_prob: args.Probability = 0.05
@@ -49,7 +54,7 @@ class SaltPepperNoise(PhotometricAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.white_prob + self.black_prob > 1:
-            raise ConfigError(f"{self!r}: these are fractions.", expected="a sum of at most 1")
+            raise ConfigError(f"white_prob + black_prob must be at most 1, got {self!r}.")
 
     def draw(self, img: Image, rng: RNG) -> int:
         return draw_seed(rng)
@@ -64,12 +69,12 @@ class SaltPepperNoise(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class JpegNoise(PhotometricAugmentor):
-    """Leave the traces of JPEG compression: encode and decode.
+    """Encode and decode as JPEG, to add compression artifacts.
 
     Args:
-        quality_range: The quality is uniform in low..high-1, of 0 to 100.
-        rgb: Three channels are red, green, blue; otherwise blue, green, red.
-        max_value: White in float images, which are compressed as uint8.
+        quality_range: (low, high) quality from 0 to 100, excluding `high`.
+        rgb: Order of the channels: RGB (`True`) or BGR (`False`).
+        max_value: Value of white in float images, which are compressed as uint8.
     """
 
     quality_range: Annotated[tuple[int, int], args.whole_interval(0, 101)] = (40, 100)
@@ -80,7 +85,7 @@ class JpegNoise(PhotometricAugmentor):
         return int(rng.integers(*self.quality_range))
 
     def change(self, img: Image, drawn: int) -> Image:
-        cv2, order = opencv(), -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV's is BGR
+        cv2, order = opencv(), -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV uses BGR
         factor = 1.0 if img.dtype == np.uint8 else 255 / self.max_value
         pixels = ToUint8(self.max_value).change(img, None)[..., ::order]
         quality = [cv2.IMWRITE_JPEG_QUALITY, drawn]
@@ -94,12 +99,11 @@ class GaussianBlur(PhotometricAugmentor):
     """Blur with a Gaussian window of random size.
 
     Args:
-        size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1. A number is the
-            high, from 0.
-        sigma_range: Its standard deviation is uniform in (lowest, highest), in pixels; 0 follows
-            from the size.
-        symmetric: The same for x and y.
-        max_size: The predecessor's name for the `high` of `size_range`.
+        size_range: (low, high) of n, excluding `high`, for a window of 2 * n + 1 pixels. A single
+            number is `high`, with a `low` of 0.
+        sigma_range: (lowest, highest) standard deviation in pixels. 0 derives it from the size.
+        symmetric: Use the same window for x and y.
+        max_size: Tensorpack's name for the `high` of `size_range`.
     """
 
     size_range: Annotated[Any, args.whole_interval(0)] = (0, 3)
@@ -128,11 +132,13 @@ class GaussianBlur(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomCutout(PhotometricAugmentor):
-    """Fill a rectangle at a random place (DeVries & Taylor 2017). Masks and boxes stay.
+    """Fill a rectangle at a random place. Masks and boxes do not change.
+
+    DeVries & Taylor 2017, https://arxiv.org/abs/1708.04552.
 
     Args:
-        h_range, w_range: Height and width of it: a number, or (least, greatest).
-        fill: What it is filled with: a number, or one for each channel.
+        h_range, w_range: Height and width in pixels: a number, or (least, greatest).
+        fill: Value of the pixels: a number, or one for each channel.
     """
 
     h_range: Annotated[int | tuple[int, int], args.side_limits]
@@ -153,18 +159,17 @@ class RandomCutout(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomErasing(PhotometricAugmentor):
-    """Fill a rectangle of random area, shape and place in some of the images. Masks stay.
+    """Fill a rectangle of random area, shape and place. Masks and boxes do not change.
 
-    Zhong et al. 2017, https://arxiv.org/abs/1708.04896, algorithm 1. An image in which a hundred
-    draws find no place for a rectangle stays as it is.
+    Zhong et al. 2017, https://arxiv.org/abs/1708.04896, algorithm 1. If a hundred draws give no
+    rectangle that fits, the image does not change.
 
     Args:
-        prob: How likely.
-        area: (least, greatest) fraction of the image's area.
-        aspect_ratio: (least, greatest) height / width; a shape is as likely as its transpose if
-            they are 1 / r and r.
-        fill: "random" values of each pixel (the paper's best), a number, or one for each channel.
-        max_value: Random values are below it in float images: 255 or 1. uint8 has 0..255.
+        prob: Probability to change an image.
+        area: (least, greatest) area as a fraction of the image's area.
+        aspect_ratio: (least, greatest) height / width, drawn uniformly on a logarithmic scale.
+        fill: "random" for noise (best in the paper), a number, or one for each channel.
+        max_value: Upper bound of noise in float images: 255 or 1.
     """
 
     prob: args.Probability = 0.5
@@ -176,7 +181,7 @@ class RandomErasing(PhotometricAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.fill, str) and self.fill != "random":
-            raise ConfigError(f"There is no fill={self.fill!r}.", expected='"random", or numbers')
+            raise ConfigError(f'fill must be "random" or numbers, got {self.fill!r}.')
 
     def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int, int] | None:
         if rng.random() >= self.prob:
@@ -207,5 +212,5 @@ class RandomErasing(PhotometricAugmentor):
 
 
 def draw_seed(rng: RNG) -> int:
-    """The seed of noise that is made where it is applied, so that a transform stays small."""
+    """Draw a seed for noise. Transforms store the seed, which is smaller than the noise."""
     return int(rng.integers(1 << 62))

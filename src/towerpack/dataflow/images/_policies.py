@@ -1,5 +1,3 @@
-"""RandAugment: a few of many operations, drawn at random, all of one strength."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -37,28 +35,27 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 class RandAugment(ImageAugmentor):
     """Apply `n` operations drawn from fourteen, with replacement, all of strength `m`.
 
-    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there.
-    Strengths grow with `m`; operations that have a direction draw it:
+    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of their table 2. The
+    direction of an operation is random. Geometric operations also move masks, boxes and points.
 
     | operation | at full strength |
     |---|---|
-    | identity, auto-contrast, equalize | have none |
+    | identity, auto-contrast, equalize | independent of the strength |
     | shear x, shear y | by 0.3, the top left corner fixed |
     | translate x, translate y | by 150/331 of the side |
     | rotate | by 30 degrees |
     | color, contrast, brightness, sharpness | by a factor of 1 ± 0.9 |
     | posterize; solarize | to 4 bits; all values inverted |
 
-    Masks, boxes and coordinates follow the geometric operations.
-
     Args:
-        n: How many operations.
-        m: How strong, from 0 to `max_m`. The paper takes (2, 9) for ResNet-50 on ImageNet.
-        max_m: What full strength is called: 10 in the paper; torchvision counts to 30.
-        fill, mask_value: What comes in from outside: a number, or one for each channel; a label.
-        interp: Of the geometric operations.
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
-        ops: Names of those to draw from, as in `RandAugment.OPS`; by default all.
+        n: Number of operations.
+        m: Strength from 0 to `max_m`. The paper uses n=2 and m=9 for ResNet-50 on ImageNet.
+        max_m: Value of `m` for full strength: 10 in the paper, 30 in torchvision.
+        fill: Value of pixels from outside of the image: a number, or one for each channel.
+        interp: Interpolation of the geometric operations.
+        rgb: Order of the channels: RGB (`True`) or BGR (`False`).
+        ops: Names of the operations to draw from (default: all of `RandAugment.OPS`).
+        mask_value: Label of mask pixels from outside of the image.
     """
 
     n: Annotated[int, integer_of, number(0)] = 2
@@ -78,9 +75,9 @@ class RandAugment(ImageAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.m > self.max_m:
-            raise ConfigError(f"m is {self.m}.", expected=f"at most max_m={self.max_m}")
+            raise ConfigError(f"m must be at most max_m={self.max_m}, got {self.m}.")
         if self.ops == () or not set(self.ops or ()) <= set(self.OPS):
-            raise ConfigError(f"ops is {self.ops!r}.", expected=f"some of {', '.join(self.OPS)}")
+            raise ConfigError(f"ops must be some of {', '.join(self.OPS)}, got {self.ops!r}.")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -93,7 +90,7 @@ class RandAugment(ImageAugmentor):
         )
 
     def operation(self, name: str, strength: float, size: tuple[int, int]) -> Transform:
-        """An operation of a strength from -1 to 1, for an image of a size (height, width)."""
+        # `strength` is from -1 to 1, `size` is the (height, width) of the image.
         if name == "identity":
             return NoOpTransform()
         if name in _PHOTOMETRIC:
@@ -106,23 +103,23 @@ class RandAugment(ImageAugmentor):
 
 def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
     if img.dtype != np.uint8 or img.shape[2:] not in ((), (1,), (3,)):
-        what = "RandAugment is for uint8 images of one or three channels."
-        fix = "put it before ToFloat32 and normalisation"
+        what = "RandAugment needs uint8 images of one or three channels."
+        fix = "apply it before ToFloat32 and normalization"
         raise ConfigError(what, got=describe(img), fix=fix)
     return _PHOTOMETRIC[name](img, strength, rgb)
 
 
 def _enhanced(name: str, img: Image, strength: float, rgb: bool) -> Image:
-    factor, grey = 1 + _ENHANCE * strength, img.ndim == 2 or img.shape[2] == 1
+    factor, gray = 1 + _ENHANCE * strength, img.ndim == 2 or img.shape[2] == 1
     if name == "color":
-        return img if grey else Saturation(rgb=rgb).change(img, factor)
+        return img if gray else Saturation(rgb=rgb).change(img, factor)
     if name == "contrast":
-        return Contrast((1, 1), None if grey else rgb).change(img, factor)
+        return Contrast((1, 1), None if gray else rgb).change(img, factor)
     return BrightnessScale((1, 1)).change(img, factor)
 
 
 def _sharpness(img: Image, strength: float, rgb: bool) -> Image:
-    """Towards the smoothed image, or away from it; the outermost pixels stay, as in Pillow."""
+    """Blend with or extrapolate from a smoothed image. Border pixels stay, as in Pillow."""
     if min(img.shape[:2]) < 3:
         return img
     cv2 = opencv()
@@ -134,22 +131,20 @@ def _sharpness(img: Image, strength: float, rgb: bool) -> Image:
     return sharpened
 
 
-# The next two as Pillow computes them.
+# The tables of auto-contrast and equalization are those of Pillow.
 
 
 def _autocontrast(histogram: NDArray[np.int64]) -> NDArray[Any]:
-    """The table that makes the least value 0 and the greatest 255."""
     occurring = np.flatnonzero(histogram)
     low, high = int(occurring[0]), int(occurring[-1])
     if high == low:
         return np.arange(256)
     scale = 255 / (high - low)
-    # In this order: fractions are cut off, so that how they are rounded is seen.
+    # The order matters, because fractions are cut off.
     return np.clip(np.arange(256) * scale - low * scale, 0, 255)
 
 
 def _equalize(histogram: NDArray[np.int64]) -> NDArray[Any]:
-    """The table that makes all values about as frequent as each other."""
     step = (int(histogram.sum()) - int(histogram[histogram > 0][-1])) // 255
     if step == 0:
         return np.arange(256)

@@ -1,5 +1,3 @@
-"""Stages that augment images, and what belongs to them."""
-
 from __future__ import annotations
 
 import copy as copies
@@ -27,17 +25,20 @@ class AugmentImageComponent(MapDataComponent):
     """Augment one image of every datapoint.
 
     Contract: as `MapData` with `rng=True`: in order; length of `ds`, unknown with
-    `catch_exceptions`; what is drawn is a function of (seed, epoch, position); thread- and
-    fork-safe and resumable as `ds` is.
+    `catch_exceptions`; randomness is a function of (seed, epoch, position); thread- and fork-safe
+    and resumable as `ds` is.
+
+    ```
+    ds = AugmentImageComponent(ds, [RandomCrop(224), Flip(horiz=True)])
+    ```
 
     Args:
-        ds: What to augment.
-        augmentors: One, or several to be applied one after the other.
-        index: Which component: an index, or the key of a dict.
-        copy: The datapoint of `ds` stays as it is, and the result shares no memory with it.
-            Functions and augmentors of your own may work in place.
-        catch_exceptions: Leave out datapoints that cannot be augmented, log and count them
-            (`on_error="skip"`).
+        ds: Flow of datapoints with images.
+        augmentors: One augmentor, or several to apply in order.
+        index: Index or dict key of the image.
+        copy: Do not change the datapoints of `ds`, and share no memory with them. User-defined
+            functions and augmentors may then work in place.
+        catch_exceptions: Skip, log and count datapoints that raise an error (`on_error="skip"`).
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class AugmentImageComponent(MapDataComponent):
         copy: bool = True,
         catch_exceptions: bool = False,
     ) -> None:
-        self.augmentors = _as_one(augmentors)
+        self.augmentors = _as_augmentor(augmentors)
         on_error = "skip" if catch_exceptions else "raise"
-        f = _Augment(self.augmentors, copy).one
+        f = _Augment(self.augmentors, copy).image
         super().__init__(ds, f, index, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
@@ -58,18 +59,18 @@ class AugmentImageComponent(MapDataComponent):
 
 
 class AugmentImageComponents(MapData):
-    """Draw one transform for each datapoint, and apply it to all that belongs together.
+    """Draw one transform per datapoint and apply it to images, masks, boxes and points.
 
     Contract: as `AugmentImageComponent`.
 
     Args:
         ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
-        index: Which components are images: an index or key, or several. The transform is drawn
-            for the first of them; all must have one size.
-        coords_index: Which components are coordinates (x, y) of shape [n, 2].
-        masks: Which components are label maps: they are moved, and never interpolated.
-        boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes`.
-        keypoints: Which components are keypoints [..., 2 or more]; only x and y change.
+        index: Index (or several) of images. The transform is drawn for the first image, and all
+            images and masks must have the same size.
+        coords_index: Index (or several) of coordinates [n, 2] (x, y).
+        masks: Index (or several) of label maps, which are never interpolated.
+        boxes: Index (or several) of boxes [n, 4] (x0, y0, x1, y1). See `clip_boxes`.
+        keypoints: Index (or several) of keypoints [..., 2 or more], of which only x and y change.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class AugmentImageComponents(MapData):
         boxes: Indices = (),
         keypoints: Indices = (),
     ) -> None:
-        self.augmentors = _as_one(augmentors)
+        self.augmentors = _as_augmentor(augmentors)
         self.kinds = {
             "apply_image": _as_list(index),
             "apply_mask": _as_list(masks),
@@ -94,9 +95,9 @@ class AugmentImageComponents(MapData):
             "apply_keypoints": _as_list(keypoints),
         }
         on_error = "skip" if catch_exceptions else "raise"
-        # An image comes first: for it the transform is drawn.
+        # An image comes first, because the transform is drawn for it.
         methods = {i: method for method, indices in self.kinds.items() for i in indices}
-        f = _Augment(self.augmentors, copy, methods).together
+        f = _Augment(self.augmentors, copy, methods).datapoint
         super().__init__(ds, f, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
@@ -106,12 +107,18 @@ class AugmentImageComponents(MapData):
         super()._check()
         every = [index for indices in self.kinds.values() for index in indices]
         if not self.kinds["apply_image"] or len(set(every)) < len(every):
-            expected = "at least one image, and no component twice"
-            raise ConfigError(f"The components to augment are {every}.", expected=expected)
+            what = "The indices must include an image, and no component twice"
+            raise ConfigError(f"{what}, got {every}.")
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
-    """Augment an image, and coordinates in it. Contract: as `AugmentImageComponents`."""
+    """Augment an image and coordinates in it. Contract: as `AugmentImageComponents`.
+
+    Args:
+        ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
+        img_index: Index of the image.
+        coords_index: Index of the coordinates [n, 2] (x, y).
+    """
 
     def __init__(
         self,
@@ -134,34 +141,33 @@ class _Augment:
         self._copy_first = copy and _may_change_input(augmentors)
         self._methods = methods or {}
 
-    def one(self, img: Image, rng: RNG) -> Image:
-        return self._owned(self._augmentors.augment(self._lent(img), rng), img)
+    def image(self, img: Image, rng: RNG) -> Image:
+        return self._unshared(self._augmentors.augment(self._writable(img), rng), img)
 
-    def together(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
+    def datapoint(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
         parts = {index: component_of(datapoint, index) for index in self._methods}
         self._check(parts)
-        lent = {index: self._lent(part) for index, part in parts.items()}
+        inputs = {index: self._writable(part) for index, part in parts.items()}
         first, *others = self._methods
-        image, transform = self._augmentors.augment_with_transform(lent[first], rng)
+        image, transform = self._augmentors.augment_with_transform(inputs[first], rng)
         changed = {first: image}
         for index in others:
-            changed[index] = getattr(transform, self._methods[index])(lent[index])
-        return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
+            changed[index] = getattr(transform, self._methods[index])(inputs[index])
+        return replaced(datapoint, {i: self._unshared(new, parts[i]) for i, new in changed.items()})
 
-    def _lent(self, value: Any) -> Any:
-        """A value that augmentors may write to; what is no array is refused elsewhere."""
+    def _writable(self, value: Any) -> Any:
+        """Copy an array or list if augmentors may write to it. Checks refuse other types."""
         changeable = isinstance(cast("object", value), (np.ndarray, list))
         return copies.deepcopy(value) if changeable and self._copy_first else value
 
-    def _owned(self, result: Image, given: Any) -> Image:
-        if not self._copy or not np.may_share_memory(result, given):
+    def _unshared(self, result: Image, source: Any) -> Image:
+        if not self._copy or not np.may_share_memory(result, source):
             return result
-        own = empty_row(result.shape, result.dtype)
-        np.copyto(own, result)
-        return own
+        copied = empty_row(result.shape, result.dtype)
+        np.copyto(copied, result)
+        return copied
 
     def _check(self, parts: dict[Hashable, Any]) -> None:
-        """Look at all images and masks before anything is drawn."""
         sizes: dict[Hashable, tuple[int, int]] = {}
         for index, method in self._methods.items():
             if method in ("apply_image", "apply_mask"):
@@ -170,8 +176,7 @@ class _Augment:
                 check_image(parts[index])
         if len(set(sizes.values())) > 1:
             got = ", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items())
-            what = "Images and masks that belong together differ in size."
-            raise ConfigError(what, got=got, expected="one height and width")
+            raise ConfigError("Images and masks of a datapoint must have the same size.", got=got)
 
 
 def component_of(
@@ -181,7 +186,7 @@ def component_of(
     fix: str | None = None,
     pipeline: str | None = None,
 ) -> Any:
-    """One component of a datapoint, or a `ConfigError` that says what for and what to do."""
+    """Return one component of a datapoint. A missing one is an error that names the `purpose`."""
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
@@ -189,17 +194,17 @@ def component_of(
         raise ConfigError(what, expected=choices, fix=fix, pipeline=pipeline) from error
 
 
-def _as_one(augmentors: Augmentors) -> ImageAugmentor:
+def _as_augmentor(augmentors: Augmentors) -> ImageAugmentor:
     return augmentors if isinstance(augmentors, ImageAugmentor) else AugmentorList(augmentors)
 
 
 def _names_of(augmentor: ImageAugmentor) -> str:
-    several = augmentor if isinstance(augmentor, AugmentorList) else [augmentor]
-    return f"[{', '.join(type(one).__name__ for one in several)}]"
+    augmentors = augmentor if isinstance(augmentor, AugmentorList) else [augmentor]
+    return f"[{', '.join(type(augmentor).__name__ for augmentor in augmentors)}]"
 
 
 def _may_change_input(part: object) -> bool:
-    """Whether code of the user's, which may work in place, is in an augmentor or a list of them."""
+    """Return whether an augmentor, or a list of them, contains user code that may work in place."""
     if isinstance(part, (list, tuple)):
         return any(map(_may_change_input, cast("Sequence[object]", part)))
     if not isinstance(part, (ImageAugmentor, BackgroundFiller)):

@@ -1,7 +1,7 @@
-"""Transforms: what was drawn once, applied to an image and to everything that belongs to it.
+"""Transforms, which apply the same change to an image, its masks, boxes and points.
 
-Coordinates are continuous: the pixel in row 0 and column 0 is the square from (0, 0) to (1, 1), and
-its centre is (0.5, 0.5). So a flip is `w - x`, and a resize is a plain multiplication.
+Coordinates are continuous. The pixel in row 0 and column 0 is the square from (0, 0) to (1, 1) with
+the center (0.5, 0.5). A flip is therefore `w - x`, and a resize is a multiplication.
 """
 
 from __future__ import annotations
@@ -18,35 +18,49 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images.image import Image, Points
 
-# Where along the sides of a box to look for points that are not lost: most are lost at an edge.
+# Positions along the sides of a box that are tried if corners are lost. Most losses are at edges.
 _ALONG = np.array([0, 0.01, 0.02, 0.05, *np.arange(1, 10) / 10, 0.95, 0.98, 0.99, 1])
 
 
 class Transform:
-    """A deterministic change of an image, and of masks, coordinates and boxes alongside it.
+    """Deterministic change of an image and of its masks, coordinates and boxes.
 
-    A transform never changes what it is given; it may return a view of it, or the same object. A
-    subclass defines what it can do: `apply_image`, `apply_mask` and `apply_coords`; the other
-    methods follow from these.
+    Transforms never change their input, but may return it or a view of it. A subclass defines some
+    of `apply_image`, `apply_mask` and `apply_coords`. The other methods are derived from these.
     """
 
     def apply_image(self, img: Image) -> Image:
-        """The image, changed: [height, width] or [height, width, channels], uint8 or float32."""
+        """Transform an image.
+
+        Args:
+            img: [height, width] or [height, width, channels], uint8 or float32.
+        """
         raise self._undefined("images", "apply_image")
 
     def apply_mask(self, mask: Image) -> Image:
-        """A label map of any dtype, moved like the image: labels are picked, never mixed."""
+        """Move a label map like the image, without interpolating labels.
+
+        Args:
+            mask: [height, width] or [height, width, channels], of any dtype.
+        """
         raise self._undefined("masks", "apply_mask")
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
-        """Points (x, y) of shape [n, 2], moved like the image; they may leave it."""
+        """Move points like the image. The results may lie outside of the new image.
+
+        Args:
+            coords: [n, 2] points (x, y).
+        """
         raise self._undefined("coordinates", "apply_coords")
 
     def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        """Boxes (x0, y0, x1, y1) of shape [n, 4]: each becomes the box around its moved corners.
+        """Return the boxes around the moved corners, without clipping. See `clip_boxes`.
 
-        Not clipped; see `clip_boxes`. Where a corner is lost (becomes NaN), the box is that around
-        those of its points which are left, and NaN if none is.
+        If a corner becomes NaN, points within the box are used instead. The result is NaN only if
+        all points are lost.
+
+        Args:
+            boxes: [n, 4] boxes (x0, y0, x1, y1).
         """
         boxes = as_floats(boxes, "boxes", 4)
         moved = self._moved(boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2))
@@ -54,13 +68,17 @@ class Transform:
         lost = np.isnan(around).any(axis=1)
         if lost.any():
             some = self._moved(_points_within(boxes[lost]))
-            # fmin and fmax pass over those that are lost, unless all are.
+            # fmin and fmax ignore NaN unless all values are NaN.
             ends = [np.fmin.reduce(some, axis=1), np.fmax.reduce(some, axis=1)]
             around[lost] = np.concatenate(ends, axis=1)
         return around.astype(boxes.dtype)
 
     def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
-        """Keypoints [..., 2 or more]: x and y are moved, the rest (visibility) stays."""
+        """Move keypoints like the image.
+
+        Args:
+            keypoints: [..., 2 or more], of which only x and y change; a third may be visibility.
+        """
         points = as_keypoints(keypoints)
         moved = self._moved(points[..., :2])
         return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
@@ -68,16 +86,18 @@ class Transform:
     def _moved(self, points: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
-    def _undefined(self, what: str, method: str) -> ConfigError:
-        message = f"{self!r} does not say what becomes of {what}."
-        return ConfigError(message, fix=f"define {method} in it, or leave {what} out")
+    def _undefined(self, values: str, method: str) -> ConfigError:
+        message = f"{self!r} does not support {values}."
+        return ConfigError(message, fix=f"define {method} in its class, or leave out the {values}")
 
 
 class GeometricTransform(Transform):
-    """Base of transforms that move pixels: `apply_image`, `apply_mask` and `move` define it."""
+    """Base of transforms that move pixels. Subclasses define `apply_image` and `apply_mask`.
+
+    For points they define `move(points)`, from float64 [n, 2] (x, y) to new points.
+    """
 
     def move(self, points: Points) -> Points:
-        """Where points (x, y) of shape [n, 2] come to lie. May not change `points`."""
         raise self._undefined("coordinates", "move")
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
@@ -86,7 +106,12 @@ class GeometricTransform(Transform):
 
 
 class PhotometricTransform(Transform):
-    """Change pixels where they are by a function; masks, coordinates and boxes stay the same."""
+    """Transform that changes pixels by a function. Masks, coordinates and boxes do not change.
+
+    Args:
+        func: Function from an image to a new image.
+        name: Name in `repr` (default: the name of the function).
+    """
 
     def __init__(self, func: Callable[[Image], Image], name: str | None = None) -> None:
         self._func = func
@@ -107,7 +132,7 @@ class PhotometricTransform(Transform):
 
 
 class NoOpTransform(PhotometricTransform):
-    """Change nothing."""
+    """Transform that changes nothing."""
 
     def __init__(self) -> None:
         pass
@@ -120,21 +145,30 @@ class NoOpTransform(PhotometricTransform):
 
 
 class TransformFactory(Transform):
-    """A transform made of functions: `apply_image=`, `apply_mask=`, or any other `apply_...`."""
+    """Transform made of functions.
+
+    Args:
+        name: Name in `repr`.
+        functions: Functions by the name of the method: `apply_image=`, `apply_mask=` and others.
+    """
 
     def __init__(self, name: str | None = None, **functions: Callable[[Any], Any]) -> None:
         self._name = name
         self.__dict__.update(functions)
 
     def __repr__(self) -> str:
-        given = [key for key in self.__dict__ if key.startswith("apply_")]
-        return f"TransformFactory({self._name or ', '.join(given)})"
+        methods = [key for key in self.__dict__ if key.startswith("apply_")]
+        return f"TransformFactory({self._name or ', '.join(methods)})"
 
 
 class TransformList(Transform):
-    """Transforms, one after the other; any `apply_...` that all of them have works.
+    """Sequence of transforms. Supports every `apply_...` method that all of them have.
 
-    Boxes are moved by their corners, through all transforms that define no `apply_boxes` at once.
+    Boxes become the box around their corners after all transforms, except at transforms that
+    define `apply_boxes` themselves.
+
+    Args:
+        tfms: The transforms.
     """
 
     def __init__(self, tfms: Iterable[Transform]) -> None:
@@ -155,8 +189,8 @@ class TransformList(Transform):
             if by_itself:
                 boxes = TransformList(run)._chain("apply_boxes", boxes)
             else:
-                # Not one transform's boxes after the other's: each would be the box around the
-                # last one's box, and grow with every rotation.
+                # Move corners through several transforms at once. Taking the box around them
+                # after each transform would enlarge it with every rotation.
                 boxes = Transform.apply_boxes(TransformList(run), boxes)
         return boxes
 
@@ -193,20 +227,20 @@ class TransformList(Transform):
 def clip_boxes(
     boxes: NDArray[Any], height: int, width: int, *, min_area: float = 0.0
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Cut off what lies outside of the image, and say which boxes to keep.
+    """Clip boxes to the image, and select the boxes to keep.
 
     Args:
-        boxes: [n, 4]: x0, y0, x1, y1.
-        height, width: Of the image.
-        min_area: A box is worth keeping if it has an area inside, and at least this fraction of
-            its whole area.
+        boxes: [n, 4] boxes (x0, y0, x1, y1).
+        height, width: Size of the image in pixels.
+        min_area: Fraction of its area that a box must have inside of the image to be kept. The
+            area inside must always be above 0.
 
     Returns:
-        All boxes, clipped, and a mask [n] of those to keep: `boxes[keep], labels[keep]`.
+        All boxes, clipped, and a mask [n] of the boxes to keep.
     """
     boxes = as_floats(boxes, "boxes", 4)
     clipped = np.clip(boxes, 0, np.array((width, height, width, height), boxes.dtype))
-    # 0 for boxes that end before they begin. In float64: float16 ends at 65504.
+    # Inverted boxes have an area of 0. Use float64, because float16 ends at 65504.
     inside, whole = (
         np.maximum(all_[:, 2:].astype(np.float64) - all_[:, :2], 0).prod(axis=1)
         for all_ in (clipped, boxes)
@@ -214,34 +248,32 @@ def clip_boxes(
     return clipped, (inside > 0) & (inside >= min_area * whole)
 
 
-def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
-    """Rows [n, columns] as an array of floats, whose dtype stays as it is, or a `ConfigError`."""
+def as_floats(values: Any, name: str, columns: int) -> NDArray[Any]:
+    """Return rows [n, columns] as floats. The dtype of float arrays does not change."""
     array = _floats(values, columns)
     if array.ndim != 2 or array.shape[1] != columns:
-        expected = f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1")
-        what = f"The shape {list(array.shape)} is not that of {what}."
-        raise ConfigError(what, expected=expected)
+        rule = f"[n, {columns}] " + ("(x, y)" if columns == 2 else "(x0, y0, x1, y1)")
+        raise ConfigError(f"The shape of {name} must be {rule}, got {list(array.shape)}.")
     return array
 
 
 def as_keypoints(keypoints: Any) -> NDArray[Any]:
-    """Keypoints [..., 2 or more] as an array of floats, as `as_floats`, or a `ConfigError`."""
+    """Return keypoints [..., 2 or more] as floats. The dtype of float arrays does not change."""
     points = _floats(keypoints, 2)
     if points.ndim < 2 or points.shape[-1] < 2:
         expected = "[n, 2], [n, 3] with visibility, or [objects, n, 3]"
-        what = "Keypoints have x and y along their last axis."
+        what = "Keypoints must have x and y along their last axis."
         raise ConfigError(what, got=describe(points), expected=expected)
     return points
 
 
 def _floats(values: Any, columns: int) -> NDArray[Any]:
     array: NDArray[Any] = np.asarray(values)
-    array = array.reshape(0, columns) if array.shape == (0,) else array  # np.array([]): no rows
+    array = array.reshape(0, columns) if array.shape == (0,) else array  # np.array([]) has no rows
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:
-    """Points [n, points, 2] of a grid over each box."""
     starts, ends = boxes[:, None, None, :2], boxes[:, None, None, 2:]
     grid = np.stack(np.meshgrid(_ALONG, _ALONG), axis=-1)
     return (starts * (1 - grid) + ends * grid).reshape(len(boxes), -1, 2).astype(boxes.dtype)

@@ -1,4 +1,4 @@
-"""Rotations, shifts and what else a matrix can do; elastic deformation."""
+"""Affine transforms (rotation, shift, scale, shear) and elastic deformation."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from towerpack.dataflow.images.image import (
 Matrix = NDArray[np.float64]
 
 _STEPS = 60
-_STRIDE = 2.0  # times what is missing: where an image is almost folded, Newton goes far astray
-_PRECISION = 1e-4  # of a pixel
+_STRIDE = 2.0  # limit of a Newton step relative to the error, for images that are almost folded
+_PRECISION = 1e-4  # pixels
 
 
 @dataclass(frozen=True, eq=False)
 class WarpAffineTransform(GeometricTransform):
-    """Move pixels by a matrix.
+    """Affine transform given by a matrix.
 
     Args:
-        mat: [2, 3], from pixel indices (x, y) of the image to those of the result, as in
-            `cv2.warpAffine`, where the centres of pixels have whole numbers.
-        dsize: Width and height of the result, in the order of OpenCV.
-        interp: How to interpolate between pixels of images; masks take the nearest one.
-        border: What lies outside: "constant", "replicate", "reflect", "reflect_101" or "wrap".
-        border_value, mask_value: Of a constant border: a number, or one for each channel; a label.
+        mat: [2, 3] matrix from pixel indices (x, y) of the image to those of the result. As in
+            `cv2.warpAffine`, centers of pixels have integer coordinates.
+        dsize: (width, height) of the result, in the order of OpenCV.
+        interp: Interpolation of images. Masks use the nearest pixel.
+        border: Extrapolation: "constant", "replicate", "reflect", "reflect_101" or "wrap".
+        border_value: Color for a constant border: a number, or one for each channel.
+        mask_value: Label for a constant border.
     """
 
     mat: Matrix
@@ -63,7 +64,7 @@ class WarpAffineTransform(GeometricTransform):
         )
 
     def apply_mask(self, mask: Image) -> Image:
-        # Which pixel is shown is asked by their numbers, so that labels may be of any dtype.
+        # Warp the indices of the pixels, so that labels may have any dtype.
         numbers = np.arange(math.prod(size_of(mask)), dtype=np.int32).reshape(mask.shape[:2])
         return _pick(mask, self._warp(numbers, 0, -1), self.mask_value)
 
@@ -76,15 +77,12 @@ class WarpAffineTransform(GeometricTransform):
 
 
 class _Warp(ImageAugmentor):
-    """Base of augmentors that draw a matrix, and keep the size of the image."""
-
     interp: args.Interpolation = "nearest"
     border: args.Border
     border_value: Any
     mask_value: Any
 
     def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
-        """Draw the matrix for an image of `h` by `w` pixels."""
         raise NotImplementedError
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -96,10 +94,10 @@ class _Warp(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Shift(_Warp):
-    """Shift by whole pixels.
+    """Shift by a random number of whole pixels.
 
     Args:
-        horiz_frac, vert_frac: At most this fraction of the width, or height, either way.
+        horiz_frac, vert_frac: Largest shift in either direction as a fraction of width and height.
         border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
@@ -116,13 +114,13 @@ class Shift(_Warp):
 
 @dataclass(eq=False, repr=False)
 class Rotation(_Warp):
-    """Rotate by a random angle about a random centre. The image keeps its size.
+    """Rotate by a random angle about a random center. The image keeps its size.
 
     Args:
-        max_deg: The angle is uniform in -max_deg..max_deg; positive is counter-clockwise.
-        center_range: The centre is uniform in this range of the width, and of the height.
+        max_deg: Largest angle in degrees. Positive angles are counter-clockwise.
+        center_range: (lowest, highest) position of the center, as a fraction of width and height.
         interp, border, border_value, mask_value: See `WarpAffineTransform`.
-        step_deg: Only multiples of it, each as likely as the others.
+        step_deg: Draw only multiples of this angle.
     """
 
     max_deg: Annotated[float, args.number(0)]
@@ -141,7 +139,7 @@ class Rotation(_Warp):
 
 @dataclass(eq=False, repr=False)
 class RotationAndCropValid(ImageAugmentor):
-    """Rotate by a random angle and keep the largest upright rectangle that lies in the image.
+    """Rotate by a random angle and crop the largest upright rectangle inside the rotated image.
 
     Args:
         max_deg, interp, step_deg: See `Rotation`.
@@ -156,20 +154,20 @@ class RotationAndCropValid(ImageAugmentor):
         degrees = _draw_degrees(self.max_deg, self.step_deg, self.generator(rng))
         new_h, new_w = _largest_rectangle(h, w, degrees)
         matrix = affine(rotation(degrees), (w / 2, h / 2), ((new_w - w) / 2, (new_h - h) / 2))
-        # The border shows where the nearest pixels' halves do not reach.
+        # Pixels at the edge may still need half a pixel of border.
         return WarpAffineTransform(matrix, (new_w, new_h), self.interp, "replicate")
 
 
 @dataclass(eq=False, repr=False)
 class Affine(_Warp):
-    """Scales, shears, rotates and shifts, about the centre. The image keeps its size.
+    """Scale, shear, rotate and shift about the center. The image keeps its size.
 
     Args:
-        scale: (smallest, largest) factor; `None` is 1.
-        translate_frac: At most this (fraction of the width, fraction of the height), in whole
-            pixels, either way; `None` is none.
-        rotate_max_deg: The angle is uniform in -rotate_max_deg..rotate_max_deg.
-        shear: The angle by which vertical lines lean is uniform in -shear..shear, in degrees.
+        scale: (smallest, largest) factor (default: 1).
+        translate_frac: Largest shift in either direction, as fractions of (width, height). Shifts
+            are rounded to whole pixels (default: no shift).
+        rotate_max_deg: Largest angle of rotation in degrees, in either direction.
+        shear: Largest angle of vertical lines after shearing in degrees, in either direction.
         interp, border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
@@ -194,13 +192,16 @@ class Affine(_Warp):
 
 @dataclass(frozen=True, eq=False)
 class DeformTransform(GeometricTransform):
-    """Show at each point of an image of `h` by `w` what was there plus a weighted sum of pulls.
+    """Elastic deformation by displacements that decay around anchors.
+
+    The result at a point p shows the image at p plus a weighted sum of pulls. The weight of a pull
+    at distance d from its anchor is exp(-d**2 / (2 * sigma**2)).
 
     Args:
-        anchors: [n, 2], (x, y) as fractions of the width and height: where pulls are strongest.
-        pulls: [n, 2], in pixels.
-        sigma: The weight of a pull is exp(-d * d / (2 * sigma * sigma)), d being the distance from
-            its anchor in fractions.
+        h, w: Height and width of the image.
+        anchors: [n, 2] points (x, y) as fractions of width and height.
+        pulls: [n, 2] displacements (x, y) in pixels.
+        sigma: Width of the weights, as a fraction of width and height.
     """
 
     h: int
@@ -223,12 +224,12 @@ class DeformTransform(GeometricTransform):
         return _pick(mask, y.clip(0, self.h - 1) * self.w + x.clip(0, self.w - 1), 0)
 
     def move(self, points: Points) -> Points:
-        """A point moves to where the deformed image shows it: found by Newton's method."""
+        # Newton's method inverts the displacement.
         moved = points.copy()
         for _ in range(_STEPS):
             pull, slope = self._pull(moved)
             missing = moved + pull - points
-            # Asked this way round, points that are not a number stay what they are.
+            # The comparison is false for NaN, so points that are NaN stay NaN.
             if not (np.abs(missing) > _PRECISION).any():
                 return moved
             (a, b), (c, d) = np.moveaxis(np.eye(2) + slope, 0, -1)
@@ -238,13 +239,13 @@ class DeformTransform(GeometricTransform):
             step = np.stack([d * x - b * y, a * y - c * x], axis=1) / determinant[:, None]
             far = np.abs(step).max(axis=1) / np.abs(missing).max(axis=1).clip(_PRECISION)
             moved -= step / (far / _STRIDE).clip(1)[:, None]
-        what = "The deformation folds the image, so that points have no place in it."
-        raise ConfigError(what, fix="a smaller randrange, or a larger sigma")
+        what = "The deformation folds the image, so that points cannot be moved uniquely."
+        raise ConfigError(what, fix="decrease randrange, or increase sigma")
 
     def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """For each pixel, x and y of what its centre shows."""
+        """Return x and y of the source point of each pixel's center."""
         x, y = np.arange(self.w) + 0.5, np.arange(self.h) + 0.5
-        # A weight is the product of one for x and one for y: all are found by matrix products.
+        # Weights are products of a weight for x and a weight for y, which allows matrix products.
         along = self._weights(x[:, None] / self.w, self.anchors[:, :1])
         down = self._weights(y[:, None] / self.h, self.anchors[:, 1:])
         pulls_x, pulls_y = ((down * pulls) @ along.T for pulls in self.pulls.T)
@@ -255,7 +256,7 @@ class DeformTransform(GeometricTransform):
         return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
 
     def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
-        """The sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
+        """Return the weighted sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
         away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
         weights = self._weights(points / (self.w, self.h), self.anchors)
         slopes = weights[..., None] * away / -(self.sigma**2)
@@ -264,14 +265,15 @@ class DeformTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class GaussianDeform(ImageAugmentor):
-    """Pull an image at some points by random distances, and everything around them with it.
+    """Deform an image elastically by random displacements of some points.
 
     Args:
-        anchors: The points, (y, x) as fractions of height and width.
-        shape: (height, width) that images must have; `None` for any.
-        sigma: How far a pull reaches: the standard deviation of its weight, as a fraction.
-        randrange: Greatest pull in x and in y, in pixels; by default an eighth of width and height.
-            Where pulls fold the image, coordinates are refused.
+        anchors: Points (y, x) to displace, as fractions of height and width.
+        shape: (height, width) that images must have (default: any).
+        sigma: Standard deviation of the Gaussian weight of each displacement, as a fraction of
+            height and width.
+        randrange: Largest displacement in x and in y in pixels (default: an eighth of width and
+            height). Coordinates are refused if the deformation folds the image.
     """
 
     anchors: Sequence[tuple[float, float]]
@@ -290,7 +292,7 @@ class GaussianDeform(ImageAugmentor):
 
 
 def rotation(degrees: float) -> Matrix:
-    """[2, 2]; counter-clockwise as one sees it, y pointing down."""
+    """Return the matrix [2, 2] of a visually counter-clockwise rotation (y points down)."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     return np.array([[cos, sin], [-sin, cos]])
 
@@ -298,13 +300,13 @@ def rotation(degrees: float) -> Matrix:
 def affine(
     linear: Matrix, center: tuple[float, float], shift: tuple[float, float] = (0.0, 0.0)
 ) -> Matrix:
-    """The matrix, in pixel indices, that does `linear` about a point (x, y) and then shifts."""
+    """Return the matrix [2, 3] that applies `linear` about a point (x, y), and then shifts."""
     fixed = np.array(center) - 0.5
     return np.column_stack([linear, fixed - linear @ fixed + shift])
 
 
 def _draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) -> tuple[int, int]:
-    # A little more, so that 0.29 of 100 is 29.
+    # Add an epsilon, so that 0.29 of 100 is 29.
     limits = np.floor(np.array(fractions) * size[::-1] + 1e-9).astype(int)
     x, y = rng.integers(-limits, limits, endpoint=True).tolist()
     return x, y
@@ -318,11 +320,11 @@ def _draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
 
 
 def _largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
-    """Height and width of the largest upright rectangle in a rotated one of h by w."""
+    """Return (height, width) of the largest upright rectangle in a rotated one of h by w."""
     sin, cos = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
     short, long = min(h, w), max(h, w)
     if short <= 2 * sin * cos * long:
-        # Two corners touch the long sides, at the middle of the short ones.
+        # Two corners touch a long side. The others lie on the center line parallel to that side.
         first, second = short / 2 / max(sin, 1e-12), short / 2 / max(cos, 1e-12)
         new_w, new_h = (first, second) if w >= h else (second, first)
     else:

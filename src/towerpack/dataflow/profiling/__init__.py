@@ -1,4 +1,4 @@
-"""Which stage of a pipeline takes the time."""
+"""Profiler of pipelines: the time of each stage, the bottleneck, and advice."""
 
 from ._profile import ProfileReport as ProfileReport
 from ._profile import StageProfile as StageProfile

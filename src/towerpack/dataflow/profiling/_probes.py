@@ -1,8 +1,8 @@
-"""A copy of a pipeline whose every stage measures how long it is at work.
+"""Copies of pipelines whose stages measure their own time.
 
-What a stage compiles to or opens is changed in place to a subclass of its own class, in which the
-methods that give datapoints are timed, so that `isinstance` still holds. Times are written to
-mapped files, one for every thread of every process: no engine carries them, and they outlive it.
+Nodes and streams of a stage are changed in place to a subclass of their class, in which the methods
+that return datapoints are timed. `isinstance` still works. Each thread of each process writes its
+times to a mapped file, which needs no support by engines and remains when the process ends.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 
 _PROBE = "_towerpack_probe"
 _MAKERS = ("compile", "open", "workers", "read_ahead", "open_ahead", "node", "mapper")
-_GIVERS = ("read", "get", "__next__", "__call__")  # of nodes, streams, and functions of stages
-_MOST_FLOWS = 1000  # a longer list is data
+_GETTERS = ("read", "get", "__next__", "__call__")  # of nodes, streams, and functions of stages
+_MOST_FLOWS = 1000  # longer lists contain data, not flows
 
 DATAPOINTS, SECONDS, CPU_SECONDS = range(3)
 FIELDS = 3
 
 Tables = dict[str, NDArray[np.float64]]
-"""For each thread, named `process-thread-name`, its numbers: [stages, FIELDS]."""
+"""Measurements [stages, FIELDS] by thread, named `process-thread-name`."""
 
 
 class Timers(threading.local):
-    """Tables of `stages` stages, one per thread; time is charged to the innermost stage at work."""
+    """Thread-local tables that add the elapsed time to the innermost active stage."""
 
     def __init__(self, directory: str, stages: int) -> None:
         self._arguments = directory, stages
@@ -50,11 +50,11 @@ class Timers(threading.local):
         self._clocks = 0.0, 0.0, 0
         size = stages * FIELDS * 8
         try:
-            # Not "w": a worker that is sent its job again goes on in the table that it has.
+            # Append mode, because a worker that receives its job again continues its table.
             with open(os.path.join(directory, name_of_thread()), "a+b") as file:
                 file.truncate(size)
                 memory = mmap(file.fileno(), size)
-        except FileNotFoundError:  # the measurement is over, and a worker is still at work
+        except FileNotFoundError:  # the measurement ended while a worker is still busy
             memory = mmap(-1, size)
         self._table = memoryview(memory).cast("d")
 
@@ -62,39 +62,39 @@ class Timers(threading.local):
         return Timers, self._arguments
 
     def enter(self, stage: int) -> None:
-        if self._process != os.getpid():  # a fork would write to its parent's table
+        if self._process != os.getpid():  # a forked process must not write to its parent's table
             self.__init__(*self._arguments)
         self._charge()
         self._stack.append(stage)
 
     def leave(self, datapoints: int) -> None:
-        """Count what the innermost stage gave, and charge the one around it from now on."""
+        """End the innermost stage, and count the datapoints that it returned."""
         self._charge()
         stage = self._stack.pop()
-        if stage not in self._stack[-1:]:  # else it called itself
+        if stage not in self._stack[-1:]:  # do not count a recursive call
             self._table[stage * FIELDS + DATAPOINTS] += datapoints
 
     def read(self) -> Tables:
         tables = {path.name: np.fromfile(path) for path in Path(self._arguments[0]).iterdir()}
-        # Between its making and `truncate`, a file is empty.
-        return {name: one.reshape(-1, FIELDS) for name, one in tables.items() if one.size}
+        # A file is empty until `truncate`.
+        return {name: table.reshape(-1, FIELDS) for name, table in tables.items() if table.size}
 
     def _charge(self) -> None:
         now, cpu, waits = clocks = perf_counter(), thread_time(), _count_waits()
         if self._stack:
-            at, (since, cpu_since, waits_before) = self._stack[-1] * FIELDS, self._clocks
-            # Without a wait it computed, although other programs may have had the CPU meanwhile.
+            row, (since, cpu_since, waits_before) = self._stack[-1] * FIELDS, self._clocks
+            # A thread that did not wait was computing, even if other programs used its CPU.
             computed = now - since if waits == waits_before > 0 else cpu - cpu_since
-            self._table[at + SECONDS] += now - since
-            self._table[at + CPU_SECONDS] += computed
+            self._table[row + SECONDS] += now - since
+            self._table[row + CPU_SECONDS] += computed
         self._clocks = clocks
 
 
 def _count_waits() -> int:
-    """How often this thread gave up its CPU; 0 where that is not known."""
+    """Return the number of voluntary context switches of this thread, or 0 if unknown."""
     if sys.platform != "linux":
         return 0
-    import resource  # there is none on Windows
+    import resource  # not available on Windows
 
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
@@ -105,41 +105,41 @@ def name_of_thread() -> str:
 
 
 def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Timers]:
-    """A copy of a pipeline that measures itself; the original's flows, sources first; timers."""
+    """Return a copy of a pipeline that measures itself, the original flows, and the timers."""
     pairs: dict[int, tuple[DataFlow, DataFlow]] = {}
     flow = cloned(ds, pairs)
     timers = Timers(directory, len(pairs))
     for index, (_, clone) in enumerate(pairs.values()):
         if is_exact(clone):
             _watch(clone, (timers, index))
-        else:  # of the user's: timed where it gives datapoints
+        else:  # a user's class, whose public methods are timed
             method = "__getitem__" if has_items(type(clone)) else "__iter__"
             _attach(clone, (timers, index), method)
-    return flow, [one for one, _ in pairs.values()], timers
+    return flow, [original for original, _ in pairs.values()], timers
 
 
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
-    """Copy a pipeline, noting in `pairs` each flow and its copy by identity, sources first."""
+    """Copy a pipeline. Store each flow and its copy in `pairs` by identity, sources first."""
     if id(flow) not in pairs:
         if is_exact(flow) and overrides_reset(flow):
             make_ready(flow)  # its functions are methods of the original
         clone = copy(flow)
-        pairs[id(flow)] = flow, clone  # now, for flows that hold each other
+        pairs[id(flow)] = flow, clone  # before the recursion, because flows may contain each other
         for name, value in vars(clone).items():
-            flows = cast("list[Any]", value) if type(value) in (list, tuple) else [value]
-            if len(flows) <= _MOST_FLOWS and any(isinstance(one, DataFlow) for one in flows):
-                new = [cloned(one, pairs) if isinstance(one, DataFlow) else one for one in flows]
-                vars(clone)[name] = new[0] if flows[0] is value else type(value)(new)
-        pairs[id(flow)] = pairs.pop(id(flow))  # after those that it holds
+            items = cast("list[Any]", value) if type(value) in (list, tuple) else [value]
+            if len(items) <= _MOST_FLOWS and any(isinstance(item, DataFlow) for item in items):
+                new = [cloned(i, pairs) if isinstance(i, DataFlow) else i for i in items]
+                vars(clone)[name] = new[0] if items[0] is value else type(value)(new)
+        pairs[id(flow)] = pairs.pop(id(flow))  # move it after the flows that it contains
     return pairs[id(flow)][1]
 
 
 def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
-    """Time what a stage makes, without touching its class, which engines look at."""
+    """Time the nodes and streams of a stage, without changing its class, which engines check."""
     inside: list[bool] = []
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*arguments: Any) -> Any:
+        def wrapper(*arguments: Any) -> Any:
             inside.append(True)
             try:
                 result = make(*arguments)
@@ -148,17 +148,17 @@ def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
             if isinstance(result, ReadAhead):
                 _watch(result, probe)
                 return result
-            # The map of a node is timed with the node, not once more for every datapoint.
-            return result if inside else _attach(result, probe, *_GIVERS)
+            # The function of a map node is part of the time of the node.
+            return result if inside else _attach(result, probe, *_GETTERS)
 
-        return made
+        return wrapper
 
     for name in filter(lambda name: hasattr(stage, name), _MAKERS):
         setattr(stage, name, watched(getattr(stage, name)))
 
 
 def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
-    """Time the methods of an object, unless they are, for a stage further down."""
+    """Time the methods of an object, unless they are timed for an earlier stage."""
     if target is not None and not hasattr(target, _PROBE):
         target.__class__ = _timed(cast("type[Any]", type(target)), methods)
         setattr(target, _PROBE, probe)
@@ -167,10 +167,10 @@ def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
 
 @cache
 def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
-    """A subclass that differs in nothing but that it is timed; also its name is the same."""
+    """Return a subclass with the same name whose methods are timed."""
 
     def reduce(self: Any, protocol: Any) -> Any:
-        # Classes that are made here cannot be found by name in another process.
+        # Another process cannot import the class that is created here by its name.
         bare: Any = object.__new__(cls)
         bare.__dict__.update(self.__dict__)
         return _attach, (bare, bare.__dict__.pop(_PROBE), *methods)
@@ -180,30 +180,30 @@ def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
 
         def give(self: Any, *arguments: Any) -> Any:
             count = len(arguments[-1]) if method == "read" else 1
-            return _give(getattr(self, _PROBE), count, function, self, *arguments)
+            return _timed_call(getattr(self, _PROBE), count, function, self, *arguments)
 
         def iterate(self: Any) -> Iterator[Datapoint]:
-            following = partial(_give, getattr(self, _PROBE), 1, function(self).__next__)
+            following = partial(_timed_call, getattr(self, _PROBE), 1, function(self).__next__)
             with suppress(StopIteration):
                 while True:
                     yield following()
 
         return iterate if method == "__iter__" else give
 
-    found = {method: timed(method) for method in methods if hasattr(cls, method)}
-    return alike(cls, {"__reduce_ex__": reduce, **found})
+    timed_methods = {method: timed(method) for method in methods if hasattr(cls, method)}
+    return alike(cls, {"__reduce_ex__": reduce, **timed_methods})
 
 
-def _give(
+def _timed_call(
     probe: tuple[Timers, int], count: int, function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Call what gives `count` datapoints, and charge a stage for it."""
+    """Call a function that returns `count` datapoints, and add its time to a stage."""
     timers, stage = probe
-    given = 0
+    returned = 0
     timers.enter(stage)
     try:
         result = function(*arguments)
-        given = count
+        returned = count
         return result
     finally:
-        timers.leave(given)
+        timers.leave(returned)

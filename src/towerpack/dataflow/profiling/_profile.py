@@ -1,5 +1,3 @@
-"""Measure a pipeline stage by stage: numbers, what limits it, and one sentence of advice."""
-
 from __future__ import annotations
 
 import math
@@ -31,30 +29,34 @@ from towerpack.dataflow.stages._map import MapData
 Where = Literal["loop", "reader", "workers"]
 
 _LEAST_BUSY = 0.01
-_READER = "towerpack-data-reader"  # the thread of `parallel` that reads in order
+_READER = "towerpack-data-reader"  # thread of `parallel` that reads in order
 _MOSTLY = 0.6
 _MUCH = 0.3
 _ON_CPU = 0.4
-_CALL_S = 20e-6  # of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs
-_HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
+_CALL_S = 20e-6  # below, Python's overhead of 1 to 3 µs per datapoint matters
+_TRANSFER_S = 150e-6  # cost of a datapoint from another process
 
-_IN_ORDER = "workers do not help what is read in order: index the source, or move work into a map"
-_SIDE_BY_SIDE = "workers, which wait side by side: PrefetchData(ds, num_proc=8); or longer reads"
+_IN_ORDER = "index the source, or move work into a map; workers do not speed up reading in order"
+_SIDE_BY_SIDE = (
+    "use workers, which wait at the same time: PrefetchData(ds, num_proc=8); or read more at once"
+)
 
 
 @dataclass(frozen=True)
 class StageProfile:
-    """The work of one stage.
+    """Measured work of one stage.
 
     Attributes:
-        name: As messages name it.
-        where: In the thread of the loop, in one that reads in order for workers, or in workers.
-        datapoints: How many it gave.
-        seconds: How long it was at work itself, without the stages below; of all workers together.
-        share: Of the work of all stages.
-        on_cpu: Share of `seconds` in which it computed; the rest it waited, for a disk, say.
-        calls: Whether it calls a function for every single datapoint.
-        divisible: Whether several workers can do its work.
+        name: Name of the stage as in error messages.
+        where: "loop" for the thread of the loop, "reader" for the thread that reads in order for
+            workers, or "workers".
+        datapoints: Number of datapoints that the stage returned.
+        seconds: Time in the stage without the stages before it, summed over all workers.
+        share: Fraction of the time of all stages.
+        on_cpu: Fraction of `seconds` spent computing. The stage waited for the rest, for example
+            for a disk.
+        calls: Whether the stage calls a function for every single datapoint.
+        divisible: Whether several workers can share the work.
     """
 
     name: str
@@ -68,13 +70,13 @@ class StageProfile:
 
     @property
     def seconds_each(self) -> float:
-        """Seconds of work per datapoint."""
+        """Time per datapoint in seconds."""
         return self.seconds / max(1, self.datapoints)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a pipeline (`bottleneck`), and what to do about it (`advice`)."""
+    """Bottleneck of a pipeline, and advice on how to remove it."""
 
     bottleneck: str
     advice: str
@@ -82,21 +84,21 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """Where the time goes. `print` shows it as a table.
+    """Measurements of a pipeline. `print` shows them as a table.
 
     Attributes:
-        pipeline: What was measured.
-        datapoints: How many were read after the first.
-        seconds: How long that took.
-        first_s: Seconds until the first datapoint.
-        stages: Sources first.
-        consuming: Share of the time in which the loop was busy with datapoints that it had.
-        waiting: Share of the time in which it waited for workers; the rest went into stages that
-            run in the loop itself.
-        workers: For each worker the share of the time in which it was busy with stages.
-        reader: The same for the thread that reads in order for them; 0 if there is none.
+        pipeline: Description of the pipeline.
+        datapoints: Number of datapoints read after the first.
+        seconds: Time to read them.
+        first_s: Time until the first datapoint in seconds.
+        stages: Profiles of the stages, sources first.
+        consuming: Fraction of the time in which the loop used datapoints.
+        waiting: Fraction of the time in which the loop waited for workers. In the remaining time it
+            ran stages itself.
+        workers: Busy fraction of each worker.
+        reader: Busy fraction of the thread that reads in order for workers, or 0 without one.
         threads: Whether the workers are threads of this process.
-        verdict: What limits it.
+        verdict: The bottleneck and advice.
     """
 
     pipeline: str
@@ -116,23 +118,27 @@ class ProfileReport:
 
     @property
     def datapoints_per_second(self) -> float:
-        """The rate."""
+        """Rate after the first datapoint."""
         return self.datapoints / self.seconds
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, width: int = 100) -> str:
-        """The table and what follows from it, in lines of at most `width` columns."""
-        room = min(max([5, *(len(one.name) for one in self.stages)]), width - 48)
+        """Return the table and a summary.
+
+        Args:
+            width: Largest number of columns.
+        """
+        room = min(max([5, *(len(stage.name) for stage in self.stages)]), width - 48)
         lines = [f"{'stage':<{room}}{'datapoints':>13}{'µs each':>11}  share  waits  where"]
         lines.append("─" * (room + 48))
-        for one in self.stages:
-            name = one.name if len(one.name) <= room else f"{one.name[: room - 1]}…"
-            waits = f"{1 - one.on_cpu:.0%}" if one.on_cpu < 0.75 else ""
-            each = 1e6 * one.seconds_each
-            numbers = f"{one.datapoints:>13,}{each:>11,.1f}{one.share:>7.0%}{waits:>7}"
-            lines.append(f"{name:<{room}}{numbers}  {one.where}")
+        for stage in self.stages:
+            name = stage.name if len(stage.name) <= room else f"{stage.name[: room - 1]}…"
+            waits = f"{1 - stage.on_cpu:.0%}" if stage.on_cpu < 0.75 else ""
+            each = 1e6 * stage.seconds_each
+            numbers = f"{stage.datapoints:>13,}{each:>11,.1f}{stage.share:>7.0%}{waits:>7}"
+            lines.append(f"{name:<{room}}{numbers}  {stage.where}")
         rate, each = self.datapoints_per_second, 1e6 * self.seconds / self.datapoints
         making = max(0.0, 1 - self.consuming - self.waiting)
         summary = {
@@ -152,47 +158,49 @@ class ProfileReport:
         return "\n".join(lines) + "\n"
 
 
-def _judge(it: ProfileReport) -> tuple[str, str]:
-    if it.consuming >= _MOSTLY or not it.stages:
-        found = f"the loop that uses the datapoints: {it.consuming:.0%} of the time"
-        return found, "nothing here, data are ready before they are asked for: a faster step"
-    count, busiest = len(it.workers), max(it.workers, default=0.0)
-    where: Where = "loop" if it.waiting < _MUCH else "workers"
-    if where == "workers" and it.reader >= max(_MOSTLY, busiest):
+def _judge(report: ProfileReport) -> tuple[str, str]:
+    """Return the bottleneck of a pipeline, and advice."""
+    if report.consuming >= _MOSTLY or not report.stages:
+        bottleneck = f"the loop that uses the datapoints: {report.consuming:.0%} of the time"
+        return bottleneck, "make the training step faster; data are ready in time"
+    count, busiest = len(report.workers), max(report.workers, default=0.0)
+    where: Where = "loop" if report.waiting < _MUCH else "workers"
+    if where == "workers" and report.reader >= max(_MOSTLY, busiest):
         where = "reader"
-    stage = max(it.stages, key=lambda one: (one.where == where, one.seconds))
-    told = f"{stage.name}: {1e6 * stage.seconds_each:,.1f} µs per datapoint"
+    stage = max(report.stages, key=lambda s: (s.where == where, s.seconds))
+    cost = f"{stage.name}: {1e6 * stage.seconds_each:,.1f} µs per datapoint"
     waits = stage.on_cpu < _ON_CPU
     if where == "reader":
-        return f"reading in order, which one thread does for all workers: {told}", _IN_ORDER
+        return f"reading in order by one thread for all workers: {cost}", _IN_ORDER
     if where == "workers":
-        if it.threads and count > 1 and _MOSTLY <= sum(it.workers) < 1 + _MUCH:
-            found = f"the interpreter's lock: {count} threads do the work of one, mostly {told}"
-            return found, 'backend="process", or functions that let go of the lock (NumPy, OpenCV)'
+        if report.threads and count > 1 and _MOSTLY <= sum(report.workers) < 1 + _MUCH:
+            bottleneck = f"Python's global lock: {count} threads do the work of one, mostly {cost}"
+            return bottleneck, 'use backend="process", or functions that release the lock (NumPy)'
         if busiest < _MOSTLY:
-            found = f"handing over: the loop waits {it.waiting:.0%}, workers work {busiest:.0%}"
-            return found, "send less between processes (uint8, cropped before), or read faster"
-        busy = sum(share >= _MOSTLY for share in it.workers)
+            waiting = f"the loop waits {report.waiting:.0%}, workers are {busiest:.0%} busy"
+            advice = "send less data between processes (uint8, cropped earlier), or read faster"
+            return f"transfer between processes: {waiting}", advice
+        busy = sum(share >= _MOSTLY for share in report.workers)
         if busy < count and not waits:
-            found = f"one worker: of {count} only {busy} has enough to do"
-            return found, "read further ahead: a larger num_prefetch, or smaller batches"
-        found = f"too few workers: {busy} of {count} are always busy, mostly with {told}"
+            bottleneck = f"uneven work: only {busy} of {count} workers have enough to do"
+            return bottleneck, "increase num_prefetch, or use smaller batches"
+        bottleneck = f"too few workers: {busy} of {count} are always busy, mostly with {cost}"
         if waits or count < usable_cpus():
-            more = ", also more than that: they wait" if waits else ""
-            return found, f"more workers: there are {usable_cpus()} CPUs{more}"
-        return found, "a cheaper stage (smaller pictures, cached, vectorised), or more CPUs"
-    told += f", {stage.share:.0%} of the work"
-    if it.workers:
-        return f"{told}, in the loop", "move it below PrefetchData, so that workers do it"
+            more = ", or even more, because they wait" if waits else ""
+            return bottleneck, f"use more workers, up to {usable_cpus()} (the number of CPUs){more}"
+        return bottleneck, "make the stage cheaper (smaller images, caching), or add CPUs"
+    cost += f", {stage.share:.0%} of the work"
+    if report.workers:
+        return f"{cost}, in the loop", "move it before PrefetchData, so that workers do it"
     if waits:
-        found = told.replace(stage.name, f"{stage.name} waits (for a disk, a network)", 1)
-        return found, _SIDE_BY_SIDE if stage.divisible else _IN_ORDER
-    if any(one.calls and one.seconds_each < _CALL_S and one.share > _MUCH for one in it.stages):
-        found = f"the cost of a call per datapoint, not the work: {told}"
-        return found, "MapData(..., batched=True) from the source on, or a map after BatchData"
-    if it.seconds / it.datapoints < _HAND_OVER_S:
-        return told, "little: handing over from workers would cost more than it saves"
-    return told, f"let workers do it: PrefetchData(ds, num_proc={usable_cpus()}) as the last stage"
+        bottleneck = cost.replace(stage.name, f"{stage.name} waits (for a disk, a network)", 1)
+        return bottleneck, _SIDE_BY_SIDE if stage.divisible else _IN_ORDER
+    if any(s.calls and s.seconds_each < _CALL_S and s.share > _MUCH for s in report.stages):
+        bottleneck = f"the cost of a call per datapoint, not the work: {cost}"
+        return bottleneck, "use MapData(..., batched=True), or a map after BatchData"
+    if report.seconds / report.datapoints < _TRANSFER_S:
+        return cost, "keep it as it is; workers would cost more than they save"
+    return cost, f"let workers do it: PrefetchData(ds, num_proc={usable_cpus()}) as the last stage"
 
 
 def profile(
@@ -202,27 +210,31 @@ def profile(
     consume: Callable[[Datapoint], Any] | None = None,
     seed: int = 0,
 ) -> ProfileReport:
-    """Read a flow for some seconds, with a clock on every stage, and find out which takes them.
+    """Read a flow for some seconds, and measure the time of every stage.
 
-    A copy is read, so that the flow's own caches, workers and count of passes are left alone.
-    Progress is shown on a terminal.
+    A copy of the flow is read, so its caches, workers and epoch do not change. Terminals show
+    progress.
+
+    ```
+    print(profile(ds, seconds=5))
+    ```
 
     Args:
         ds: Any flow, with or without workers.
-        seconds: How long to read, besides what it takes until the first datapoint comes.
-        consume: Called with every datapoint, as the training step would be. Without it, the flow is
-            read as fast as it goes.
-        seed: For its randomness.
+        seconds: Time to read after the first datapoint, in seconds.
+        consume: Function to call with every datapoint, such as a training step. Without it, the
+            flow is read as fast as possible.
+        seed: Random seed of the flow.
 
     Returns:
-        A report, which `print` shows as a table with the bottleneck and what to do.
+        Report with the bottleneck and advice, which `print` shows as a table.
 
     Raises:
-        ConfigError: `seconds` or `seed` makes no sense.
+        ConfigError: `seconds` or `seed` is invalid.
         DataFlowError: A pass has no datapoints.
     """
     if not 0 < seconds < math.inf:
-        raise ConfigError("seconds is no length of time.", got=repr_of(seconds), expected="above 0")
+        raise ConfigError(f"seconds must be positive and finite, got {repr_of(seconds)}.")
     count, reading, consuming = 0, 0.0, 0.0
     with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
         flow, stages, timers = probed(ds, directory)
@@ -261,7 +273,7 @@ def profile(
         datapoints=count,
         seconds=total,
         first_s=first_s,
-        stages=[_stage(stages[at], where, works[at, where], worked) for at, where in sorted(works)],
+        stages=[_stage(stages[i], where, works[i, where], worked) for i, where in sorted(works)],
         consuming=consuming / total,
         waiting=waited / total,
         workers=sorted(busy["workers"], reverse=True),

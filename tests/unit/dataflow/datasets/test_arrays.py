@@ -150,9 +150,9 @@ class TestMnist:
 
     def test_wrong_contents(self, tmp_path: Path) -> None:
         for images, labels, told in (
-            (idx_bytes(IMAGES[:, :, :27]), idx_bytes(LABELS), "does not hold"),
+            (idx_bytes(IMAGES[:, :, :27]), idx_bytes(LABELS), "belongs to another data set"),
             (idx_bytes(IMAGES), idx_bytes(LABELS + 10), "label 0 is 10"),
-            (idx_bytes(IMAGES), idx_bytes(IMAGES), "not one of uint8 with 1 axes"),
+            (idx_bytes(IMAGES), idx_bytes(IMAGES), "other contents than uint8 with 1 axes"),
             (gzip.decompress(idx_bytes(IMAGES)) + b"0", idx_bytes(LABELS), "cannot reshape"),
             (gzip.compress(b"\0\0\x08\3" + b"\xff" * 4 + bytes([0, 0, 0, 28] * 2)), b"", "claims"),
         ):
@@ -180,7 +180,7 @@ class TestCifar:
         numbers = [0, 1] * 5 + [0, 1, 2] if count == 10 else [*range(8), 0, 1, 2]
         assert whole[0, 0, 0] == np.float32(np.mean(numbers))
         assert np.array_equal(ds.get_per_channel_mean("test"), [1, 51, 101])
-        with pytest.raises(ConfigError, match="No part"):
+        with pytest.raises(ConfigError, match="at least one part"):
             ds.get_per_pixel_mean([])
 
     def test_planes_and_rows(self, tmp_path: Path) -> None:

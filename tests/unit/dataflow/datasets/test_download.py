@@ -67,7 +67,7 @@ def test_fetches(served: Served, tmp_path: Path, checksum: str | None, length: b
 def test_what_no_other_attempt_would_make_better(
     served: Served, tmp_path: Path, url: str, arguments: Any, error: Any, told: str
 ) -> None:
-    with pytest.raises(error, match=rf"(?s){told}.*put it at {tmp_path}/a\.bin"):
+    with pytest.raises(error, match=rf"(?s){told}.*copy it to {tmp_path}/a\.bin"):
         download(url.format(served.url), tmp_path / "a.bin", **arguments)
     assert names(tmp_path) == set() and len(served.requests) <= 1
 
@@ -128,7 +128,7 @@ def test_a_full_disk(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(_download.os, "fsync", full)
-    with pytest.raises(DataFlowError, match=r"(?s)cannot be written.*No space.*free some"):
+    with pytest.raises(DataFlowError, match=r"(?s)cannot be written.*No space.*free disk space"):
         download(f"{served.url}/a.bin", tmp_path / "a")
     assert names(tmp_path) == set() and len(served.requests) == 1
 

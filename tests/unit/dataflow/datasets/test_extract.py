@@ -211,7 +211,7 @@ def test_several_want_a_member(tmp_path: Path, caplog: pytest.LogCaptureFixture)
                 assert {one.result().read_bytes() for one in wanted} == {b"one"}
         assert served.requests == ["a.zip"]
         assert sum("extracting" in message for message in caplog.messages) == 2
-        with pytest.raises(FormatError, match=r"no other\.txt in"):
+        with pytest.raises(FormatError, match=r"other\.txt is neither in"):
             _extract.fetch_member(remote, tmp_path, "other.txt")
 
 

@@ -108,12 +108,12 @@ def test_the_cache_of_another_pipeline_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cache of another pipeline"):
             list(other)
     (tmp_path / "x").write_text("mine")
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="do not belong to a cache"):
         list(DiskCacheData(indexable(Counted()), tmp_path))
     (tmp_path / "c" / "datapoints.sqlite").write_bytes(b"?" * 5000)
     with pytest.raises(FormatError, match="damaged"):
         list(DiskCacheData(indexable(Counted()), tmp_path / "c"))
-    with pytest.raises(ConfigError, match="endless"):
+    with pytest.raises(ConfigError, match="infinite"):
         DiskCacheData(RepeatedData(indexable(Counted()), -1), tmp_path / "e")
 
 

@@ -103,7 +103,7 @@ def test_features_that_are_others(name: str, feature: Any, reason: str) -> None:
 def test_features_that_cannot_be() -> None:
     kinds = [((3,), kind) for kind in (object(), "foo", "S3", complex)]
     for shape, dtype in (*kinds, *[(shape, int) for shape in (None, -1, (2, None), "3", 2.0)]):
-        with pytest.raises(ConfigError, match="no features of this shape"):
+        with pytest.raises(ConfigError, match="The shape or the dtype"):
             FixedFeature(shape, dtype)  # type: ignore[arg-type]
 
 
@@ -117,5 +117,5 @@ def test_records_as_others_write_them() -> None:
     merged = parse_example(first + b"\x4a\x01?" + second)  # a field that nobody knows, and more
     assert merged["a"].tolist() == [1] and merged["b"].tolist() == [2.5]
     assert parse_example(b"") == {}
-    with pytest.raises(FormatError, match="damaged"):
+    with pytest.raises(FormatError, match="not a valid tf"):
         parse_example(RECORD[:-1])

@@ -62,7 +62,7 @@ def test_wrong_arguments(path: Path) -> None:
         (["packed"], "has no rows"),
         (["scalar"], "has no rows"),
         (["x", "short"], "x: 100, short: 5"),
-        ([], "no data_paths"),
+        ([], "data_paths must name"),
     ):
         with pytest.raises(ConfigError, match=told):
             HDF5Data(path, names)
@@ -78,7 +78,7 @@ def test_data_in_other_files_are_refused(path: Path, tmp_path: Path) -> None:
         layout[:] = h5py.VirtualSource(str(path), "i", (100,))
         file.create_virtual_dataset("virtual", layout)
     for name in ("link", "group/x", "storage", "virtual"):
-        with pytest.raises(FormatError, match="lies in another file"):
+        with pytest.raises(FormatError, match="is stored in another file"):
             HDF5Data(tmp_path / "evil.h5", [name])
         assert len(HDF5Data(tmp_path / "evil.h5", [name], trusted=True)) == 100
 

@@ -43,7 +43,7 @@ def test_npy_and_all_arrays_by_name(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     (mapped,) = NumpyData(tmp_path / "x.npy").arrays
     assert isinstance(mapped.base, np.memmap) and np.array_equal(mapped, X)
-    with pytest.raises(ConfigError, match="one array without a name"):
+    with pytest.raises(ConfigError, match="one unnamed array"):
         NumpyData(tmp_path / "x.npy", ["x"])
 
 

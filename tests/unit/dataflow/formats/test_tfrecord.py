@@ -118,7 +118,7 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
     ds = TFRecordData(path)
     next(iter(ds))
     os.truncate(path, 150)
-    with pytest.raises(FormatError, match="cut off"):
+    with pytest.raises(FormatError, match="its length has changed"):
         list(ds)
 
 
@@ -170,7 +170,7 @@ def test_examples(tmp_path: Path, compression: Any) -> None:
     np.testing.assert_equal(found, datapoints)
     assert list(found[0]) == list(FEATURES) and found[0]["id"].dtype == np.int32
     written(path, [*records, encode_example({"id": 1})], compression)
-    with pytest.raises(FormatError, match="'box' is not as described: it has 0 values"):
+    with pytest.raises(FormatError, match=r"'box' of .* is not as described: it has 0 values"):
         list(TFRecordData(path, FEATURES))
 
 
@@ -195,15 +195,15 @@ def test_serializer_of_examples_and_pickles(tmp_path: Path) -> None:
     for arguments, told in (
         ({"format": "x"}, "wire or example or pickle"),
         ({"format": "wire", "features": features}, 'format="example"'),
-        ({"format": "example", "features": {"x": int}}, "describes none"),
+        ({"format": "example", "features": {"x": int}}, "must be a dict"),
     ):
         with pytest.raises(ConfigError, match=told):
             TFRecordSerializer.load(path, **arguments)
-    with pytest.raises(ConfigError, match=r"is a dict of features(.|\n)*datapoint 0"):
+    with pytest.raises(ConfigError, match=r"made of a dict of features(.|\n)*datapoint 0"):
         TFRecordSerializer.save(DataFromList([[1]]), path, format="example")
     TFRecordSerializer.save(DataFromList([{1, 2}]), path, format="pickle")
     assert list(TFRecordSerializer.load(path, format="pickle")) == [{1, 2}]
-    with pytest.raises(DataFlowError, match="is a pickle"):
+    with pytest.raises(DataFlowError, match="is pickled"):
         list(TFRecordSerializer.load(path))
 
 
@@ -221,5 +221,5 @@ def test_writer_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
     assert list(TFRecordData(path)) == [[b"\0\0\1\0\2\0"]]
     with pytest.raises(ConfigError, match="not open"):
         TFRecordWriter(path).write(b"")
-    with pytest.raises(ConfigError, match="compression='lz4'"):
+    with pytest.raises(ConfigError, match="got 'lz4'"):
         TFRecordWriter(path, compression="lz4")  # type: ignore[arg-type]

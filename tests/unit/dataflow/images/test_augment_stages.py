@@ -152,16 +152,19 @@ def test_components_that_do_not_fit() -> None:
     dp = {"img": PICTURES[0], "low": PICTURES[1][:5], "points": np.zeros((3, 3)), "label": 3}
     ds, flip = DataFromList([dp]), imgaug.Flip(horiz=True)
     for options, words in (
-        ({"index": "img", "masks": "low"}, r"differ in size(.|\n)*img: 12 x 14, low: 5 x 14"),
-        ({"index": "img", "coords_index": "points"}, "that of coordinates"),
-        ({"index": ("img", "label")}, "not of type int"),
+        (
+            {"index": "img", "masks": "low"},
+            r"must have the same size(.|\n)*img: 12 x 14, low: 5 x 14",
+        ),
+        ({"index": "img", "coords_index": "points"}, "The shape of coordinates"),
+        ({"index": ("img", "label")}, "got int"),
         ({"index": "absent"}, "'img', 'low'"),
         ({"index": "img", "boxes": "x"}, "no component 'x' to augment"),
     ):
         with pytest.raises(MapError, match=words):
             list(AugmentImageComponents(ds, flip, **options))
     for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
-        with pytest.raises(ConfigError, match="at least one image, and no component twice"):
+        with pytest.raises(ConfigError, match="include an image, and no component twice"):
             AugmentImageComponents(ds, flip, **wrong)
-    with pytest.raises(ConfigError, match="is no augmentor"):
+    with pytest.raises(ConfigError, match="is not an augmentor"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore

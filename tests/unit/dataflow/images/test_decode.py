@@ -235,7 +235,7 @@ def test_out(kind: str) -> None:
             decode_image(data, out=bad)
     slot.flags.writeable = False
     for decode, out in ((decode_image, slot[0]), (DecodeRandomCrop(8), slot[0, :8, :8])):
-        with pytest.raises(ConfigError, match="out cannot be written"):
+        with pytest.raises(ConfigError, match="out is read-only"):
             decode(data, out=out)
 
 
@@ -247,8 +247,8 @@ def test_encode() -> None:
     assert len(encode_jpeg(IMG, quality=30)) < len(encode_jpeg(IMG, quality=95, subsampling="444"))
     for wrong, words in (
         (lambda: encode_jpeg(IMG.astype(np.float32)), "uint8 image"),
-        (lambda: decode_image(saved(), channels=2), "channels=2"),
-        (lambda: decode_image("photo.jpg"), "are bytes"),  # type: ignore[arg-type]
+        (lambda: decode_image(saved(), channels=2), r"channels must be .* got 2"),
+        (lambda: decode_image("photo.jpg"), "must be bytes"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError, match=words):
             wrong()
@@ -313,7 +313,7 @@ def test_too_large_is_refused_before_allocating() -> None:
         with pytest.raises(FormatError, match="but has"):
             decode_image(data, max_pixels=1 << 40, strict=False)
     for decode in (decode_image, lambda data, **kw: DecodeRandomCrop(8, **kw)(data)):
-        with pytest.raises(FormatError, match="at most max_pixels=3_215"):
+        with pytest.raises(FormatError, match="more than max_pixels=3_215"):
             decode(saved(), max_pixels=48 * 67 - 1)
     assert decode_image(saved(), max_pixels=48 * 67).shape == IMG.shape
 
@@ -330,7 +330,7 @@ def test_png_chunk_longer_than_the_file() -> None:
 
 def test_no_image() -> None:
     for data in (b"", b"\xff", b"GIF", b"hello world", bytes(1000)):
-        with pytest.raises(FormatError, match="no image file"):
+        with pytest.raises(FormatError, match="not an image file"):
             decode_image(data)
     data = saved()
     with pytest.raises(FormatError, match="no frame header"):  # a segment without length

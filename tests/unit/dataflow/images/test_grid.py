@@ -111,12 +111,18 @@ def test_errors() -> None:
     not_five = [3, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}]
     for source, arguments, words in (
         ([], {}, "no image to show"),
-        ([(3, 4)], {}, "no image to show"),
+        ([(3, 4)], {}, "is not an image"),
         ([(image, np.zeros((3, 2)))], {"boxes": 1}, "boxes"),
         ([(image, 1)], {"label": -3}, r"-3 to show as label(.|\n)*expected  0 or 1(.|\n)*--label"),
         ([{"a": image, "b": 3}], {"boxes": "x", "image": "a"}, "'x'(.|\n)*expected  'a' or 'b'"),
-        *(([(image, mask)], {"mask": 1}, r"no mask to show(.|\n)*mask=") for mask in no_masks),
-        *(([(IMAGES, v)], {"boxes": 1}, r"5 .*not as many(.|\n)*boxes=\.\.\.") for v in not_five),
+        *(
+            ([(image, mask)], {"mask": 1}, r"mask is not a label map(.|\n)*mask=")
+            for mask in no_masks
+        ),
+        *(
+            ([(IMAGES, v)], {"boxes": 1}, r"each of the 5 images(.|\n)*boxes=\.\.\.")
+            for v in not_five
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             image_grid(source, **arguments)

@@ -87,13 +87,13 @@ def test_kinds_of_batches() -> None:
 def test_bad_batches() -> None:
     images = flat_batch()[0]
     for batch, words in (
-        ((images, np.full(8, 8)), "a label 8"),
-        ((images, np.full(8, -1)), "a label -1"),
+        ((images, np.full(8, 8)), "got 8"),
+        ((images, np.full(8, -1)), "got -1"),
         ((images, np.zeros(8)), "cannot be mixed"),
-        ((images, np.zeros(7, int)), "images and labels"),
-        ((images.astype(int), np.zeros(8, int)), "images and labels"),
-        ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "images and labels"),
-        ((images[0], 1), "images and labels"),
+        ((images, np.zeros(7, int)), "images and as many labels"),
+        ((images.astype(int), np.zeros(8, int)), "images and as many labels"),
+        ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "images and as many labels"),
+        ((images[0], 1), "images and as many labels"),
     ):
         with pytest.raises(ConfigError, match=words):
             CutMix(1.0, 8)(batch, rng())
@@ -110,7 +110,7 @@ def test_components_that_are_missing() -> None:
     with pytest.raises(ConfigError, match=r"no component 1 to mix(.|\n)*label=\.\.\."):
         MixUp(1.0, 8)((flat_batch()[0],), rng())
     without_labels = [(img, boxes) for img, boxes, _ in SPOTTED]
-    with pytest.raises(ConfigError, match=r"no component 2 to put together(.|\n)*labels=None"):
+    with pytest.raises(ConfigError, match=r"no component 2 to combine(.|\n)*labels=None"):
         MosaicLayout(40)(without_labels[:4], rng())
     assert len(MosaicLayout(40, labels=None)(without_labels[:4], rng())) == 2
 
@@ -204,7 +204,7 @@ def test_mosaic_errors() -> None:
         with pytest.raises(ConfigError, match="random access"):
             Mosaic(flow)
     mixed = [*SPOTTED, (SPOTTED[0][0].astype(np.float32), *SPOTTED[0][1:])]
-    with pytest.raises(MapError, match="differ in kind"):
+    with pytest.raises(MapError, match="must have the same dtype and number of channels"):
         list(Mosaic(DataFromList(mixed), 16))
     bad = [(img, boxes, labels[:1]) for img, boxes, labels in SPOTTED]
     with pytest.raises(MapError, match="datapoints 0, "):
@@ -214,7 +214,7 @@ def test_mosaic_errors() -> None:
 @pytest.mark.parametrize("mix", [MixUp(1.0, 10), CutMix(labels="pair")], ids=repr)
 def test_where_it_stands(mix: BatchMix) -> None:
     ds = DataFromArrays(*flat_batch(8))
-    fix = rf"MapData\(BatchData\(ds, n\), {type(mix).__name__}\(...\), rng=True\)"
+    fix = rf"MapData\(BatchData\(ds, n\), {type(mix).__name__}\(.*\), rng=True\)"
     for options in ({"rng": True}, {"rng": True, "batched": True}, {}):
         with pytest.raises(MapError, match=fix):
             list(MapData(ds if options else BatchData(ds, 4), mix, **options))

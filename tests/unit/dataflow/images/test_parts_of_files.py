@@ -98,9 +98,9 @@ def test_only_the_rows_that_are_needed_are_decoded(heights: list[int]) -> None:
 def test_arguments() -> None:
     for part in [(-1, 0, 5, 5), (0, 0, 201, 5), (0, 296, 5, 5), (0, 0, 0, 5), (0, 0, 5, -5)]:
         for strict in (True, False):
-            with pytest.raises(ConfigError, match="does not lie in an image of 200 x 300"):
+            with pytest.raises(ConfigError, match="does not lie within an image of 200 x 300"):
                 decode_image(PICTURE, part=part, strict=strict)
-    with pytest.raises(ConfigError, match="not both"):
+    with pytest.raises(ConfigError, match="both min_size and part"):
         decode_image(PICTURE, part=PART, min_size=10)
     lying = saved(noise(20, 30), "TIFF", 6)
     for channels, size in ((3, "30 x 20"), (None, "20 x 30"), (4, "20 x 30")):

@@ -208,5 +208,5 @@ def test_colours_need_three_channels() -> None:
     lighting = im.Lighting(1, [1] * 3, [[1] * 3] * 3)
     for aug in (im.Hue(), im.Saturation(), im.Contrast((1, 2), rgb=True), im.Grayscale(), lighting):
         for shape in ((5, 5), (5, 5, 1), (5, 5, 4)):
-            with pytest.raises(ConfigError, match=rf"{type(aug).__name__}\(.*three colours"):
+            with pytest.raises(ConfigError, match=rf"{type(aug).__name__}\(.*three color"):
                 aug(picture(*shape))

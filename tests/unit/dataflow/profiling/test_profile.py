@@ -69,7 +69,7 @@ def test_a_slow_map() -> None:
     ("ds", "waits", "advice"),
     [
         (SlowDisk(), "SlowDisk(100)", "num_proc=8"),
-        (DataFromGenerator(slowly), "DataFromGenerator(slowly)", "do not help"),
+        (DataFromGenerator(slowly), "DataFromGenerator(slowly)", "do not speed up"),
     ],
 )
 def test_a_stage_that_waits(ds: DataFlow, waits: str, advice: str) -> None:
@@ -158,7 +158,10 @@ def test_passes_follow_one_another_and_those_of_the_flow_are_not_counted() -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        *(({"seconds": float(s)}, ConfigError, "no length of time") for s in (0, "nan", "inf")),
+        *(
+            ({"seconds": float(s)}, ConfigError, "must be positive and finite")
+            for s in (0, "nan", "inf")
+        ),
         ({"ds": DataFromList([])}, DataFlowError, "has no datapoints"),
         ({"ds": RepeatedData(MapData(arrays(), int))}, DataFlowError, r"MapData\(int\) raised"),
     ],
@@ -181,30 +184,45 @@ WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
 @pytest.mark.parametrize(
     ("stages", "numbers", "bottleneck", "advice"),
     [
-        ([LOOP], {"consuming": 0.7}, "the loop that uses", "nothing here"),
-        ([], WORKERS, "the loop that uses", "nothing here"),  # all was ready before
+        ([LOOP], {"consuming": 0.7}, "the loop that uses", "ready in time"),
+        ([], WORKERS, "the loop that uses", "ready in time"),  # all was ready before
         ([LOOP], {}, "cast: 1,000.0 µs per datapoint, 50%", "PrefetchData(ds, num_proc="),
-        ([LOOP], {"datapoints": 10**5}, "cast: ", "cost more than it saves"),
+        ([LOOP], {"datapoints": 10**5}, "cast: ", "cost more than they save"),
         ([CALLS], {}, "the cost of a call", "batched=True"),
         ([found("read", 1, "loop", on_cpu=0.1)], {}, "read waits", "num_proc=8"),
-        ([found("read", 1, "loop", on_cpu=0.1, divisible=False)], {}, "read waits", "do not help"),
-        ([LOOP, found("decode", 9)], {**WORKERS, "waiting": 0.1}, "cast: ", "below PrefetchData"),
+        (
+            [found("read", 1, "loop", on_cpu=0.1, divisible=False)],
+            {},
+            "read waits",
+            "do not speed up",
+        ),
+        ([LOOP, found("decode", 9)], {**WORKERS, "waiting": 0.1}, "cast: ", "before PrefetchData"),
         (
             [DECODE, READ, LOOP],
             WORKERS,
             "too few workers: 2 of 2 are always busy, mostly with d",
             "",
         ),
-        ([found("read", 3, on_cpu=0.1)], WORKERS, "too few", "also more than that: they wait"),
-        ([DECODE], {**WORKERS, "workers": [1.0] * 999}, "too few", "a cheaper stage"),
-        ([DECODE], {**WORKERS, "workers": [0.9, 0.2]}, "one worker: of 2 only 1", "num_prefetch"),
-        ([DECODE], {**WORKERS, "workers": [0.3, 0.2]}, "handing over: the loop waits 80%", "uint8"),
+        ([found("read", 3, on_cpu=0.1)], WORKERS, "too few", "even more, because they wait"),
+        ([DECODE], {**WORKERS, "workers": [1.0] * 999}, "too few", "make the stage cheaper"),
+        (
+            [DECODE],
+            {**WORKERS, "workers": [0.9, 0.2]},
+            "uneven work: only 1 of 2 workers",
+            "num_prefetch",
+        ),
+        (
+            [DECODE],
+            {**WORKERS, "workers": [0.3, 0.2]},
+            "transfer between processes: the loop waits 80%",
+            "uint8",
+        ),
         ([DECODE, READ], {**WORKERS, "workers": [0.3], "reader": 0.9}, "reading in order", ""),
         ([DECODE, READ], {**WORKERS, "reader": 0.9}, "too few workers", ""),
         *(
             ([DECODE], {**WORKERS, "workers": w, "threads": True}, told, "")
             for w, told in (
-                ([0.4, 0.4], "the interpreter's lock: 2 threads do the work of one"),
+                ([0.4, 0.4], "Python's global lock: 2 threads do the work of one"),
                 ([0.9, 0.9], "too few"),
                 ([0.9], "too few"),
             )

@@ -71,8 +71,8 @@ class TestImageFromFile:
         arguments: Any
         for arguments, told in (
             (("a.png",), r"'a.png' \(str\)"),
-            ((["a.png"], 3, "big"), "is no size"),
-            ((["a.png"], 3, (1, -1)), "is no size"),
+            ((["a.png"], 3, "big"), "size must be"),
+            ((["a.png"], 3, (1, -1)), "size must be"),
             ((["a.png"], 4), "channels must be 3 or 1, got 4"),
         ):
             with pytest.raises(ConfigError, match=told):
