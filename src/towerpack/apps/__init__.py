@@ -1,4 +1,4 @@
-"""Applications: an Inputter (data), a Modeler (model) and a Runner (what is done with them)."""
+"""Applications: an Inputter (data), a Modeler (model), and a Runner that trains and evaluates."""
 
 from __future__ import annotations
 

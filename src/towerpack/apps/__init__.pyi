@@ -8,7 +8,6 @@ from towerpack.apps._application import (
     recipe_names as recipe_names,
 )
 from towerpack.apps._config import AppConfig as AppConfig
-from towerpack.apps._files import write_picture as write_picture
 from towerpack.apps._import import (
     Imported as Imported,
     import_data as import_data,
@@ -23,6 +22,7 @@ from towerpack.apps._modeler import (
     Modeler as Modeler,
     Reporting as Reporting,
 )
+from towerpack.apps._pictures import write_picture as write_picture
 from towerpack.apps._runner import (
     CALLBACKS as CALLBACKS,
     Evaluation as Evaluation,

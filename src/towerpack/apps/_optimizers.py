@@ -1,4 +1,4 @@
-"""Optimizers by name, and how the learning rate moves."""
+"""Optimizers by name, and schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
 
 
 def make_optimizer(config: Optimizer) -> Any:
-    """The optimizer, wrapped by what the configuration asks for.
+    """Create the optimizer of a configuration, with gradient clipping and accumulation.
 
     Raises:
         ConfigError: The name or an option is unknown.
@@ -47,36 +47,37 @@ def make_optimizer(config: Optimizer) -> Any:
     make = OPTIMIZERS.get(config.name)
     options = {**_DEFAULTS.get(config.name, {}), **config.options}
     try:
-        made = make(learning_rate=config.learning_rate, **options)
+        optimizer = make(learning_rate=config.learning_rate, **options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"optimizer.options {options} do not fit {config.name}: {error}"
-        ) from error
+        what = f"{config.name} does not accept optimizer.options={options}: {error}"
+        raise ConfigError(what) from error
     if config.clip_norm is not None:
-        made = ProcessGradients(made, [GlobalNormClip(config.clip_norm)])
-    return AccumulateGradients(made, config.accumulate) if config.accumulate > 1 else made
+        optimizer = ProcessGradients(optimizer, [GlobalNormClip(config.clip_norm)])
+    return AccumulateGradients(optimizer, config.accumulate) if config.accumulate > 1 else optimizer
 
 
 def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperParamSetter | None:
-    """The callback that moves the learning rate, by steps; None where it stays.
+    """Return the callback that schedules the learning rate; None if the rate is constant.
 
     Args:
-        config: What is wanted.
-        epochs: Of the whole run.
-        steps: In an epoch.
+        config: Optimizer and schedule.
+        epochs: Number of epochs in the whole run.
+        steps: Number of steps in an epoch.
 
     Raises:
-        ConfigError: Boundaries and factors do not belong together.
+        ConfigError: Warm-up, boundaries or factors are invalid.
     """
     rate, end = config.learning_rate, epochs * steps
     warm = round(config.warmup * steps)
     if warm >= end:
-        raise ConfigError(f"optimizer.warmup={config.warmup}.", expected=f"less than {epochs}")
+        raise ConfigError(
+            f"optimizer.warmup must be less than {epochs} epochs, got {config.warmup}."
+        )
     if config.schedule == "step":
         return piecewise_schedule([(0, rate), *_steps(config, steps)], warmup=warm)
     if config.boundaries or config.factors:
         raise ConfigError(
-            "optimizer.boundaries and factors are for schedule: step.",
+            "optimizer.boundaries and optimizer.factors apply only to schedule: step.",
             got=f"schedule: {config.schedule}",
         )
     if config.schedule == "constant":
@@ -87,11 +88,13 @@ def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperPar
 
 
 def _steps(config: Optimizer, steps: int) -> list[tuple[int, float]]:
-    at = [round(epoch * steps) for epoch in config.boundaries]
-    if len(at) != len(config.factors) or any(b <= a for a, b in pairwise([0, *at])):
+    boundaries = [round(epoch * steps) for epoch in config.boundaries]
+    rising = all(b > a for a, b in pairwise([0, *boundaries]))
+    if not rising or len(boundaries) != len(config.factors):
         raise ConfigError(
-            "optimizer: step needs a factor for each boundary, and boundaries that rise.",
+            "optimizer.boundaries must increase, and optimizer.factors must have one value for "
+            "each boundary.",
             got=f"boundaries: {config.boundaries}, factors: {config.factors}",
             expected="boundaries: [50, 75], factors: [0.1, 0.01]",
         )
-    return [(b, config.learning_rate * f) for b, f in zip(at, config.factors, strict=True)]
+    return [(b, config.learning_rate * f) for b, f in zip(boundaries, config.factors, strict=True)]

@@ -1,4 +1,4 @@
-"""Image classification."""
+"""Image classification: one class for each picture."""
 
 from __future__ import annotations
 

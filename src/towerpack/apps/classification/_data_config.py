@@ -1,4 +1,4 @@
-"""What data there are, and how they come: the section `data` of a recipe."""
+"""Section `data` of an image classification recipe."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ Side = Annotated[int, Field(ge=1)]
 
 
 class DataConfig(PictureData):
-    """Labelled pictures, and their way to a network's input."""
+    """Labeled pictures, and how they become batches."""
 
     inputter: Name = "digits"
-    "csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, "
-    "imagenet_classes (no pictures), or module:name."
+    """csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, imagenet_classes (no
+    pictures), or module:name."""
     path: str | None = None
-    "The folder of the data; for cifar and mnist, where downloads go."
+    "Folder of the data; for cifar and mnist, folder for downloads."
     train: str | list[str] | None = None
     "CSV files, patterns of TFRecord files, or folders, below path; several are joined."
     num_classes: int | None = Field(default=None, ge=2)
-    "How many classes, where the data do not say."
+    "Number of classes, if the data do not state it."
     class_names: list[str] | None = None
-    "Names of the classes in the order of their labels, where the data do not say."
+    "Names of the classes in the order of their labels, if the data do not state them."
     size: tuple[Side, Side] = (32, 32)
     "Height and width of the network's input."
     channels: Literal[1, 3] = 3
-    "3: colour, 1: grey; pictures are converted."
+    "3: color, 1: gray; pictures are converted."
     batch_size: int = Field(default=64, ge=1)
-    "Pictures in a batch."
     augmenter: Name = "none"
-    "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, unmirrored, or "
-    "module:name."
+    """none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, unmirrored, or
+    module:name."""
     samples: int | None = Field(default=None, ge=1)
-    "Take so many of the training pictures only."
+    "Train only on this many pictures."
     synthetic: bool = False
     "Train on one constant batch, to measure speed without data."
 
@@ -44,5 +43,7 @@ class DataConfig(PictureData):
     def _check_names(self) -> DataConfig:
         names = self.class_names
         if names and (len(set(names)) < len(names) or self.num_classes not in (None, len(names))):
-            raise ValueError(f"{len(set(names))} different class_names, not num_classes")
+            raise ValueError(
+                f"class_names must be num_classes different names, got {len(set(names))}"
+            )
         return self

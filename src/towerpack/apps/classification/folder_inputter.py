@@ -1,4 +1,4 @@
-"""Pictures in folders, one folder for each class."""
+"""Inputter of pictures in folders, with one folder for each class."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ _LOG = get_logger(__name__)
 
 
 class FolderInputter(ImageInputter):
-    """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
+    """`path/train/CLASS/*.jpg`, with `val` and `test` alike; or only `path/CLASS/*.jpg`.
 
-    Folders are splits if all of them have names of splits, in any case. If they are classes alone,
-    `validation` is the share of the validation data, and that of the test data.
+    Folders are splits if all of them have names of splits, in any case. If all are classes,
+    `validation` is the share of the validation data, and also of the test data.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
     def find(self) -> Found:
-        """As the folders are named."""
+        """List the files."""
         root = root_of(self.config)
         if self.config.train is None and are_classes(root):
             if matching(root, "train"):
-                _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
+                _LOG.warning("%s: the folder 'train' is a class unless data.train names it.", root)
             return self._alone(ImageFolder(root, decode=False))
-        given = {
+        folders_of = {
             split: [ImageFolder(folder, decode=False) for folder in folders]
             for split, folders in places(self.config, "{}").items()
         }
-        named = given.get("train") or [folder for several in given.values() for folder in several]
+        named = folders_of.get("train") or [
+            folder for some in folders_of.values() for folder in some
+        ]
         names = sorted({name for folder in named for name in folder.classes})
         parts = {
-            split: joined([_part(f, names) for f in several]) for split, several in given.items()
+            split: joined([_part(f, names) for f in some]) for split, some in folders_of.items()
         }
         return names, parts
 
@@ -59,7 +61,7 @@ def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     unknown = sorted(set(folder.classes) - set(names))
     if unknown:
         raise ConfigError(
-            f"{folder.root} has classes that no training data have.", got=", ".join(unknown)
+            f"{folder.root} has classes that the training data do not have.", got=", ".join(unknown)
         )
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
     return Pictures(folder.files, numbers[folder.labels])

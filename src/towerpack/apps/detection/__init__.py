@@ -1,4 +1,4 @@
-"""Detection: boxes around the objects in a picture, and their classes."""
+"""Object detection: boxes around the objects in a picture, and their classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of detection."""
+"""Modeler of detection."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ networks: Registry[Any] = Registry(
 
 
 class DetectionModeler(Modeler):
-    """The multi-box loss of SSD (Liu et al. 2016, section 2.2) over a network's predictions.
+    """Multi-box loss of SSD (Liu et al. 2016, section 2.2) on a network's predictions.
 
-    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'`, `'class_ids'`; before
-    suppression `'anchor_boxes'` [n, anchors, 4], `'anchor_scores'` [n, anchors, classes]; and for
-    metrics `'boxes_px'`, `'true_boxes_px'`, `'true_class_ids'`, `'crowd'`, `'areas'`.
+    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'` and `'class_ids'`. Also
+    exposes `'anchor_boxes'` [n, anchors, 4] and `'anchor_scores'` [n, anchors, classes], which are
+    predictions before suppression, and for metrics `'boxes_px'`, `'true_boxes_px'`,
+    `'true_class_ids'`, `'crowd'`, `'areas'`.
 
     Args:
-        config: The recipe.
-        inputter: Its data.
-        network: Instead of `config.model.network`.
+        config: Recipe.
+        inputter: Data of the recipe.
+        network: Network that replaces `config.model.network`.
     """
 
     best = ("val/ap", "max")
     infer_outputs = ("boxes", "scores", "class_ids")
-    portable_outputs = ("anchor_boxes", "anchor_scores")  # suppressed alike nowhere else
+    portable_outputs = ("anchor_boxes", "anchor_scores")  # other formats suppress differently
     config: DetectionConfig
     inputter: DetectionInputter
 
@@ -63,9 +64,8 @@ class DetectionModeler(Modeler):
         self.class_names = list(inputter.class_names)
 
     def pretrained(self) -> SmartInit | None:
-        """Return the weights that training starts from, and recommend them if there are none."""
-        usual = self.config.model.network == "ssd_lite"
-        if usual and not self.config.transfer.pretrained and not has_pretrained():
+        is_default = self.config.model.network == "ssd_lite"
+        if is_default and not self.config.transfer.pretrained and not has_pretrained():
             _LOG.warning(
                 "Detection from random weights needs many more steps. Install "
                 "'towerpack[pretrained]' to start from a pretrained backbone."
@@ -73,7 +73,6 @@ class DetectionModeler(Modeler):
         return super().pretrained()
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, and what is known of their boxes."""
         return [
             tf.TensorSpec([None, *self.config.data.size, 3], tf.uint8, "image"),
             tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
@@ -92,13 +91,12 @@ class DetectionModeler(Modeler):
         areas: tf.Tensor,
         size: tf.Tensor,
     ) -> tf.Tensor:
-        """The loss."""
         model = self.config.model
         pixels = self.inputter.augmenter.normalize(image)
-        found = self.network(pixels, len(self.class_names), **model.options)
-        anchors = tf.constant(found.anchors)
-        boxes = decode(found.offsets, anchors)
-        scores = tf.nn.softmax(found.logits)[:, :, 1:]
+        predictions = self.network(pixels, len(self.class_names), **model.options)
+        anchors = tf.constant(predictions.anchors)
+        boxes = decode(predictions.offsets, anchors)
+        scores = tf.nn.softmax(predictions.logits)[:, :, 1:]
         best = suppress(
             boxes,
             scores,
@@ -121,24 +119,23 @@ class DetectionModeler(Modeler):
 
         matches = match(anchors, true_boxes, true_class_ids, crowd, threshold=model.match)
         class_loss, box_loss = multibox_loss(
-            found.logits, found.offsets, anchors, matches, negatives=model.negatives
+            predictions.logits, predictions.offsets, anchors, matches, negatives=model.negatives
         )
         summary.moving_average("train/class_loss", class_loss)
         summary.moving_average("train/box_loss", box_loss)
         return self.with_decay(class_loss + model.box_weight * box_loss)
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, COCO's twelve numbers, and those of each class."""
         return [ScalarStats("cost"), DetectionReport(self.class_names)]
 
     def weights(self, source: str) -> Any:
-        """Weights of VGG-16 of `.pth` files; all else as it is."""
+        """Read VGG-16 weights in `.pth` files; other sources stay as they are."""
         if not source.endswith((".pth", ".pt")):
             return source
         return from_torch(read_torch_file(source))
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Files in, boxes with scores and names of classes out."""
+        """Return a signature from picture files to boxes with scores and class names."""
         geometry = self.inputter.geometry
         names = self.class_names
 
@@ -150,12 +147,12 @@ class DetectionModeler(Modeler):
 
             def boxes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
                 spec = tf.TensorSpec(shape, tf.uint8)
-                found = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
-                named = tf.gather(tf.constant(names), found["class_ids"])
+                detected = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
+                named = tf.gather(tf.constant(names), detected["class_ids"])
                 return {
-                    "boxes": found["boxes"],
-                    "scores": found["scores"],
-                    "classes": tf.where(found["scores"] > 0, named, ""),
+                    "boxes": detected["boxes"],
+                    "scores": detected["scores"],
+                    "classes": tf.where(detected["scores"] > 0, named, ""),
                 }
 
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]

@@ -1,4 +1,4 @@
-"""Segmentation: the class of each pixel of a picture."""
+"""Segmentation: a class for each pixel of a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of segmentation."""
+"""Modeler of segmentation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ networks: Registry[Any] = Registry(
 
 
 class SegmentationModeler(Modeler):
-    """Cross-entropy over a network's logits, at each pixel that is not void.
+    """Cross-entropy of a network's logits at each pixel that is not void.
 
     Exposes `'probabilities'` [n, h, w, classes], `'prediction'` and `'label'` [n, h, w].
 
     Args:
-        config: The recipe.
-        inputter: Its data.
-        network: Instead of `config.model.network`: `net(image, num_classes, **options) -> logits`.
+        config: Recipe.
+        inputter: Data of the recipe.
+        network: Network that replaces `config.model.network`: `net(image, num_classes, **options)
+            -> logits`.
+
+    Raises:
+        ConfigError: The number of class weights is not the number of classes.
     """
 
     best = ("val/mean_iou", "max")
@@ -53,7 +57,6 @@ class SegmentationModeler(Modeler):
             )
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, and labels, 255 where they are void."""
         data = self.config.data
         return [
             tf.TensorSpec([None, *data.size, data.channels], tf.uint8, "image"),
@@ -61,35 +64,33 @@ class SegmentationModeler(Modeler):
         ]
 
     def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """The loss."""
         model, counted = self.config.model, self.classes.counted
         pixels = self.inputter.augmenter.normalize(image)
         logits = tf.cast(self.network(pixels, len(counted), **model.options), tf.float32)
-        # A class that is void is none that can be found.
+        # Never predict void classes.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
         prediction = tf.argmax(logits, -1, tf.int32)
         expose("prediction", prediction)
         truth = tf.cast(label, tf.int32)
         expose("label", truth)
-        there = truth != VOID
-        target = tf.where(there, truth, 0)
-        weights = tf.cast(there, tf.float32)
+        is_valid = truth != VOID
+        target = tf.where(is_valid, truth, 0)
+        weights = tf.cast(is_valid, tf.float32)
         summary.moving_average(
             "train/accuracy", _mean(tf.cast(prediction == truth, tf.float32), weights)
         )
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits)
         if model.class_weights is not None:
             weights *= tf.gather(tf.constant(model.class_weights), target)
-        # Of void pixels the loss may be huge: that of a class that cannot be found.
-        return self.with_decay(_mean(tf.where(there, losses, 0.0), weights))
+        # The loss of void pixels may be huge, because void classes have the lowest logit.
+        return self.with_decay(_mean(tf.where(is_valid, losses, 0.0), weights))
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, accuracy of pixels, intersection over union."""
         return [ScalarStats("cost"), SegmentationReport(self.classes)]
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Files in, label pictures of the files' own size out."""
+        """Return a signature from picture files to label pictures of the original size."""
         geometry = self.inputter.geometry
 
         def serve(compute: Callable[..., Any]) -> Any:
@@ -100,15 +101,15 @@ class SegmentationModeler(Modeler):
                 picture = picture_of(file)
                 return geometry.tensors(picture), tf.shape(picture)[:2]
 
-            def mask(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-                found = tf.argmax(tf.image.resize(one[0], one[1]), -1)
-                return tf.io.encode_png(tf.cast(found, tf.uint8)[:, :, None])
+            def mask(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+                class_ids = tf.argmax(tf.image.resize(*pair), -1)
+                return tf.io.encode_png(tf.cast(class_ids, tf.uint8)[:, :, None])
 
             def masks(image_bytes: tf.Tensor) -> dict[str, Any]:
                 images, sizes = tf.map_fn(read, image_bytes, fn_output_signature=read_as)
-                found = (compute(images)["probabilities"], sizes)
+                pairs = (compute(images)["probabilities"], sizes)
                 text = tf.TensorSpec([], tf.string)
-                return {"mask_bytes": tf.map_fn(mask, found, fn_output_signature=text)}
+                return {"mask_bytes": tf.map_fn(mask, pairs, fn_output_signature=text)}
 
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(masks, input_signature=files, autograph=False)
@@ -118,7 +119,7 @@ class SegmentationModeler(Modeler):
             "metadata": {
                 "task": self.config.task,
                 "class_names": list(self.classes.names),
-                "colours": [list(colour) for colour in self.classes.colours],
+                "colours": list(map(list, self.classes.colors)),
                 "preprocessing": geometry.as_dict(),
             },
         }

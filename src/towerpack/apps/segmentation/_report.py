@@ -1,4 +1,4 @@
-"""Numbers for each class of pixels, and which are taken for which."""
+"""Evaluation of segmentation: metrics for each class of pixels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from towerpack.callbacks import MeanIoU
 
 
 class SegmentationReport(ClassificationReport):
-    """Accuracy of the pixels, and intersection over union, mean and for each class.
+    """Accuracy of the pixels, and intersection over union (IoU), as a mean and for each class.
 
-    Over all pixels of all pictures at the size that the network sees, but for void ones. The mean
-    leaves out classes that are neither there nor predicted; theirs is NaN.
+    All pixels of all pictures count except void ones, at the size of the network's input. The IoU
+    of a class that is neither labeled nor predicted is NaN, and the mean skips it.
 
     Args:
-        classes: Names and void.
+        classes: Classes of the data.
     """
 
     better = "max"
@@ -29,22 +29,18 @@ class SegmentationReport(ClassificationReport):
         self._matrix = MeanIoU(classes.names, ignore=VOID)
 
     def outputs(self) -> Sequence[str]:
-        """Prediction and label."""
         return self._matrix.outputs()
 
     def names(self) -> Sequence[str]:
-        """Accuracy, the mean, each class."""
         return ["pixel_accuracy", *self._matrix.names()]
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch."""
         self._matrix.update(outputs, batch_size)
 
     def finish(self) -> Mapping[str, float]:
-        """The shares."""
         right, pixels = int(np.trace(self.confusion)), int(self.confusion.sum())
         return {"pixel_accuracy": right / max(pixels, 1), **self._matrix.finish()}
 
     def _columns(self) -> Mapping[str, Any]:
-        found = self.finish()
-        return {**super()._columns(), "IoU": [found[f"iou/{name}"] for name in self._names]}
+        metrics = self.finish()
+        return {**super()._columns(), "IoU": [metrics[f"iou/{name}"] for name in self._names]}

@@ -1,4 +1,4 @@
-"""Pictures beside what was made of them."""
+"""Pictures beside their stylized versions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _GAP_PX: Final = 6
 
 
 class StyleDisplay(Display):
-    """The picture on the left, in the style on the right."""
+    """The picture on the left, its stylized version on the right."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         height, width = outputs["picture"].shape[:2]
         return {"height": height, "width": width}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        made = np.rint(outputs["picture"]).clip(0, 255).astype(np.uint8)
-        gap = np.full((made.shape[0], _GAP_PX, 3), 255, np.uint8)
-        return np.hstack([sample, gap, made])
+        picture = np.rint(outputs["picture"]).clip(0, 255).astype(np.uint8)
+        gap = np.full((picture.shape[0], _GAP_PX, 3), 255, np.uint8)
+        return np.hstack([sample, gap, picture])

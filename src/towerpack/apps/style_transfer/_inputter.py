@@ -1,4 +1,4 @@
-"""Photographs as batches, without labels."""
+"""Inputter of photographs without labels."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ Found = dict[str, list[str]]
 
 
 class PhotoInputter(FilesInputter):
-    """Squares of photographs: batches (image uint8 [n, size, size, 3],).
+    """Squares of photographs. A batch is (image uint8 [n, size, size, 3],).
 
-    In training their place, size and side are drawn (as of the augmenter `vgg`); otherwise they are
-    the middle.
+    In training, scale, position and flip are random, as for the augmenter `vgg`. Otherwise, the
+    square is the center of the photograph.
 
     Args:
-        config: Which data, and how.
+        config: Section `data` of a recipe.
     """
 
     config: DataConfig
 
     def find(self) -> tuple[Sequence[str], dict[str, list[str]]]:
-        """No classes, and the files."""
         return (), INPUTTERS.get(self.config.inputter)(self.config)
 
     def decoder(self) -> Callable[[Any], Any]:
-        """Of files."""
         return _read
 
     def flow(self, split: Split) -> DataFlow:
@@ -46,21 +44,21 @@ class PhotoInputter(FilesInputter):
         return self.batches(split, lambda ds: AugmentImageComponent(ds, change, copy=False))
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """(uint8 [h, w, 3],): the picture as it is."""
+        """Return the picture at its own size: (uint8 [h, w, 3],)."""
         return (sample,)
 
 
 def in_folders(config: DataConfig) -> Found:
-    """Pictures in `train/`, `val/`, `test/` or the named folders; or in `path` alone."""
+    """Return the pictures in the folders of the splits, or in `path` if it contains no splits."""
     root = root_of(config)
     if config.train is None and are_classes(root):
         return {"train": pictures_in(root)}
-    given = places(config, "{}").items()
-    return {split: [file for n in names for file in pictures_in(n)] for split, names in given}
+    folders = places(config, "{}").items()
+    return {split: [file for n in names for file in pictures_in(n)] for split, names in folders}
 
 
 def in_lists(config: DataConfig) -> Found:
-    """Pictures that `train.csv`, `val.csv`, `test.csv` or the named lists name, one a line."""
+    """Return the pictures in `train.csv`, `val.csv`, `test.csv` or the configured lists."""
     return {
         split: [
             row.fields[0] for name in names for row in listed(name, ("image",), config.encoding)
@@ -80,5 +78,9 @@ def _read(file: str) -> tuple[NDArray[np.uint8]]:
 
 
 def make_inputter(config: StyleConfig | DataConfig) -> PhotoInputter:
-    """The inputter of a recipe, or of its section `data`."""
+    """Create the inputter of a recipe.
+
+    Args:
+        config: Recipe, or its section `data`.
+    """
     return PhotoInputter(config if isinstance(config, DataConfig) else config.data)

@@ -1,4 +1,4 @@
-"""Text classification."""
+"""Text classification: one class for each text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted classes of texts as rows."""
+"""Predicted classes of texts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from towerpack.apps._class_report import most_likely
 from towerpack.apps._modeler import Display
 
-_MOST: Final = 5
+_NUM_SHOWN: Final = 5
 
 
 class TextClassificationDisplay(Display):
-    """The most likely classes of a text."""
+    """The most likely classes of a text, as rows."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        top = most_likely(self.inputter.class_names, outputs["probabilities"], _MOST)
+        top = most_likely(self.inputter.class_names, outputs["probabilities"], _NUM_SHOWN)
         return {**top[0], "top": top}

@@ -1,4 +1,4 @@
-"""Text generation: networks that predict the next character or word."""
+"""Text generation with networks that predict the next character or word."""
 
 from __future__ import annotations
 

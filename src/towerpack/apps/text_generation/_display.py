@@ -1,4 +1,4 @@
-"""Texts with what they go on with."""
+"""Texts with their generated continuations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towerpack.apps._modeler import Display
 
 
 class TextGenerationDisplay(Display):
-    """The new part of each text in the tables, and the whole as a file."""
+    """The generated part of each text in the tables, and the whole text as a file."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         return {"generated": _decoded(outputs)}
