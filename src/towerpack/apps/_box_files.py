@@ -24,14 +24,7 @@ from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._config import AnnotatedData
 from towerpack.apps._pictures import header_of, pictures_in, size_error
-from towerpack.apps._splits import (
-    SPLIT_NAMES,
-    path_below,
-    places,
-    root_of,
-    split_of,
-    usual_places,
-)
+from towerpack.apps._splits import SPLIT_NAMES, path_below, places, root_of, split_of, usual_places
 from towerpack.dataflow.images import clip_boxes
 from towerpack.dataflow.sources.discovery import Discovery
 
@@ -125,13 +118,7 @@ class _Reader:
         return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes))
 
     def size_of(self, picture: Path, stated: Size, corners: Sequence[Corners]) -> Size:
-        """Return the stated width and height of a picture, or else those of the file.
-
-        Args:
-            picture: Path of the picture.
-            stated: Width and height in the annotations, or zeros.
-            corners: Corners of the boxes, in pixels.
-        """
+        """Return the stated width and height of a picture, or else those of the file."""
         if all(stated):
             return stated
         header = header_of(picture)
@@ -354,12 +341,9 @@ def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:
 def read_yolo(config: AnnotatedData) -> Found:
     """Read `images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
 
-    Center and size are shares of the picture. A line with more numbers, `class x1 y1 x2 y2 x3 y3
-    …`, is a polygon, which is replaced by its bounding box. A picture without a label file has no
-    boxes. A list of paths in a `.txt` file may replace a folder of pictures.
-
-    The classes are `class_names`, or those of `data.yaml` or `classes.txt` in `path`. Without
-    `data.train`, `data.yaml` names the folders of the splits.
+    Center and size are shares of the picture. A polygon, `class x1 y1 x2 y2 x3 y3 …`, becomes its
+    bounding box. A picture without a label file has no boxes. A `.txt` list may replace a folder of
+    pictures. The classes are `class_names`, or those of `data.yaml` or `classes.txt`.
     """
     root = root_of(config)
     settings = _yaml_of_yolo(root)
@@ -385,11 +369,7 @@ def read_yolo(config: AnnotatedData) -> Found:
 
 
 def folders_of_yolo(root: Path) -> dict[str, list[str]]:
-    """Return the folders and lists of each split, relative to `root`, as `data.yaml` names them.
-
-    Raises:
-        FormatError: The file names training or validation data that do not exist.
-    """
+    """Return the folders and lists of each split: those in `data.yaml`, or with usual names."""
     return _folders_of_yolo(root, *_yaml_of_yolo(root))
 
 
@@ -416,10 +396,7 @@ def _folders_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> dict[st
 
 
 def _below_root(root: Path, name: str) -> str | None:
-    """Return the longest end of a path that exists below a folder.
-
-    Paths may be relative to this folder or another one, or absolute paths on another machine.
-    """
+    """Return the longest end of a path, from any folder or machine, that exists below a folder."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     # Never drop the name of a split: `train/images` is not the whole of `images`.
     first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
@@ -428,11 +405,7 @@ def _below_root(root: Path, name: str) -> str | None:
 
 
 def pictures_of_yolo(path: Path, root: Path) -> list[str]:
-    """Return the pictures in a folder, or those in a list.
-
-    Raises:
-        FormatError: A picture in the list does not exist.
-    """
+    """Return the pictures in a folder, or those in a list."""
     if path.suffix.lower() != ".txt" or not path.is_file():
         return pictures_in(path)
     pictures: list[str] = []

@@ -20,10 +20,7 @@ from towerpack.nn import expose, summary
 
 
 def expose_classes(logits: tf.Tensor, label: tf.Tensor) -> None:
-    """Expose `'probabilities'` [n, classes], `'class_ids'`, `'incorrect'` and `'label'` [n].
-
-    Also summarize the training error as `train/error`.
-    """
+    """Expose `'probabilities'`, `'class_ids'`, `'incorrect'`, `'label'`; summarize the error."""
     class_ids = tf.argmax(logits, axis=1)
     wrong = tf.cast(class_ids != label, tf.float32)
     expose("probabilities", tf.nn.softmax(logits))

@@ -29,22 +29,13 @@ _LOG = get_logger(__name__)
 
 @dataclass
 class BadAnnotations:
-    """Raise errors for invalid annotations, or skip and count them.
-
-    Attributes:
-        policy: 'error' or 'skip'.
-        skipped: Location and fault of each skipped annotation.
-    """
+    """Raise errors for invalid annotations (policy 'error'), or skip and count them ('skip')."""
 
     policy: str
     skipped: list[str] = field(default_factory=list)
 
     def add(self, where: str, what: str, got: str | None = None) -> None:
-        """Report an invalid annotation.
-
-        Raises:
-            FormatError: The policy is 'error'.
-        """
+        """Raise an error for an invalid annotation, or note its location and fault."""
         if self.policy == "error":
             fix = "correct the annotation, or set data.bad_boxes=skip to leave such annotations out"
             raise FormatError(f"{where}: {what}", got=got, fix=fix)
@@ -135,10 +126,9 @@ class Mask(Annotation):
 
 
 def _decoded(counts: str) -> list[int]:
-    """Decode run lengths in pycocotools' text format.
+    """Decode run lengths in pycocotools' text format: 5 bits and a continuation bit per character.
 
-    Each character holds 5 bits and a continuation bit. From the fourth run on, the difference to
-    the last run but one is stored.
+    From the fourth run on, the difference to the last run but one is stored.
     """
     runs: list[int] = []
     value = shift = 0
@@ -158,14 +148,7 @@ A = TypeVar("A", bound=Annotation)
 
 @dataclass(frozen=True)
 class CocoPicture(Generic[A]):
-    """A picture and its annotations.
-
-    Attributes:
-        path: Path of the picture.
-        entry: Entry of the picture in `images`.
-        annotations: Annotations of the picture, each after its location for errors.
-        where: Path of the annotation file, for errors.
-    """
+    """A picture, its entry in `images`, and its annotations, each after its location."""
 
     path: Path
     entry: Picture
@@ -178,20 +161,8 @@ def read_instances(
 ) -> tuple[dict[int | str, str], dict[str, list[CocoPicture[A]]]]:
     """Return the sorted categories (id → name) and the pictures of each split.
 
-    Annotation files are those that `config` names, or `train.json` or
-    `annotations/instances_train.json` in the data folder, and likewise for other splits.
-
-    Args:
-        config: Section `data` of a recipe.
-        images: Folder of the pictures, relative to the data folder. None looks for the first
-            picture in `images`, in the folder of the annotations, in the data folder, and in `NAME`
-            for `instances_NAME.json`, as in COCO.
-        kind: Class of the annotations.
-        bad: Receiver of invalid annotations.
-
-    Raises:
-        ConfigError: There are no such files.
-        FormatError: A file is damaged, or files have different categories.
+    `images` is the folder of the pictures. None looks for the first picture in `images`, beside the
+    annotations, in the data folder, and in `NAME` for `instances_NAME.json`.
     """
     names: dict[int | str, str] = {}
     parts: dict[str, list[CocoPicture[A]]] = {}
@@ -244,10 +215,7 @@ def read_instances(
 def _without_unused(
     names: Mapping[int | str, str], used: set[int | str], config: Data
 ) -> dict[int | str, str]:
-    """Remove unused categories whose name another category has.
-
-    Roboflow writes such a category for the whole data set.
-    """
+    """Remove unused categories whose name another category has. Roboflow writes such categories."""
     firsts: dict[str, int | str] = {}
     for key in sorted(names, key=lambda key: key not in used):
         if firsts.setdefault(names[key], key) != key and key in used:

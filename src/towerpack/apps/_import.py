@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import itertools
@@ -144,7 +145,12 @@ def import_data(
             f"{', '.join(existing)} would be overwritten.",
             fix="pass --overwrite, or choose another folder with --out",
         )
-    _make_folder(target)
+    with contextlib.suppress(OSError):
+        target.mkdir(parents=True, exist_ok=True)
+    if not os.access(target, os.W_OK):
+        raise ConfigError(
+            f"The folder {target} is not writable.", fix="choose another folder with --out"
+        )
     result = Imported(written[-1])
     pictures = _Pictures()
     classes: Sequence[str] = ()
@@ -369,11 +375,7 @@ def _classes_of_roboflow(file: Path) -> dict[str, Any]:
 
 
 def _classes_of_cvat(file: Path) -> dict[str, Any]:
-    """Read the classes in lines `name:red,green,blue:parts:actions`. Without colors, use VOC's.
-
-    Raises:
-        FormatError: A color is damaged, or only some classes have colors.
-    """
+    """Read the classes in lines `name:red,green,blue:parts:actions`. Without colors, use VOC's."""
     lines = [line for line in lines_of(read_text(file)) if ":" in line and line[0] != "#"]
     if not lines:
         raise FormatError(f"{file} does not name any classes.", expected="name:red,green,blue::")
@@ -396,18 +398,11 @@ def _classes_of_cvat(file: Path) -> dict[str, Any]:
 
 @dataclass
 class _Values:
-    """Distinct values of a label picture: gray levels or indices [1, n], or colors [1, n, 3].
-
-    Attributes:
-        pixels: Values.
-        palette: Colors [colors, 3] of indices.
-        size: Height and width of the picture.
-        labels: Labels of the values, once the classes are known.
-    """
+    """Distinct values of a label picture: gray levels or indices [1, n], or colors [1, n, 3]."""
 
     pixels: NDArray[Any]
     palette: NDArray[np.int64] | None
-    size: tuple[int, int]
+    size: tuple[int, int]  # height and width of the picture
     labels: NDArray[np.uint8] | None = None
 
     @property
@@ -456,18 +451,6 @@ def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str
         "train": {**length, "best": "val/cost"},
         "transfer": {"pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": trained},
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        raise ConfigError(
-            f"The folder {folder} is not writable.", fix="choose another folder with --out"
-        )
 
 
 def _data_set(folder: Path) -> dict[str, Any] | None:
@@ -594,7 +577,7 @@ def _hash(content: bytes) -> bytes:
 def _divided(
     pictures: Sequence[_Picture], labels: list[int], split: float, folder: Path
 ) -> dict[str, tuple[list[str], list[int]]]:
-    """Divide pictures into training, validation and test pictures by a hash of each picture's name.
+    """Divide pictures into three splits by a hash of their names.
 
     Pictures with equal content share the name of the first one, so that they stay together.
     """

@@ -101,11 +101,7 @@ def infer(
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove the files of an earlier inference, so that all files belong to the same one.
-
-    Raises:
-        ConfigError: The folder contains a listing of another program.
-    """
+    """Remove the files of an earlier inference, so that all files belong to the same one."""
     listing = folder / _LISTING
     if not listing.is_file():
         return

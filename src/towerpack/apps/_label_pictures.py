@@ -22,20 +22,10 @@ def to_labels(
     colors: Sequence[Color] | None,
     what: str,
 ) -> NDArray[np.int64]:
-    """Return the labels [h, w] of a label picture.
+    """Return the labels [h, w] of what `open_labels` has read.
 
-    PNGs of 1, 8 or 16 bits contain labels, PNGs with a palette contain labels as indices, and color
-    PNGs contain the labels' colors. A palette in which labels have their colors counts as color. So
-    does a gray picture if all colors of labels are gray.
-
-    Args:
-        pixels: Pixels as `open_labels` returns them.
-        palette: Palette as `open_labels` returns it.
-        colors: Color of each label; None if label pictures are not in color.
-        what: Name of the picture, for errors.
-
-    Raises:
-        FormatError: A color in the picture does not belong to a label.
+    Gray levels and palette indices are labels, unless the palette contains colors of labels, or all
+    colors of labels are gray. `what` names the picture in errors.
     """
     if pixels.ndim == 2 and colors is not None:
         if palette is not None:
@@ -63,19 +53,7 @@ def to_labels(
 
 
 def open_labels(file: str, what: str) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """Read a label picture.
-
-    Args:
-        file: Name of the file.
-        what: Name of the picture, for errors.
-
-    Returns:
-        Labels or palette indices [h, w], or colors [h, w, 3]; and the palette [colors, 3] of
-        indices, else None.
-
-    Raises:
-        FormatError: The file cannot be read.
-    """
+    """Read labels or indices [h, w] and no palette or [colors, 3]; or colors [h, w, 3] and None."""
     require("matplotlib", extra="apps", needed_for="Label pictures")
     from PIL import Image
 
@@ -120,15 +98,7 @@ def draw_instances(
 ) -> NDArray[np.uint8]:
     """Draw COCO instances as a label picture, uint8 [h, w]; smaller instances cover larger ones.
 
-    Args:
-        annotations: Annotations with `segmentation`, `category_id`, and optionally `iscrowd`.
-        size: Height and width of the picture.
-        labels: Labels by category id.
-        void: Label of crowds.
-        where: Origin of the annotations, for errors.
-
-    Raises:
-        FormatError: A mask is invalid.
+    `labels` are those of the categories, and `void` is the label of crowds.
     """
     masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
     canvas = np.zeros(size, np.uint8)

@@ -48,13 +48,7 @@ _START_BYTES: Final = 4096
 
 @dataclass
 class Layout:
-    """Layout of the data in a folder, in the terms of a recipe.
-
-    Attributes:
-        task: Name of the application.
-        data: Section `data` of the recipe, without `path`.
-        pairs: Pairs of a picture and its label picture, by split.
-    """
+    """Task, section `data` of a recipe, and pairs of picture and label picture by split."""
 
     task: str
     data: dict[str, Any]
@@ -72,13 +66,6 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
 
     The whole name of a folder may be a split. Words in file names count only if all files without
     such a folder contain one.
-
-    Args:
-        names: Names relative to the folder of the data.
-        of_pictures: Whether the files are pictures, not annotations or tables.
-
-    Raises:
-        ConfigError: Some files name splits besides 'train', and others name none.
     """
     by_folder = {
         name: next(filter(None, map(split_of, Path(name).parts[:-1])), None) for name in names
@@ -240,11 +227,7 @@ def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]
 
 
 def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key, tuple[str, str]]:
-    """Pair pictures with label pictures of equal names, or of names that differ in a suffix.
-
-    Raises:
-        ConfigError: A picture has two label pictures.
-    """
+    """Pair pictures with label pictures of equal names, or of names that differ in a suffix."""
     pairs: dict[_Key, tuple[str, str]] = {}
     short = {(*key[:-1], _IMAGE_SUFFIX.sub("", key[-1])): key for key in images}
     equal = {key for key, mask in masks.items() if images.get(key, mask) != mask}

@@ -39,11 +39,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
 
 
 def make_optimizer(config: Optimizer) -> Any:
-    """Create the optimizer of a configuration, with gradient clipping and accumulation.
-
-    Raises:
-        ConfigError: The name or an option is unknown.
-    """
+    """Create the optimizer of a configuration, with gradient clipping and accumulation."""
     make = OPTIMIZERS.get(config.name)
     options = {**_DEFAULTS.get(config.name, {}), **config.options}
     try:
@@ -57,16 +53,7 @@ def make_optimizer(config: Optimizer) -> Any:
 
 
 def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperParamSetter | None:
-    """Return the callback that schedules the learning rate; None if the rate is constant.
-
-    Args:
-        config: Optimizer and schedule.
-        epochs: Number of epochs in the whole run.
-        steps: Number of steps in an epoch.
-
-    Raises:
-        ConfigError: Warm-up, boundaries or factors are invalid.
-    """
+    """Return the callback that schedules the learning rate; None if the rate is constant."""
     rate, end = config.learning_rate, epochs * steps
     warm = round(config.warmup * steps)
     if warm >= end:

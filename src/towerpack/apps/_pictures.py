@@ -19,14 +19,7 @@ from towerpack._core.pictures import png
 from towerpack._core.tables import Row, read_rows
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
 from towerpack.apps._splits import check_batch, held_out, part_of, parted, relative_name, root_of
-from towerpack.dataflow import (
-    BatchData,
-    DataFlow,
-    DataFromList,
-    MapData,
-    PrefetchData,
-    ShuffleData,
-)
+from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData, PrefetchData, ShuffleData
 from towerpack.dataflow.images import AugmentorList, decode_image
 from towerpack.dataflow.images.headers import header_of as header_of
 from towerpack.dataflow.sources._files import ImageReader
@@ -38,11 +31,7 @@ read_picture = ImageReader()
 
 
 def check_exist(files: Sequence[str]) -> None:
-    """Check that all pictures exist.
-
-    Raises:
-        FormatError: A picture does not exist.
-    """
+    """Raise an error if a picture does not exist."""
     missing = [file for file in files if not os.path.isfile(file)]
     if missing:
         raise FormatError(
@@ -55,14 +44,7 @@ def check_exist(files: Sequence[str]) -> None:
 def size_error(
     what: str, got: tuple[float, float], expected: tuple[float, float], other_boxes_on: str | None
 ) -> FormatError:
-    """Return the error for annotations that were measured on a picture of a different size.
-
-    Args:
-        what: The annotations, at the beginning of a sentence.
-        got: Width and height in the annotations.
-        expected: Width and height of the picture.
-        other_boxes_on: Value of `data.boxes_on` that would fit; None if there is none.
-    """
+    """Return the error for annotations of a different size: (width, height) and data.boxes_on."""
     return FormatError(
         f"{what} are for a picture of a different size.",
         got="{:g} x {:g} pixels".format(*got),
@@ -77,10 +59,7 @@ class PictureInputter(Inputter):
     """Base of inputters of pictures. A subclass defines `find`, and `geometry` or `prepare`.
 
     `find` is called when the data are first needed. A run stores its classes, so that predictions
-    need no data.
-
-    Attributes:
-        geometry: Deterministic transform from a decoded picture to the network's input.
+    need no data. `geometry` is the deterministic transform to the network's input.
     """
 
     suffixes = IMAGE_EXTENSIONS
@@ -102,12 +81,7 @@ class PictureInputter(Inputter):
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Data of each split.
-
-        Raises:
-            ConfigError: There are no data, or they have different classes than the run.
-            FormatError: A list of the data is damaged.
-        """
+        """Data of each split."""
         classes, parts = self._data
         if self._run_classes is not None and classes != self._run_classes:
             what = "The data have different classes than the run."
@@ -143,9 +117,6 @@ class PictureInputter(Inputter):
 
         Args:
             source: Name of a file, or the content of one.
-
-        Raises:
-            FormatError: The file is not a picture, or is damaged.
         """
         return decode_image(source) if isinstance(source, bytes) else read_picture(str(source))
 
@@ -156,8 +127,7 @@ class PictureInputter(Inputter):
 class FilesInputter(PictureInputter):
     """Base of inputters of lists of files that are short enough to check each file.
 
-    Args:
-        config: Section `data` of a recipe. Without 'val', a share of 'train' is held out for it.
+    Without 'val', a share of 'train' is held out for it.
     """
 
     def __init__(self, config: Any) -> None:
@@ -186,16 +156,7 @@ class FilesInputter(PictureInputter):
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
     ) -> DataFlow:
-        """Return the batches of a split.
-
-        Args:
-            split: 'train', 'val' or 'test'.
-            change: Function from the flow of decoded datapoints to the flow to batch.
-            pad: Argument of `BatchData`.
-
-        Raises:
-            ConfigError: There are no such data, or less than a batch to train on.
-        """
+        """Return the batches of a split; `change` maps the flow of decoded datapoints before."""
         training = split == "train"
         items = part_of(self.parts, split)
         if training:
@@ -215,15 +176,6 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
     """Return the rows of a CSV file with the paths of files, which are relative to its folder.
 
     The first line is a header if its fields have no extension and do not name files.
-
-    Args:
-        file: CSV file.
-        columns: Names of the columns; additional columns are ignored.
-        encoding: Encoding of the file, as for `read_text`.
-
-    Raises:
-        ConfigError: The CSV file cannot be read.
-        FormatError: A line has too few columns, a file does not exist, or there are no lines.
     """
 
     def path_of(name: str) -> str:
@@ -249,11 +201,7 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """Return the sorted pictures in a folder and below it, and log which files are left out.
-
-    Raises:
-        ConfigError: The folder contains no pictures.
-    """
+    """Return the sorted pictures in a folder and below it, and log which files are left out."""
     discovery = Discovery()
     pictures = sorted(discovery.files(folder))
     discovery.report(folder)
@@ -265,11 +213,7 @@ def pictures_in(folder: str | Path) -> list[str]:
 
 
 def typeface(height_px: float) -> Any:
-    """Return a font for text on pictures.
-
-    Raises:
-        MissingExtraError: Matplotlib, which contains the font, is not installed.
-    """
+    """Return a font for text on pictures. The font is a part of Matplotlib."""
     require("matplotlib", extra="apps", needed_for="Annotated pictures")
     import matplotlib
     from PIL import ImageFont

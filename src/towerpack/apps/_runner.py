@@ -387,9 +387,7 @@ class Runner:
         callbacks: list[Callback] = [
             ModelSaver(keep=config.keep),
             InferenceRunner(
-                self.inputter.flow("val"),
-                list(self.modeler.metrics()),
-                ema=config.ema is not None,
+                self.inputter.flow("val"), list(self.modeler.metrics()), ema=config.ema is not None
             ),
             BestSaver(name, mode),
         ]

@@ -43,14 +43,7 @@ def places(
 ) -> dict[str, list[str]]:
     """Return the files or folders of each split: the configured ones, or those with usual names.
 
-    Args:
-        config: Section `data` of a recipe.
-        patterns: Patterns of usual names, such as `{}.csv`, with `{}` for the name of the split.
-            Case does not matter.
-        stated: Files or folders by split, which replace the usual ones.
-
-    Raises:
-        ConfigError: The folder does not exist or contains no such data.
+    In `patterns`, such as `{}.csv`, `{}` stands for the name of the split. `stated` replaces them.
     """
     root = root_of(config)
     if not root.is_dir():
@@ -80,13 +73,7 @@ def places(
 
 
 def matching(root: Path, name: str, split: str | None = None) -> list[str]:
-    """Return the paths below a folder that match a name in any case.
-
-    Args:
-        root: Folder.
-        name: Relative name, in which `{}` stands for any name of `split`.
-        split: 'train', 'val' or 'test'.
-    """
+    """Return the paths below a folder that match a name in any case; `{}` is a name of `split`."""
     paths = [""]
     for part in name.split("/"):
         form = re.compile(re.escape(part).replace(r"\{\}", "(.+)"), re.IGNORECASE)
@@ -108,11 +95,7 @@ def has_splits(root: Path) -> bool:
 
 
 def are_classes(root: Path) -> bool:
-    """Return whether the folders in a folder are classes: at least one is not a split.
-
-    Raises:
-        ConfigError: Some folders are training and other splits, and another folder is not a split.
-    """
+    """Return whether the folders in a folder are classes: at least one is not a split."""
     folders = _folders(root)
     splits = {split_of(name) for name in folders}
     if "train" in splits and None in splits and len(splits) > 2:
@@ -136,17 +119,7 @@ def _visible(folder: Path) -> list[str]:
 
 
 def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
-    """Return `folder / name`, after a check that the path stays below the folder or the root.
-
-    Args:
-        folder: Folder of the file.
-        name: Relative name of the file.
-        root: Folder of the data.
-        where: File that contains the name, for the error.
-
-    Raises:
-        FormatError: The path leaves both folders.
-    """
+    """Return `folder / name`, after a check that the path stays below the folder or the root."""
     path = os.path.abspath(folder / name)
     if not any(Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root)):
         raise FormatError(
@@ -184,15 +157,6 @@ def held_out(
     moves a training row into the split. If a class of at least two rows has no such row, the row
     with the smallest hash is held out. At least one row of each class remains for training. Rows of
     equal names stay together, unless a class has no other rows.
-
-    Args:
-        names: Name or content of each row.
-        share: Expected share of the rows.
-        split: Split to choose for; the choices for different splits are independent.
-        labels: Class of each row; None puts all rows into one class.
-
-    Raises:
-        ConfigError: There are fewer than two rows.
     """
     if len(names) < 2:
         raise ConfigError(
@@ -227,11 +191,7 @@ def parted(rows: Sequence[_Item], chosen: Iterable[bool]) -> tuple[list[_Item], 
 def subset(
     names: Sequence[Name], num: int, labels: Sequence[int] | NDArray[Any]
 ) -> NDArray[np.intp]:
-    """Choose `num` rows by a hash of their names, in proportion to the sizes of the classes.
-
-    Raises:
-        ConfigError: There are fewer rows.
-    """
+    """Choose `num` rows by a hash of their names, in proportion to the sizes of the classes."""
     size = len(names)
     if num > size:
         raise ConfigError(f"data.samples is {num}, but there are only {size} training rows.")
@@ -250,11 +210,6 @@ def check_batch(count: int, batch_size: int) -> None:
 
 
 def part_of(parts: Mapping[str, _Item], split: str) -> _Item:
-    """Return the data of a split.
-
-    Raises:
-        ConfigError: There are no such data.
-    """
     if split not in parts:
         raise ConfigError(
             f"There are no data '{split}'.",

@@ -25,10 +25,7 @@ Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 VOCABULARY: Final = "tokenizer.json"
 """Name of the vocabulary file in a run directory."""
-PIECES: Final[Mapping[str, str]] = {
-    "char": r"[\s\S]",
-    "spaced": r" ?[\p{L}\p{M}\p{N}']+|[\s\S]",
-}
+PIECES: Final[Mapping[str, str]] = {"char": r"[\s\S]", "spaced": r" ?[\p{L}\p{M}\p{N}']+|[\s\S]"}
 """Regular expressions for tokens, for kinds of vocabularies that preserve the whole text."""
 _CHUNK: Final = 1000
 # All code points except surrogates and planes 4 to 13, which have no characters.
@@ -40,14 +37,8 @@ _LOG = get_logger(__name__)
 class Vocabulary:
     """Tokens and their ids, on top of a `tokenizers.Tokenizer` of Hugging Face.
 
-    Id 0 is `[PAD]`; unknown tokens are `[UNK]`. Words are split as for BERT: letters and digits
-    between spaces, each punctuation mark by itself, without accents if `lowercase` is set (Devlin
-    et al. 2018, `BasicTokenizer`).
-
-    Attributes:
-        tokenizer: Hugging Face tokenizer.
-        tokens: Tokens in the order of their ids.
-        ends: Ids of `[CLS]` and `[SEP]`, which surround texts; None if texts are not surrounded.
+    Id 0 is `[PAD]`; unknown tokens are `[UNK]`. Words are split as for BERT (Devlin et al. 2018,
+    `BasicTokenizer`). `ends` are the ids of `[CLS]` and `[SEP]`, if these surround texts.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -64,15 +55,11 @@ class Vocabulary:
     def train(
         cls, texts: Iterable[str], kind: Kind, size: int, *, lowercase: bool = True
     ) -> Vocabulary:
-        """Create a vocabulary of the most frequent tokens of texts.
+        """Create a vocabulary of the most frequent tokens of texts, whose order does not matter.
 
-        Args:
-            texts: Texts, whose order does not matter.
-            kind: 'word', or 'wordpiece' (parts of words, Schuster & Nakajima 2012), or a kind that
-                preserves the whole text: 'char', or 'spaced' (words with the space before them, and
-                all other characters).
-            size: Largest number of tokens.
-            lowercase: Convert 'word' and 'wordpiece' to lower case without accents.
+        'word' and 'wordpiece' (parts of words, Schuster & Nakajima 2012) may be converted to lower
+        case without accents. 'char' and 'spaced' (words with the space before them, and all other
+        characters) preserve the whole text.
         """
         trainers = _tokenizers().trainers
         tokenizer, specials = _tokenizer_of(kind, lowercase), _specials(kind)
@@ -91,14 +78,7 @@ class Vocabulary:
     def read(cls, path: Path, kind: Kind = "word", *, lowercase: bool = True) -> Vocabulary:
         """Read a `tokenizer.json`, or a file with one token per line like BERT's `vocab.txt`.
 
-        Args:
-            path: Path of the file.
-            kind: Kind of the tokens, for files with one token per line.
-            lowercase: Convert to lower case without accents, for files with one token per line.
-
-        Raises:
-            ConfigError: There is no such file.
-            FormatError: The file is not a vocabulary, or its first token is not `[PAD]`.
+        `kind` and `lowercase` apply only to the latter.
         """
         written = read_text(path)
         if path.suffix == ".json":
@@ -139,11 +119,7 @@ class Vocabulary:
     def encoded(
         self, texts: Sequence[str], length: int
     ) -> tuple[list[NDArray[np.int32]], int, int]:
-        """Return the ids of at most `length` tokens per text, including `[CLS]` and `[SEP]`.
-
-        Returns:
-            The ids of each text, the number of truncated texts, the number of texts without tokens.
-        """
+        """Return at most `length` ids per text, and the numbers of cut and of empty texts."""
         encoded: list[NDArray[np.int32]] = []
         cut = empty = 0
         for start in range(0, len(texts), _CHUNK):
@@ -171,8 +147,7 @@ class Vocabulary:
     def characters(self) -> dict[str, str]:
         """Replacements of characters, after which spaces separate words.
 
-        They describe a tokenizer of words completely, because its rules see one character at a
-        time.
+        They describe the tokenizer completely, because its rules see one character at a time.
         """
         normalize = self.tokenizer.normalizer.normalize_str
         every = list(map(chr, _CODES))
@@ -187,10 +162,9 @@ class Vocabulary:
         return {c: result for c, result in new.items() if result != c}
 
     def operations(self, length: int) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-        """Return `encoded` as TensorFlow operations, for tokenizers that have `rules`.
+        """Return lookup tables, and a TensorFlow function that does the same as `encoded`.
 
-        Returns:
-            Lookup tables to save with a model; a function from strings [n] to int32 [n, longest].
+        The function maps strings [n] to int32 [n, longest]. Only tokenizers with `rules` have it.
         """
         from towerpack.ops import text as ops
 
@@ -253,12 +227,8 @@ def _tokenizer_with(tokens: Sequence[str], kind: Kind, lowercase: bool) -> Any:
 def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray[np.float32]:
     """Read word vectors, float32 [tokens, size], from a text file in GloVe's format.
 
-    Each line is a word and its values (Pennington et al. 2014). Tokens that are not in the file get
-    random vectors with the mean and deviation of the others; `[PAD]` gets zeros.
-
-    Raises:
-        ConfigError: The file cannot be read, or contains none of the tokens.
-        FormatError: A line has a different number of values.
+    Tokens that are not in the file get random vectors with the mean and deviation of the others;
+    `[PAD]` gets zeros (Pennington et al. 2014).
     """
     wanted = {token: i for i, token in enumerate(tokens)}
     vectors: dict[int, NDArray[np.float32]] = {}
@@ -298,11 +268,8 @@ class _Unread(str):
 def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[str]:
     """Return texts for inference: plain texts, and the lines of files or of `-` (standard input).
 
-    A path with a separator may name a folder of texts. If a file does not have the `encoding` (see
-    `read_text`), `text_of` raises the error.
-
-    Raises:
-        ConfigError: A source has the name of a text file that does not exist.
+    A path with a separator may name a folder of texts. `text_of` reports files that are not in the
+    `encoding`.
     """
     texts: list[str] = []
     for source in sources:
@@ -329,11 +296,7 @@ def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[st
 
 
 def text_of(source: Any, *, empty: bool = False) -> str:
-    """Return a text of `text_sources`.
-
-    Raises:
-        FormatError: Its file could not be decoded, or the text is empty and `empty` is False.
-    """
+    """Return a text of `text_sources`. Raise its error if it is undecodable or empty."""
     if isinstance(source, _Unread):
         raise source.error
     if not empty and not str(source).strip():

@@ -24,18 +24,8 @@ def divided_texts(
 ) -> dict[str, list[Text]]:
     """Return the texts for 'train', 'val' and 'test', which have no characters in common.
 
-    Files of 'val' and 'test' are removed from 'train'. A split without files gets the last part of
-    each training text, so that adding a text does not change the others.
-
-    Args:
-        root: Folder of the files.
-        patterns: Names or patterns of files by split.
-        share: Share of the characters of each training text in that last part.
-        encoding: Encoding of the files, as for `read_text`.
-
-    Raises:
-        ConfigError: A file does not exist, is in two splits, or a split has no text.
-        FormatError: A file has a different encoding.
+    Files of 'val' and 'test' are removed from 'train'. A split without files gets a share at the
+    end of each training text, so that adding a text does not change the others.
     """
     held = {split: _files(root, patterns[split], split) for split in ("val", "test")}
     taken = {*held["val"], *held["test"]}

@@ -114,12 +114,7 @@ class _Watch(Callback):
 
 
 def _run(
-    study: Any,
-    trial: Any,
-    watch: _Watch,
-    recipe: Recipe,
-    settings: Mapping[str, Any],
-    folder: Path,
+    study: Any, trial: Any, watch: _Watch, recipe: Recipe, settings: Mapping[str, Any], folder: Path
 ) -> None:
     shown = ", ".join(f"{name}={value}" for name, value in settings.items())
     _LOG.info("Trial %d: %s", trial.number, shown)

@@ -76,14 +76,8 @@ class Config(pydantic.BaseModel):
 class Key:
     """A field of a configuration or of one of its sections.
 
-    Attributes:
-        path: Dotted path, such as `data.batch_size`.
-        old_path: Former path of a renamed field; else the same as `path`.
-        description: What the field means.
-        section: Configuration class of a section; None for a value.
-        free: Whether the field is a mapping whose keys the user chooses.
-        names_code: Whether the value may name code: `Name` and `NamesCode`.
-        is_path: Whether the field is a `PathText` or `pathlib.Path`, or is called `path`.
+    `path` is dotted. `old_path` is the former path, or the same. `section` is the class of a
+    section, and None for a value. `free` marks mappings whose keys the user chooses.
     """
 
     path: str

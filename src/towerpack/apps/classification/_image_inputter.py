@@ -274,9 +274,6 @@ def make_inputter(config: DataConfig | _Recipe) -> Inputter:
 
     Args:
         config: Recipe, or its section `data`.
-
-    Raises:
-        ConfigError: There is no inputter or augmenter of that name, or a key does not apply.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))

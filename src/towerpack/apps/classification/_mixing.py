@@ -12,16 +12,8 @@ def mix_batch(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mix a batch with itself, shifted by one: MixUp (Zhang et al. 2018), CutMix (Yun et al. 2019).
 
-    Random numbers are a function of the run's seed and the step.
-
-    Args:
-        image: Pictures [n, h, w, c], floating point.
-        target: Targets [n, classes].
-        mixup: Alpha of MixUp's Beta distribution; 0 disables MixUp.
-        cutmix: Alpha of CutMix's Beta distribution; 0 disables CutMix.
-
-    Returns:
-        The mixed pictures and targets.
+    `mixup` and `cutmix` are parameters of Beta distributions; 0 disables the method. Random numbers
+    are a function of the run's seed and the step.
     """
     if not (mixup or cutmix):
         return image, target

@@ -9,12 +9,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.apps._splits import are_classes, matching, places, root_of
-from towerpack.apps.classification._image_inputter import (
-    Found,
-    ImageInputter,
-    Pictures,
-    joined,
-)
+from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures, joined
 from towerpack.dataflow import ImageFolder
 
 _LOG = get_logger(__name__)

@@ -38,8 +38,7 @@ class TFRecordInputter(ImageInputter):
         names = self.config.class_names or [str(i) for i in range(self.config.num_classes or 0)]
         if not names:
             raise ConfigError(
-                "The number of classes is unknown.",
-                fix="set data.num_classes or data.class_names",
+                "The number of classes is unknown.", fix="set data.num_classes or data.class_names"
             )
         parts: dict[str, Pictures] = {}
         for split, patterns in places(self.config, "{}.tfrecord").items():

@@ -134,13 +134,10 @@ class DetectionInputter(FilesInputter):
 
 
 def make_inputter(config: DataConfig | DetectionConfig) -> Inputter:
-    """Create the inputter of a recipe.
+    """Create the inputter of a recipe with its augmenter.
 
     Args:
         config: Recipe, or its section `data`.
-
-    Raises:
-        ConfigError: There is no inputter or augmenter of that name.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return DetectionInputter(data, INPUTTERS.get(data.inputter), AUGMENTERS.get(data.augmenter))

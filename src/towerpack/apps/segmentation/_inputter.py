@@ -42,13 +42,7 @@ AUGMENTERS: Registry[Augmenter] = Registry(
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and its labels.
-
-    Attributes:
-        picture: Name of the file.
-        labels: Name of the label picture, or COCO's annotations.
-        where: Location of the entry, for errors.
-    """
+    """A picture, its label picture or annotations, and the location of the entry."""
 
     picture: str
     labels: str | Sequence[Mapping[str, Any]]
@@ -230,9 +224,6 @@ def make_inputter(config: SegmentationConfig | DataConfig) -> Inputter:
 
     Args:
         config: Recipe, or its section `data`.
-
-    Raises:
-        ConfigError: There is no inputter or augmenter of that name.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))

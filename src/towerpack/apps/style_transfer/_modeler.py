@@ -29,12 +29,7 @@ _LOSSES = ("content", "style", "tv")
 
 
 class Painter(ModelDesc):
-    """Network from pictures to pictures. Exposes `'picture'` [n, h, w, 3] from 0 to 255.
-
-    Args:
-        network: Function from pictures in -1..1 to pictures in 0..255.
-        options: Additional arguments of the network.
-    """
+    """Network from pictures to pictures. Exposes `'picture'` [n, h, w, 3] from 0 to 255."""
 
     def __init__(self, network: Callable[..., tf.Tensor], options: Mapping[str, Any]) -> None:
         self._network, self._options = network, options

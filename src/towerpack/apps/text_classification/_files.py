@@ -21,12 +21,7 @@ PREFIX: Final = "__label__"
 
 
 def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Iterate over the rows of a table: commas and double quotes in a `.csv`, otherwise only tabs.
-
-    Raises:
-        ConfigError: There is no such file or column.
-        FormatError: A row has no label, or a different number of fields than the first row.
-    """
+    """Iterate over the rows of a table: commas and quotes in a `.csv`, otherwise tabs."""
     rows = read_rows(path, config.encoding)
     columns = [_column(path, rows, column) for column in (config.text, config.label)]
     text, label = columns
@@ -55,12 +50,7 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Iterate over lines `__label__CLASS text` (fastText), or texts with classes in `NAME.labels`.
-
-    Raises:
-        ConfigError: There is no such file.
-        FormatError: A line does not have exactly one label, or the two files differ in length.
-    """
+    """Iterate over lines `__label__CLASS text`, or over texts with classes in `NAME.labels`."""
     listed = path.with_suffix(".labels")
     texts = lines_of(read_text(path, config.encoding))
     if listed.is_file():
@@ -90,11 +80,7 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
     """Iterate over the texts below the folder of each class.
 
-    Names of texts end in `.txt`, `.text`, `.md`, `.markdown` or `.rst`, in any case, or have no
-    extension. The folder `unsup` of IMDB, which has no labels, is skipped.
-
-    Raises:
-        ConfigError: There is no such folder, or it contains no texts.
+    The folder `unsup` of IMDB, which has no labels, is skipped.
     """
     discovery = Discovery(is_text, NO_TEXT)
     names = [name for name in discovery.folders(path) if name != "unsup"]

@@ -214,8 +214,5 @@ def make_inputter(config: TextClassificationConfig) -> Inputter:
 
     Args:
         config: Recipe.
-
-    Raises:
-        ConfigError: There is no inputter of that name.
     """
     return INPUTTERS.get(config.data.inputter)(config.data)

@@ -1,9 +1,7 @@
 # Where each public name lives. `lazy` in `__init__.py`, type checkers and editors read it.
 from towerpack.apps._application import Application
 from towerpack.apps.text_generation._config import (
-    DataConfig as DataConfig,
-    ModelConfig as ModelConfig,
-    SampleConfig as SampleConfig,
+    DataConfig as DataConfig, ModelConfig as ModelConfig, SampleConfig as SampleConfig,
     TextGenerationConfig as TextGenerationConfig,
 )
 from towerpack.apps.text_generation._display import TextGenerationDisplay as TextGenerationDisplay

@@ -8,13 +8,7 @@ import tensorflow as tf
 
 from towerpack.apps.text_generation._config import SampleConfig
 from towerpack.apps.text_generation._inputter import TextInputter
-from towerpack.apps.text_generation._tokens import (
-    BEGIN_ID,
-    LONGEST,
-    NUM_SPECIAL,
-    ids_of,
-    texts_of,
-)
+from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST, NUM_SPECIAL, ids_of, texts_of
 from towerpack.model import ModelDesc
 from towerpack.nn import expose
 from towerpack.ops.sampling import choose, uniform_at
