@@ -450,11 +450,15 @@ def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
         if not isinstance(content, dict):
             raise TypeError(f"a {type(content).__name__}")
     except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise FormatError(
-            f"{file} does not name the classes: {error!r}.",
-            expected="names: [cat, dog], or names: {0: cat, 1: dog}",
-        ) from error
+        raise _unnamed(file, error) from error
     return file, content
+
+
+def _unnamed(file: Path, error: Exception) -> FormatError:
+    return FormatError(
+        f"{file} does not name the classes: {error!r}.",
+        expected="names: [cat, dog], or names: {0: cat, 1: dog}",
+    )
 
 
 def _names_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> list[str]:
@@ -469,10 +473,7 @@ def _names_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> list[str]
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise TypeError("names must be a list of texts")
         except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(
-                f"{file} does not name the classes: {error!r}.",
-                expected="names: [cat, dog], or names: {0: cat, 1: dog}",
-            ) from error
+            raise _unnamed(file, error) from error
         return names
     if (root / "classes.txt").is_file():
         lines = lines_of(read_text(root / "classes.txt"))

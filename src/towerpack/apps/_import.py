@@ -11,9 +11,9 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,11 @@ class Imported:
         by_reason: dict[str, list[str]] = {}
         for file, reason in self.left_out:
             by_reason.setdefault(reason, []).append(file)
+        keys = "task", "used", "bad", "small_classes", "identical"
+        plain = {key: value for key, value in asdict(self).items() if key in keys}
         return {
-            "recipe": str(self.recipe),
-            "task": self.task,
-            "pictures": self.counts,
-            "used": self.used,
-            "left_out": by_reason,
-            "bad": [{"file": bad.file, "why": bad.why} for bad in self.bad],
-            "small_classes": self.small_classes,
-            "identical": self.identical,
-        }
+            **plain, "recipe": str(self.recipe), "pictures": self.counts, "left_out": by_reason
+        }  # fmt: skip
 
 
 def import_data(
@@ -136,9 +131,7 @@ def import_data(
     layout = None if known else recognized(folder)
     written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
     if layout is not None and not layout.pairs:
-        del written[
-            :-1
-        ]  # Only the recipe is written, because tables of texts may have these names.
+        written = written[-1:]  # Tables of texts may have the names of lists.
     existing = [str(path) for path in written if path.exists()]
     if existing and not overwrite:
         raise ConfigError(
@@ -148,25 +141,21 @@ def import_data(
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
     if not os.access(target, os.W_OK):
-        raise ConfigError(
-            f"The folder {target} is not writable.", fix="choose another folder with --out"
-        )
-    result = Imported(written[-1])
-    pictures = _Pictures()
+        what = f"The folder {target} is not writable."
+        raise ConfigError(what, fix="choose another folder with --out")
+    result, pictures = Imported(written[-1]), _Pictures()
     classes: Sequence[str] = ()
-    if layout is None:
-        if known:
-            result.data = known
-        else:
-            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
-        sections = _training(target / "train.csv", result.data, result.advice)
-    else:
-        result.task, result.data, sections = layout.task, layout.data, {}
+    sections: dict[str, Any] = {}
+    if layout is not None:
+        result.task, result.data = layout.task, layout.data | {"path": str(folder.resolve())}
         if layout.pairs:
             result.data |= _label_pictures(folder, target, split, layout, pictures, result)
-        else:
-            result.data["path"] = str(folder.resolve())
         result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
+    else:
+        result.data = known or {}
+        if not known:
+            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
+        sections = _training(target / "train.csv", result.data, result.advice)
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
     if layout is not None:
@@ -174,9 +163,8 @@ def import_data(
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
     used = _take_inventory(result, inputter, classes, pictures)
-    written_names = {str(path) for path in written}
-    left_out = _left_out(result, folder, used)
-    result.left_out = [entry for entry in left_out if entry.file not in written_names]
+    unused = _left_out(result, folder, used)
+    result.left_out = [entry for entry in unused if Path(entry.file) not in written]
     if result.bad and result.task == "detection":
         result.advice.append(
             "Training stops at damaged pictures. Repair them or remove them from the annotations."
@@ -220,9 +208,8 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
         return []
     discovery = Discovery(is_text, NO_TEXT) if is_text_task else Discovery()
     if is_text_task or result.task == "classification":
-        roots = [folder]
-        if has_splits(folder):
-            roots = [folder / name for name in discovery.folders(folder)]
+        splits = discovery.folders(folder) if has_splits(folder) else ["."]
+        roots = [folder / name for name in splits]
         for root in roots:
             list(discovery.by_class(root, discovery.folders(root)))
         return discovery.left_out
@@ -282,23 +269,22 @@ def _label_pictures(
     labels = pictures.checked(
         [mask for _, mask in all_pairs], "checking label pictures", _open_values
     )
-    good: dict[tuple[str, str], _Picture] = {}
-    read: dict[str, _Values] = {}
+    good: dict[tuple[str, str], tuple[_Picture, _Values]] = {}
     for pair, picture, label in zip(all_pairs, checked, labels, strict=True):
         result.bad += [bad for bad in (picture, label) if isinstance(bad, Bad)]
         if isinstance(picture, _Picture) and isinstance(label, _Values):
-            if {*label.size} == {picture.height, picture.width}:
-                good[pair], read[pair[1]] = picture, label
+            size = picture.height, picture.width
+            if {*label.size} == {*size}:
+                good[pair] = picture, label
             else:
-                sizes = [f"{h} x {w}" for h, w in (label.size, (picture.height, picture.width))]
-                result.bad.append(
-                    Bad(pair[1], f"{sizes[0]} pixels, but its picture has {sizes[1]}")
-                )
-    data = {"path": str(target.resolve()), **_classes_of(folder, [*read.values()], result.advice)}
+                sizes = [f"{h} x {w}" for h, w in (label.size, size)]
+                why = f"{sizes[0]} pixels, but its picture has {sizes[1]}"
+                result.bad.append(Bad(pair[1], why))
+    settings = _classes_of(folder, [values for _, values in good.values()], result.advice)
+    data = {"path": str(target.resolve()), **settings}
     classes = Classes.from_config(DataConfig(**data))
     errors: list[FormatError] = []
-    for pair in list(good):
-        values = read[pair[1]]
+    for pair, (_, values) in list(good.items()):
         try:
             values.labels = classes.labels_of(values.pixels, values.palette, pair[1])
         except FormatError:
@@ -312,16 +298,13 @@ def _label_pictures(
         raise errors[0]
     lists = {name: [p for p in pairs if p in good] for name, pairs in layout.pairs.items()}
     if list(lists) == ["train"]:
-        masks = dict(lists["train"])
-        divided = _divided([*good.values()], [0] * len(good), split, folder)
-        lists = {name: [(p, masks[p]) for p in files] for name, (files, _) in divided.items()}
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)
-    for name, pairs in lists.items():
-        if pairs:
-            files, names = zip(*pairs, strict=True)
-            names = [os.path.relpath(name, target) for name in names]
-            _write_list(target / f"{name}.csv", files, names, ("image", "label"))
+        readable = [picture for picture, _ in good.values()]
+        lists = _divided(readable, lists["train"], split, folder, by_class=False)
+    relative = {
+        name: [(picture, os.path.relpath(mask, target)) for picture, mask in pairs]
+        for name, pairs in lists.items()
+    }
+    _write_lists(target, relative, ("image", "label"))
     return data
 
 
@@ -477,18 +460,18 @@ def _pictures(
     folder: Path, target: Path, split: float, pictures: _Pictures, bad: list[Bad]
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Check and list the pictures. Return all classes and the section `data` of a recipe."""
-    files_and_labels, classes = _find_pictures(folder)
+    all_rows, classes = _find_pictures(folder)
     checked: dict[str, list[_Picture]] = {}
-    lists: dict[str, tuple[list[str], list[int]]] = {}
-    for name, (files, labels) in files_and_labels.items():
-        results = pictures.checked(files, f"checking {name}")
+    lists: dict[str, list[tuple[str, int]]] = {}
+    for name, rows in all_rows.items():
+        results = pictures.checked([file for file, _ in rows], f"checking {name}")
         bad += [result for result in results if isinstance(result, Bad)]
-        good = [(p, k) for p, k in zip(results, labels, strict=True) if isinstance(p, _Picture)]
-        checked[name] = [picture for picture, _ in good]
-        lists[name] = [picture.file for picture in checked[name]], [label for _, label in good]
+        checked[name] = [result for result in results if isinstance(result, _Picture)]
+        is_good = [isinstance(result, _Picture) for result in results]
+        lists[name] = list(itertools.compress(rows, is_good))
     if list(lists) == ["train"]:
-        lists = _divided(checked["train"], lists["train"][1], split, folder)
-    present = sorted(set(lists["train"][1]))
+        lists = _divided(checked["train"], lists["train"], split, folder, by_class=True)
+    present = sorted({label for _, label in lists["train"]})
     if len(present) < 2:
         raise ConfigError(
             f"{folder} must have at least two classes with readable pictures.",
@@ -496,12 +479,10 @@ def _pictures(
             + (f", such as {bad[0].file}: {bad[0].why}" if bad else ""),
             expected=f"{folder}/CLASS/*.jpg",
         )
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)  # a list may not be written again
-    for name, (files, labels) in lists.items():
-        _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
+    named = {name: [(file, classes[k]) for file, k in rows] for name, rows in lists.items()}
+    _write_lists(target, named, ("path", "label"))
     every = [picture for pictures in checked.values() for picture in pictures]
-    count = len(lists["train"][0])
+    count = len(lists["train"])
     return classes, {
         "inputter": "csv",
         "path": str(target.resolve()),
@@ -513,8 +494,8 @@ def _pictures(
     }
 
 
-def _find_pictures(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
-    """Return files and labels of each split, or of 'train' alone, and the names of the classes."""
+def _find_pictures(folder: Path) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
+    """Return files with labels by split, or only of 'train', and the names of the classes."""
     from towerpack.apps.classification._data_config import DataConfig
     from towerpack.apps.classification.augmenters import none
     from towerpack.apps.classification.folder_inputter import FolderInputter
@@ -522,8 +503,11 @@ def _find_pictures(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]]
     config = DataConfig(inputter="folder", path=str(folder), validation=0)
     inputter = FolderInputter(config, none)
     parts = {name: inputter.part(name) for name in inputter.splits}
-    lists = {name: (list(map(str, p.pictures)), p.labels.tolist()) for name, p in parts.items()}
-    return lists, list(inputter.class_names)
+    rows = {
+        name: list(zip(map(str, part.pictures), part.labels.tolist(), strict=True))
+        for name, part in parts.items()
+    }
+    return rows, list(inputter.class_names)
 
 
 class _Pictures:
@@ -575,23 +559,27 @@ def _hash(content: bytes) -> bytes:
 
 
 def _divided(
-    pictures: Sequence[_Picture], labels: list[int], split: float, folder: Path
-) -> dict[str, tuple[list[str], list[int]]]:
-    """Divide pictures into three splits by a hash of their names.
+    pictures: Sequence[_Picture],
+    rows: list[tuple[str, Any]],
+    split: float,
+    folder: Path,
+    *,
+    by_class: bool,
+) -> dict[str, list[tuple[str, Any]]]:
+    """Divide rows (picture, label) into three splits by a hash of the pictures' names.
 
     Pictures with equal content share the name of the first one, so that they stay together.
     """
     first: dict[bytes, str] = {}
-    name_of = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
-    rows = [(p.file, label) for p, label in zip(pictures, labels, strict=True)]
-    lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
+    names = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
+    lists: dict[Any, list[tuple[str, Any]]] = {"train": rows, "val": [], "test": []}
     half = (1 - split) / 2
     shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
     for name, share in shares.items():
-        names = [name_of[file] for file, _ in lists["train"]]
-        chosen = held_out(names, share, name, [label for _, label in lists["train"]])
+        labels = [label for _, label in lists["train"]] if by_class else None
+        chosen = held_out([names[file] for file, _ in lists["train"]], share, name, labels)
         lists["train"], lists[name] = parted(lists["train"], chosen)
-    return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}
+    return lists
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:
@@ -604,13 +592,14 @@ def _size(pictures: Sequence[_Picture]) -> list[int]:
     return [_LARGE_PX if middle >= _LARGE_PX else _SMALL_PX] * 2
 
 
-def _write_list(
-    path: Path,
-    files: Sequence[str],
-    names: Sequence[str],
-    header: tuple[str, str] = ("path", "label"),
+def _write_lists(
+    folder: Path, lists: Mapping[str, Sequence[tuple[str, str]]], header: tuple[str, str]
 ) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
-        lines = csv.writer(out, lineterminator="\n")
-        lines.writerow(header)
-        lines.writerows(zip((os.path.relpath(f, path.parent) for f in files), names, strict=True))
+    """Write the CSV file of each split that has rows (file, label), and delete the others."""
+    for name in _SPLITS:
+        path = folder / f"{name}.csv"
+        path.unlink(missing_ok=True)
+        if lists.get(name):
+            with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
+                rows = [(os.path.relpath(file, folder), label) for file, label in lists[name]]
+                csv.writer(out, lineterminator="\n").writerows([header, *rows])

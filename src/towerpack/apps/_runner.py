@@ -74,6 +74,8 @@ CALLBACKS: Registry[Any] = Registry(
     },
     base=Callback,
 )
+# Keys of `train` that are arguments of `TrainConfig`.
+_SHARED_KEYS = {"seed", "deterministic", "precision", "xla", "fast_dev_run", "overfit_batches"}
 # Keys that may change when a run resumes. The trainer itself checks the keys of `train`.
 _MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")
 
@@ -184,14 +186,9 @@ class Runner:
             ],
             steps_per_epoch=steps,
             max_epoch=config.epochs,
-            seed=config.seed,
-            deterministic=config.deterministic,
-            precision=config.precision,
-            xla=config.xla,
             run_dir=self.run_dir,
             resume=resume,
-            fast_dev_run=config.fast_dev_run,
-            overfit_batches=config.overfit_batches,
+            **config.model_dump(include=_SHARED_KEYS),
             init=self.modeler.pretrained(),
             trainable=transfer.trainable or (),
         )
