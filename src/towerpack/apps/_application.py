@@ -40,14 +40,18 @@ class Application:
     display: str | Callable[[Any, Any], Display]
 
 
+def application(
+    package: str, config: type[AppConfig], prefix: str, inputter: str = "make_inputter"
+) -> Application:
+    """Return the application with `PREFIXModeler` and `PREFIXDisplay` of a package."""
+    parts = [f"{package}:{name}" for name in (inputter, f"{prefix}Modeler", f"{prefix}Display")]
+    return Application(config, *parts)
+
+
 _TASKS: Final = (
-    "classification",
-    "segmentation",
-    "detection",
-    "style_transfer",
-    "text_classification",
-    "text_generation",
-)
+    "classification", "segmentation", "detection",
+    "style_transfer", "text_classification", "text_generation",
+)  # fmt: skip
 APPLICATIONS: Registry[Application] = Registry(
     "task", {task: f"towerpack.apps.{task}:APPLICATION" for task in _TASKS}
 )

@@ -35,8 +35,7 @@ _MOST_XML_LEVELS: Final = 32  # The deepest elements of VOC are on level 5.
 _YOLO_FOLDERS: Final = "{}/images", "images/{}"
 
 Size = tuple[float, float]
-Corners = tuple[float, float, float, float]
-"""x1, y1, x2, y2 as shares of the picture."""
+Corners = tuple[float, float, float, float]  # x1, y1, x2, y2 as shares of the picture
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,10 @@ class Annotated:
         picture: Name of the file.
         boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the picture.
         class_ids: int32 [k].
-        crowd: bool [k]: the box holds several objects (COCO), or is not to be counted (`difficult`
-            in VOC); None if there are no such boxes.
-        areas: float32 [k]: areas of the objects, as shares of the picture; None for areas of boxes.
+        crowd: bool [k]: groups of objects (COCO), or `difficult` boxes (VOC); None for no such box.
+        areas: float32 [k]: areas of the objects as shares of the picture; None for areas of boxes.
         size: Width and height that the annotations state, or zeros.
-        stored: Whether boxes were measured on the stored pixels, before EXIF's orientation is
-            applied.
+        stored: Whether boxes were measured before EXIF's orientation is applied.
     """
 
     picture: str
@@ -91,8 +88,7 @@ class Annotated:
         return np.stack([x1, y1, x2, y2], 1)
 
 
-Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
-"""Names of the classes, and the pictures of each split."""
+Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]  # classes, pictures by split
 
 
 class _Row(NamedTuple):
@@ -107,7 +103,7 @@ class _Row(NamedTuple):
 
 @dataclass
 class _Reader:
-    """Check boxes, and count boxes that cannot be used."""
+    """Checker of boxes, which counts boxes that cannot be used."""
 
     stored: bool
     bad: BadAnnotations
@@ -176,10 +172,7 @@ def read_coco(config: AnnotatedData) -> Found:
     reader = _Reader.from_config(config)
     names, pictures = read_instances(config, config.images, Box, reader.bad)
     numbers = {key: i for i, key in enumerate(names)}
-    parts = {
-        split: [_coco_picture(picture, numbers, reader) for picture in split_pictures]
-        for split, split_pictures in pictures.items()
-    }
+    parts = {s: [_coco_picture(p, numbers, reader) for p in some] for s, some in pictures.items()}
     reader.warn()
     return list(names.values()), parts
 
@@ -220,8 +213,7 @@ def read_voc(config: AnnotatedData) -> Found:
     """Read `Annotations/NAME.xml` and `JPEGImages/` for each name in `ImageSets/Main/train.txt`.
 
     A split may also be a folder of XML files beside their pictures. A picture has the name of its
-    XML file, or else the name that the file states. The classes are `class_names`, or else the
-    sorted names in the training data.
+    XML file, or else the stated name. The classes are `class_names`, or else those in training.
     """
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
@@ -259,7 +251,7 @@ def read_voc(config: AnnotatedData) -> Found:
 
 
 def _annotations_in(folder: Path) -> dict[str, Path]:
-    """Return the XML files in a folder and below it, by the names that lists contain."""
+    """Return the XML files in a folder and below it, by relative path without extension."""
     discovery = Discovery(lambda file: file.lower().endswith(".xml"), "not an annotation")
     files = sorted(map(Path, discovery.files(folder)))
     discovery.report(folder)
@@ -267,7 +259,7 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
 
 
 def _pictures_by_name(folder: Path) -> dict[str, Path]:
-    """Return the pictures in a folder and below it, by the names that lists contain."""
+    """Return the pictures in a folder and below it, by relative path without extension."""
     return {_name_in(folder, path): path for path in map(Path, Discovery().files(folder))}
 
 
@@ -278,7 +270,6 @@ def _name_in(folder: Path, file: Path) -> str:
 def _voc_picture(
     file: Path, picture: Path | None, folder: Path, root: Path, reader: _Reader
 ) -> tuple[Path, Size, list[_Row]]:
-    """Return a picture, its stated size, and its boxes."""
     path: list[str] = []
     top: dict[str, Any] = {}
     objects: list[dict[str, Any]] = []
@@ -311,9 +302,7 @@ def _voc_picture(
         if picture is None:
             name = str(top.get("filename") or f"{file.stem}.jpg").replace("\\", "/")
             if Path(name).stem != file.stem and file.with_name(f"{Path(name).stem}.xml").is_file():
-                raise FormatError(
-                    f"There is no picture for {file}, and {name} belongs to another XML file."
-                )
+                raise FormatError(f"The picture {name} of {file} belongs to another XML file.")
             picture = path_below(folder, name, root, str(file))
         stated = _VocSize.model_validate({k: top.get(k) or 0 for k in ("width", "height")})
         for values in objects:
@@ -333,7 +322,6 @@ def _voc_picture(
 
 
 def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:
-    """Strip the texts in a dictionary, and remove empty ones."""
     stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
     return {key: value for key, value in stripped.items() if value != ""}
 
@@ -351,17 +339,11 @@ def read_yolo(config: AnnotatedData) -> Found:
     folders = places(config, *_YOLO_FOLDERS, stated=stated)
     names = config.class_names or _names_of_yolo(root, *settings)
     reader, numbers = _Reader.from_config(config), {i: i for i in range(len(names))}
-    pictures = {
-        place: pictures_of_yolo(Path(place), root) for place in itertools.chain(*folders.values())
-    }
-    parts = {
-        split: [
-            reader.annotated(Path(picture), _yolo_rows(Path(picture), reader.bad), numbers)
-            for folder in several
-            for picture in pictures[folder]
-        ]
-        for split, several in folders.items()
-    }
+    pictures = {p: pictures_of_yolo(Path(p), root) for p in itertools.chain(*folders.values())}
+    parts: dict[str, list[Annotated]] = {}
+    for split, several in folders.items():
+        files = [Path(file) for folder in several for file in pictures[folder]]
+        parts[split] = [reader.annotated(f, _yolo_rows(f, reader.bad), numbers) for f in files]
     for folder, files in pictures.items():
         _check_pictures(Path(folder), files, reader.bad)
     reader.warn()
@@ -396,7 +378,7 @@ def _folders_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> dict[st
 
 
 def _below_root(root: Path, name: str) -> str | None:
-    """Return the longest end of a path, from any folder or machine, that exists below a folder."""
+    """Return the longest end of a path that exists below a folder; the path may be foreign."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     # Never drop the name of a split: `train/images` is not the whole of `images`.
     first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
@@ -405,7 +387,6 @@ def _below_root(root: Path, name: str) -> str | None:
 
 
 def pictures_of_yolo(path: Path, root: Path) -> list[str]:
-    """Return the pictures in a folder, or those in a list."""
     if path.suffix.lower() != ".txt" or not path.is_file():
         return pictures_in(path)
     pictures: list[str] = []

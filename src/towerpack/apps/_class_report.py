@@ -41,14 +41,12 @@ def most_likely(
 class ClassificationReport(Reporting):
     """Accuracy and top-k accuracy; precision, recall, F1 and number of datapoints of each class.
 
-    A class that was never predicted has precision 0. Means over classes skip classes without
-    datapoints.
+    A class that was never predicted has precision 0. Means skip classes without datapoints.
 
     Args:
         class_names: Names of the classes in the order of their labels.
         top_k: Number of most likely classes among which top-k accuracy looks for the label.
-        auc: Also compute the area under the ROC curve of each class against all others. Its mean
-            skips classes that all datapoints have, or none.
+        auc: Also compute the area under the ROC curve of each class against all others.
     """
 
     better = "max"
@@ -111,26 +109,19 @@ class ClassificationReport(Reporting):
         metrics = require("sklearn.metrics", extra="apps", needed_for="The area under the curve")
         label, scores = (np.concatenate(column) for column in zip(*self._seen, strict=True))
         counts = self.confusion.sum(axis=1)
-        has = (counts > 0) & (counts < len(label))
-        return np.array(
-            [
-                metrics.roc_auc_score(label == k, scores[:, k]) if has[k] else np.nan
-                for k in range(len(has))
-            ]
-        )
+        areas = np.full(len(counts), np.nan)
+        for k in np.flatnonzero((counts > 0) & (counts < len(label))):
+            areas[k] = metrics.roc_auc_score(label == k, scores[:, k])
+        return areas
 
     def _columns(self) -> Mapping[str, Any]:
-        """Return the columns of the table by title, with one value for each class."""
         columns = zip(("precision", "recall", "F1"), per_class(self.confusion), strict=True)
         return {**dict(columns), **({"AUC": self._areas()} if self._auc else {})}
 
     def _rows(self) -> list[tuple[str, ...]]:
         columns, counts = self._columns(), self.confusion.sum(axis=1)
         shares = zip(*columns.values(), strict=True)
-        return [
-            ("class", *columns, "count"),
-            *(
-                (name, *(f"{100 * value:.1f} %" for value in values), f"{count}")
-                for name, values, count in zip(self._names, shares, counts, strict=True)
-            ),
-        ]
+        rows = [("class", *columns, "count")]
+        for name, values, count in zip(self._names, shares, counts, strict=True):
+            rows.append((name, *(f"{100 * value:.1f} %" for value in values), f"{count}"))
+        return rows

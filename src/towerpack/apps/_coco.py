@@ -29,7 +29,7 @@ _LOG = get_logger(__name__)
 
 @dataclass
 class BadAnnotations:
-    """Raise errors for invalid annotations (policy 'error'), or skip and count them ('skip')."""
+    """Treatment of invalid annotations: raise errors ('error'), or skip and count them ('skip')."""
 
     policy: str
     skipped: list[str] = field(default_factory=list)
@@ -42,7 +42,6 @@ class BadAnnotations:
         self.skipped.append(f"{where}: {what}")
 
     def warn(self) -> None:
-        """Log a single warning about the skipped annotations."""
         if self.skipped:
             count, first = len(self.skipped), self.skipped[0]
             _LOG.warning("Skipped %d invalid annotations. The first is %s", count, first)
@@ -148,7 +147,7 @@ A = TypeVar("A", bound=Annotation)
 
 @dataclass(frozen=True)
 class CocoPicture(Generic[A]):
-    """A picture, its entry in `images`, and its annotations, each after its location."""
+    """A picture, its entry in `images`, and its annotations as pairs (location, annotation)."""
 
     path: Path
     entry: Picture
@@ -173,8 +172,6 @@ def read_instances(
             content = _content(file)
             categories = _records(content, "categories", Category, file)
             pictures = _records(content, "images", Picture, file)
-            _check_unique(file, "categories", [category.id for category in categories])
-            _check_unique(file, "images", [picture.id for picture in pictures])
             file_names = {category.id: category.name for category in categories}
             if not pictures:
                 raise FormatError(f"{file} does not list any pictures.")
@@ -245,7 +242,7 @@ def _list(content: Mapping[str, Any], key: str, file: Path) -> list[Any]:
     return values
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", Category, Picture)
 
 
 def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) -> list[R]:
@@ -255,17 +252,13 @@ def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) ->
             records.append(kind.model_validate(raw))
         except ValidationError as error:
             raise FormatError(f"{file}, {key}, number {number}: {text_of(error)}") from error
+    for value, count in Counter(record.id for record in records).items():
+        if count > 1:
+            raise FormatError(f"{file}: several {key} have the id {value!r}.")
     return records
 
 
-def _check_unique(file: Path, key: str, ids: Sequence[int | str]) -> None:
-    twice = [value for value, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise FormatError(f"{file}: several {key} have the id {twice[0]!r}.")
-
-
 def text_of(error: ValidationError) -> str:
-    """Return the first fault of a validation error and its location."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if isinstance(part, str | int))
     return f"{place}: {first['msg']}." if place else f"{first['msg']}."

@@ -1,7 +1,5 @@
 """Settings that all applications have in common."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator

@@ -104,9 +104,8 @@ class Imported:
             by_reason.setdefault(reason, []).append(file)
         keys = "task", "used", "bad", "small_classes", "identical"
         plain = {key: value for key, value in asdict(self).items() if key in keys}
-        return {
-            **plain, "recipe": str(self.recipe), "pictures": self.counts, "left_out": by_reason
-        }  # fmt: skip
+        plain |= {"recipe": str(self.recipe), "pictures": self.counts, "left_out": by_reason}
+        return plain
 
 
 def import_data(
@@ -141,8 +140,9 @@ def import_data(
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
     if not os.access(target, os.W_OK):
-        what = f"The folder {target} is not writable."
-        raise ConfigError(what, fix="choose another folder with --out")
+        raise ConfigError(
+            f"The folder {target} is not writable.", fix="choose another folder with --out"
+        )
     result, pictures = Imported(written[-1]), _Pictures()
     classes: Sequence[str] = ()
     sections: dict[str, Any] = {}
@@ -166,9 +166,7 @@ def import_data(
     unused = _left_out(result, folder, used)
     result.left_out = [entry for entry in unused if Path(entry.file) not in written]
     if result.bad and result.task == "detection":
-        result.advice.append(
-            "Training stops at damaged pictures. Repair them or remove them from the annotations."
-        )
+        result.advice.append("Training stops at damaged pictures: repair or remove them.")
     return result
 
 
@@ -266,9 +264,7 @@ def _label_pictures(
 
     all_pairs = [pair for pairs in layout.pairs.values() for pair in pairs]
     checked = pictures.checked([picture for picture, _ in all_pairs], "checking pictures")
-    labels = pictures.checked(
-        [mask for _, mask in all_pairs], "checking label pictures", _open_values
-    )
+    labels = pictures.checked([mask for _, mask in all_pairs], "checking labels", _open_values)
     good: dict[tuple[str, str], tuple[_Picture, _Values]] = {}
     for pair, picture, label in zip(all_pairs, checked, labels, strict=True):
         result.bad += [bad for bad in (picture, label) if isinstance(bad, Bad)]
@@ -496,7 +492,7 @@ def _pictures(
 
 def _find_pictures(folder: Path) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
     """Return files with labels by split, or only of 'train', and the names of the classes."""
-    from towerpack.apps.classification._data_config import DataConfig
+    from towerpack.apps.classification._config import DataConfig
     from towerpack.apps.classification.augmenters import none
     from towerpack.apps.classification.folder_inputter import FolderInputter
 

@@ -54,10 +54,8 @@ def infer(
     Args:
         runner: Runner of a run that has a checkpoint.
         display: Display of the same application.
-        sources: Files, folders, patterns (`*.jpg`), and other names that `Inputter.sources`
-            accepts.
-        folder: Folder for the results, which replace those of an earlier inference. None writes no
-            files.
+        sources: Files, folders, patterns (`*.jpg`), and other names for `Inputter.sources`.
+        folder: Folder for the results, which replace earlier ones. None writes no files.
 
     Raises:
         ConfigError: A source does not exist, or the folder contains tables of another program.
@@ -101,17 +99,16 @@ def infer(
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove the files of an earlier inference, so that all files belong to the same one."""
     listing = folder / _LISTING
     if not listing.is_file():
         return
     try:
-        earlier = [
-            row.get("files", []) for row in json.loads(listing.read_bytes()) if row["source"]
-        ]
+        rows = json.loads(listing.read_bytes())
+        earlier = [row.get("files", []) for row in rows if row["source"]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{listing} was not written by an inference.", fix="choose another folder with --out"
+            f"{listing} was not written by `towerpack infer`.",
+            fix="choose another folder with --out",
         ) from error
     for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
         (folder / name).unlink(missing_ok=True)
@@ -120,7 +117,7 @@ def _remove_earlier(folder: Path) -> None:
 def _predicted(
     runner: Runner, predictor: Any, paths: Iterable[str]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Iterate over paths with their samples and outputs, or with the error of one of the two."""
+    """Iterate over paths with their samples and outputs, or with the error that occurred."""
     inputter: Inputter = runner.inputter
     read: list[tuple[str, Any, Any]] = []
     for path in paths:
@@ -146,9 +143,8 @@ def _predicted(
 def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray]]:
     """Return the outputs for each datapoint of a batch, by name."""
     results = predictor(*map(np.stack, zip(*prepared, strict=True)))
-    return [
-        dict(zip(predictor.output_names, row, strict=True)) for row in zip(*results, strict=True)
-    ]
+    names = predictor.output_names
+    return [dict(zip(names, row, strict=True)) for row in zip(*results, strict=True)]
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[Any]) -> list[Path]:

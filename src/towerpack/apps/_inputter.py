@@ -16,8 +16,7 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
-CLASSES: Final = "classes.json"
-"""Name of the file in a run directory that contains the classes."""
+CLASSES: Final = "classes.json"  # file with the classes in a run directory
 
 
 class Inputter(ABC):
@@ -104,13 +103,11 @@ class Inputter(ABC):
 
 
 def write_classes(run_dir: Path, classes: Any) -> None:
-    """Write the classes, as plain values, into a run directory."""
     content = json.dumps(classes, ensure_ascii=False, indent=1)
     replace_file(run_dir / CLASSES, content.encode())
 
 
 def read_classes(run_dir: Path | None) -> Any:
-    """Return the classes in a run directory; None if it contains none."""
     file = None if run_dir is None else run_dir / CLASSES
     if file is None or not file.is_file():
         return None

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
 
-Color = tuple[int, int, int]
-"""Red, green, blue."""
+Color = tuple[int, int, int]  # red, green, blue
 
 
 def to_labels(
@@ -22,7 +21,7 @@ def to_labels(
     colors: Sequence[Color] | None,
     what: str,
 ) -> NDArray[np.int64]:
-    """Return the labels [h, w] of what `open_labels` has read.
+    """Return the labels [h, w] of a label picture that `open_labels` has read.
 
     Gray levels and palette indices are labels, unless the palette contains colors of labels, or all
     colors of labels are gray. `what` names the picture in errors.
@@ -53,7 +52,7 @@ def to_labels(
 
 
 def open_labels(file: str, what: str) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """Read labels or indices [h, w] and no palette or [colors, 3]; or colors [h, w, 3] and None."""
+    """Return the pixels [h, w] or [h, w, 3] and the palette [colors, 3] or None of a picture."""
     require("matplotlib", extra="apps", needed_for="Label pictures")
     from PIL import Image
 
@@ -119,9 +118,7 @@ def draw_instances(
             about = f"the annotation {annotation.get('id')}"
             raise FormatError(f"{where}: {about} is invalid: {error!r}.") from error
         if mask.shape != size:
-            raise FormatError(
-                f"{where}: a mask has {list(mask.shape)} pixels, but the picture has {list(size)}."
-            )
+            raise FormatError(f"{where}: a mask must be {list(size)}, got {list(mask.shape)}.")
         read.append((label, mask))
     for label, mask in sorted(read, key=lambda pair: -int(pair[1].sum())):
         canvas[mask] = label
@@ -129,7 +126,7 @@ def draw_instances(
 
 
 def voc_color(label: int) -> Color:
-    """Return Pascal VOC's color: bits of the label, in turn, are top bits of red, green, blue."""
+    """Return the color of a label in Pascal VOC's palette."""
     color = [0, 0, 0]
     for bit in range(8):
         color[bit % 3] |= (label >> bit & 1) << (7 - bit // 3)

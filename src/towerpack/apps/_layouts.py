@@ -64,12 +64,10 @@ def recognized(folder: Path) -> Layout | None:
 def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, list[str]]:
     """Group file names by the split that they name; all belong to 'train' if none names a split.
 
-    The whole name of a folder may be a split. Words in file names count only if all files without
-    such a folder contain one.
+    The whole name of a folder may be a split. Words in file names count only if each other file
+    contains one.
     """
-    by_folder = {
-        name: next(filter(None, map(split_of, Path(name).parts[:-1])), None) for name in names
-    }
+    by_folder = {n: next(filter(None, map(split_of, Path(n).parts[:-1])), None) for n in names}
     rest = [name for name, split in by_folder.items() if split is None]
     words = {name: _SPLIT.search(Path(name).stem.lower()) for name in rest}
     by_stem: dict[str, str] = {
@@ -143,9 +141,7 @@ def _voc(folder: Path) -> Layout | None:
     data: dict[str, Any] = {"inputter": "voc"}
     annotations = matching(folder, "Annotations")
     if annotations:
-        lists = {
-            split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES
-        }
+        lists = {s: usual_places(folder, s, "ImageSets/Main/{}.txt") for s in SPLIT_NAMES}
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
         pattern = f"{glob.escape(annotations[0])}/**/*.xml"
         others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
@@ -164,8 +160,7 @@ def _voc(folder: Path) -> Layout | None:
     return Layout("detection", data) if is_voc else None
 
 
-_Key = tuple[str, ...]
-"""Folders and stem of a picture, without words for pictures or label pictures."""
+_Key = tuple[str, ...]  # folders and stem of a picture, without words for label pictures
 
 
 def _label_pictures(folder: Path) -> Layout | None:
@@ -275,7 +270,7 @@ def _starts_with(file: Path, start: bytes) -> bool:
 
 
 def _columns(file: Path) -> tuple[str, str] | None:
-    """Return the names of the text and label columns of a table, if its header has them."""
+    """Return the text and label columns of a table, if its header has usual names."""
     try:
         header = [field.strip() for field in read_rows(file)[0].fields]
     except (FormatError, IndexError):

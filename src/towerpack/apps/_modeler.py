@@ -29,8 +29,7 @@ _LOG = get_logger(__name__)
 class Modeler(ModelDesc, ABC):
     """A `ModelDesc` that owns a network and defines its evaluation and export.
 
-    Subclasses also define `inputs` and `build_graph`. The latter exposes the outputs for `metrics`,
-    `infer_outputs` and exports.
+    Subclasses also define `inputs`, and `build_graph`, which exposes the outputs.
 
     Args:
         config: Configuration of the application.
@@ -39,8 +38,7 @@ class Modeler(ModelDesc, ABC):
     Attributes:
         best: Metric whose best checkpoint is kept, with its direction: `('val/error', 'min')`.
         infer_outputs: Names of the outputs of inference and of exported models.
-        portable_outputs: Names of the outputs for formats other than SavedModel, if those formats
-            cannot compute `infer_outputs`.
+        portable_outputs: Outputs for formats that cannot compute `infer_outputs`, if any.
     """
 
     best: tuple[str, Mode] = ("val/cost", "min")

@@ -19,20 +19,13 @@ from towerpack.callbacks import (
 from towerpack.config import Registry
 from towerpack.training import AccumulateGradients, GlobalNormClip, ProcessGradients
 
+_CLASSES: Final = dict(
+    sgd="SGD", momentum="SGD", adam="Adam", adamw="AdamW", nadam="Nadam", rmsprop="RMSprop",
+    adagrad="Adagrad", adadelta="Adadelta", ftrl="Ftrl", lion="Lion",
+)  # fmt: skip
 OPTIMIZERS: Registry[Any] = Registry(
     "optimizer",
-    {
-        "sgd": keras.optimizers.SGD,
-        "momentum": keras.optimizers.SGD,
-        "adam": keras.optimizers.Adam,
-        "adamw": keras.optimizers.AdamW,
-        "nadam": keras.optimizers.Nadam,
-        "rmsprop": keras.optimizers.RMSprop,
-        "adagrad": keras.optimizers.Adagrad,
-        "adadelta": keras.optimizers.Adadelta,
-        "ftrl": keras.optimizers.Ftrl,
-        "lion": keras.optimizers.Lion,
-    },
+    {name: getattr(keras.optimizers, cls) for name, cls in _CLASSES.items()},
     base=keras.optimizers.Optimizer,
 )
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
@@ -57,16 +50,12 @@ def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperPar
     rate, end = config.learning_rate, epochs * steps
     warm = round(config.warmup * steps)
     if warm >= end:
-        raise ConfigError(
-            f"optimizer.warmup must be less than {epochs} epochs, got {config.warmup}."
-        )
+        raise ConfigError(f"optimizer.warmup must be less than {epochs}, got {config.warmup}.")
     if config.schedule == "step":
         return piecewise_schedule([(0, rate), *_steps(config, steps)], warmup=warm)
     if config.boundaries or config.factors:
-        raise ConfigError(
-            "optimizer.boundaries and optimizer.factors apply only to schedule: step.",
-            got=f"schedule: {config.schedule}",
-        )
+        what = "optimizer.boundaries and optimizer.factors apply only to schedule: step."
+        raise ConfigError(what, got=f"schedule: {config.schedule}")
     if config.schedule == "constant":
         return warmup_schedule(rate, warm) if warm else None
     if config.schedule == "cosine":

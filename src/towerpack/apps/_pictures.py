@@ -17,8 +17,17 @@ from towerpack._core.extras import require
 from towerpack._core.files import replace_file
 from towerpack._core.pictures import png
 from towerpack._core.tables import Row, read_rows
+from towerpack.apps._config import Data
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import check_batch, held_out, part_of, parted, relative_name, root_of
+from towerpack.apps._splits import (
+    check_batch,
+    held_out,
+    part_of,
+    parted,
+    places,
+    relative_name,
+    root_of,
+)
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData, PrefetchData, ShuffleData
 from towerpack.dataflow.images import AugmentorList, decode_image
 from towerpack.dataflow.images.headers import header_of as header_of
@@ -31,7 +40,6 @@ read_picture = ImageReader()
 
 
 def check_exist(files: Sequence[str]) -> None:
-    """Raise an error if a picture does not exist."""
     missing = [file for file in files if not os.path.isfile(file)]
     if missing:
         raise FormatError(
@@ -44,7 +52,7 @@ def check_exist(files: Sequence[str]) -> None:
 def size_error(
     what: str, got: tuple[float, float], expected: tuple[float, float], other_boxes_on: str | None
 ) -> FormatError:
-    """Return the error for annotations of a different size: (width, height) and data.boxes_on."""
+    """Return the error for annotations that were measured on a picture of a different size."""
     return FormatError(
         f"{what} are for a picture of a different size.",
         got="{:g} x {:g} pixels".format(*got),
@@ -102,7 +110,6 @@ class PictureInputter(Inputter):
         return classes, self._checked(classes, dict(parts))
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the splits after checks and division."""
         del classes
         return parts
 
@@ -146,7 +153,6 @@ class FilesInputter(PictureInputter):
         return parts
 
     def _names(self, items: Sequence[Any]) -> list[str]:
-        """Return the name of each item's picture, relative to the data folder."""
         root = root_of(self.config)
         return [relative_name(getattr(item, "picture", item), root) for item in items]
 
@@ -156,7 +162,7 @@ class FilesInputter(PictureInputter):
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
     ) -> DataFlow:
-        """Return the batches of a split; `change` maps the flow of decoded datapoints before."""
+        """Return the batches of a split. `change` transforms the flow of decoded datapoints."""
         training = split == "train"
         items = part_of(self.parts, split)
         if training:
@@ -200,15 +206,20 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
     return [row._replace(fields=list(map(path_of, row.fields))) for row in rows]
 
 
+def listed_by_split(config: Data, columns: Sequence[str]) -> dict[str, list[Row]]:
+    return {
+        split: [row for file in files for row in listed(file, columns, config.encoding)]
+        for split, files in places(config, "{}.csv").items()
+    }
+
+
 def pictures_in(folder: str | Path) -> list[str]:
     """Return the sorted pictures in a folder and below it, and log which files are left out."""
     discovery = Discovery()
     pictures = sorted(discovery.files(folder))
     discovery.report(folder)
     if not pictures:
-        raise ConfigError(
-            f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)
-        )
+        raise ConfigError(f"No pictures found in {folder}.", expected=" ".join(IMAGE_EXTENSIONS))
     return pictures
 
 

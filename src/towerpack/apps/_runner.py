@@ -55,24 +55,13 @@ TRAINERS: Registry[Any] = Registry(
 TRAINED_ON: Final = "trained_on.npy"
 """Name of the file in a run directory with hashes of the names of all training rows."""
 _OVER_DEVICES = ("sync", "shared", "async")
+_CALLBACK_NAMES = (
+    "CheckNumerics", "EarlyStopping", "HyperParamSetterWithFunc", "MaxSaver", "MinSaver",
+    "ModelSaver", "PeriodicTrigger", "ProgressBar", "ScheduledHyperParamSetter",
+    "StatMonitorParamSetter",
+)  # fmt: skip
 CALLBACKS: Registry[Any] = Registry(
-    "callback",
-    {
-        name: f"towerpack.callbacks:{name}"
-        for name in (
-            "CheckNumerics",
-            "EarlyStopping",
-            "HyperParamSetterWithFunc",
-            "MaxSaver",
-            "MinSaver",
-            "ModelSaver",
-            "PeriodicTrigger",
-            "ProgressBar",
-            "ScheduledHyperParamSetter",
-            "StatMonitorParamSetter",
-        )
-    },
-    base=Callback,
+    "callback", {name: f"towerpack.callbacks:{name}" for name in _CALLBACK_NAMES}, base=Callback
 )
 # Keys of `train` that are arguments of `TrainConfig`.
 _SHARED_KEYS = {"seed", "deterministic", "precision", "xla", "fast_dev_run", "overfit_batches"}
@@ -90,8 +79,7 @@ class Evaluation:
         files: Paths of the written pictures and tables.
         step: Step of the checkpoint.
         count: Number of datapoints, each counted once.
-        trained_on: Number of datapoints whose names are among the training rows; None if the run or
-            the inputter does not record names.
+        trained_on: Number of datapoints that are also training rows; None if names are unknown.
     """
 
     numbers: Mapping[str, float]
@@ -103,7 +91,7 @@ class Evaluation:
 
 
 class Runner:
-    """Train, evaluate and export a model on the data of an inputter.
+    """Training, evaluation, inference and export of a model on the data of an inputter.
 
     Args:
         config: Configuration of the recipe.
@@ -152,8 +140,7 @@ class Runner:
         """Train or resume, evaluate after each epoch, and keep the best checkpoint.
 
         Args:
-            resume: 'auto' resumes an existing run, 'never' starts again, and a path resumes from
-                that run or checkpoint.
+            resume: 'auto' resumes, 'never' starts again, and a path resumes from there.
 
         Raises:
             ConfigError: The run in this directory has different settings or classes.
@@ -174,23 +161,19 @@ class Runner:
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
-        transfer = self.config.transfer
+        additional = [*self._callbacks, _RecipeSaver(self.config, self.inputter)]
         train = TrainConfig(
             dataflow=flow,
             model=self.modeler,
             optimizer=optimizer if config.ema is None else WeightEMA(optimizer, config.ema),
-            callbacks=[
-                *self._usual_callbacks(steps),
-                *self._callbacks,
-                _RecipeSaver(self.config, self.inputter),
-            ],
+            callbacks=[*self._usual_callbacks(steps), *additional],
             steps_per_epoch=steps,
             max_epoch=config.epochs,
             run_dir=self.run_dir,
             resume=resume,
             **config.model_dump(include=_SHARED_KEYS),
             init=self.modeler.pretrained(),
-            trainable=transfer.trainable or (),
+            trainable=self.config.transfer.trainable or (),
         )
         trainer = _trainer(train, config.trainer, config.devices)
         trainer.train()
@@ -266,11 +249,8 @@ class Runner:
             CheckpointError: The run has no checkpoint.
             ExportError: The exported model computes different results.
         """
-        arguments = {
-            "model": self.modeler,
-            "outputs": self.modeler.infer_outputs,
-            **self.modeler.export_arguments(),
-        }
+        defaults = {"model": self.modeler, "outputs": self.modeler.infer_outputs}
+        arguments = {**defaults, **self.modeler.export_arguments()}
         if "batch_examples" not in arguments and not self.config.transfer.is_whole:
             # A packaged network needs no training and has no data.
             arguments["batch_examples"] = self._inputs(next(self._batches("val")))
@@ -297,8 +277,7 @@ class Runner:
             name: Name of the folder.
 
         Raises:
-            ConfigError: The folder is a link. A run directory from another person may contain
-                links.
+            ConfigError: The folder is a link, which an untrusted run directory may contain.
         """
         folder = self.run_dir / name
         if folder.is_symlink():
@@ -326,8 +305,7 @@ class Runner:
     def checkpoint(self) -> Checkpoint:
         """Load the best checkpoint of the run, or the latest one if no best one was kept.
 
-        The recipe of a packaged network needs no training: its weights become the run's first
-        checkpoint.
+        The weights of a packaged network that needs no training become the first checkpoint.
 
         Raises:
             CheckpointError: The run has no checkpoint.
@@ -490,6 +468,4 @@ def _named_callback(spec: str | Mapping[str, Any]) -> Callback:
     try:
         return CALLBACKS.get(name)(**arguments)
     except TypeError as error:
-        raise ConfigError(
-            f"train.callbacks has invalid arguments for {name}, {arguments}: {error}"
-        ) from error
+        raise ConfigError(f"train.callbacks: {name} refuses {arguments}: {error}") from error

@@ -47,27 +47,17 @@ def places(
     """
     root = root_of(config)
     if not root.is_dir():
-        raise ConfigError(
-            f"There is no folder {root}.", fix="set data.path to the folder of the data"
-        )
+        raise ConfigError(f"There is no folder {root}.", fix="set data.path to the data folder")
     by_split: dict[str, list[str]] = {}
     for split in SPLIT_NAMES:
-        configured: str | list[str] | None = getattr(config, split)
+        value: str | list[str] | None = getattr(config, split)
         usual = (stated or {}).get(split) or usual_places(root, split, *patterns)
-        chosen = (
-            usual
-            if configured is None
-            else [configured]
-            if isinstance(configured, str)
-            else configured
-        )
+        chosen = usual if value is None else [value] if isinstance(value, str) else value
         by_split[split] = [str(root / Path(name).expanduser()) for name in chosen]
     if not any(by_split.values()):
         usual = " or ".join(pattern.format("train") for pattern in patterns)
         raise ConfigError(
-            f"No data found in {root}.",
-            expected=usual,
-            fix="set data.train to the files or folders",
+            f"No data found in {root}.", expected=usual, fix="set data.train to files or folders"
         )
     return {split: paths for split, paths in by_split.items() if paths}
 
@@ -160,8 +150,7 @@ def held_out(
     """
     if len(names) < 2:
         raise ConfigError(
-            f"{len(names)} training rows cannot be divided into splits.",
-            expected="at least 2",
+            f"At least 2 training rows are needed to divide them, got {len(names)}.",
             fix=f"add rows, or set data.{split} to other data",
         )
     hashes = row_hashes(names, ("rows", "test", "val").index(split)) / 2.0**64
@@ -183,9 +172,7 @@ def held_out(
 def parted(rows: Sequence[_Item], chosen: Iterable[bool]) -> tuple[list[_Item], list[_Item]]:
     """Return the rows that are not chosen, and the chosen rows."""
     pairs = list(zip(rows, chosen, strict=True))
-    return [row for row, is_chosen in pairs if not is_chosen], [
-        row for row, is_chosen in pairs if is_chosen
-    ]
+    return [row for row, wanted in pairs if not wanted], [row for row, wanted in pairs if wanted]
 
 
 def subset(
@@ -201,7 +188,6 @@ def subset(
 
 
 def check_batch(count: int, batch_size: int) -> None:
-    """Check that there is at least one batch to train on."""
     if count < batch_size:
         raise ConfigError(
             f"{count} training rows do not fill a batch of {batch_size}.",
@@ -212,7 +198,7 @@ def check_batch(count: int, batch_size: int) -> None:
 def part_of(parts: Mapping[str, _Item], split: str) -> _Item:
     if split not in parts:
         raise ConfigError(
-            f"There are no data '{split}'.",
+            f"There are no '{split}' data.",
             got=", ".join(parts),
             fix=f"set data.{split} to files or folders",
         )

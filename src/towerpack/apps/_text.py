@@ -23,8 +23,7 @@ from towerpack.dataflow.sources.discovery import NO_TEXT, TEXT_EXTENSIONS, Disco
 
 Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-VOCABULARY: Final = "tokenizer.json"
-"""Name of the vocabulary file in a run directory."""
+VOCABULARY: Final = "tokenizer.json"  # vocabulary file in a run directory
 PIECES: Final[Mapping[str, str]] = {"char": r"[\s\S]", "spaced": r" ?[\p{L}\p{M}\p{N}']+|[\s\S]"}
 """Regular expressions for tokens, for kinds of vocabularies that preserve the whole text."""
 _CHUNK: Final = 1000
@@ -105,7 +104,6 @@ class Vocabulary:
         return vocabulary
 
     def write(self, path: Path) -> None:
-        """Write a `tokenizer.json`."""
         replace_file(path, self.tokenizer.to_str(pretty=True).encode())
 
     def ids(self, text: str) -> NDArray[np.int32]:
@@ -268,8 +266,7 @@ class _Unread(str):
 def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[str]:
     """Return texts for inference: plain texts, and the lines of files or of `-` (standard input).
 
-    A path with a separator may name a folder of texts. `text_of` reports files that are not in the
-    `encoding`.
+    A path with a separator may name a folder. `text_of` reports files that cannot be decoded.
     """
     texts: list[str] = []
     for source in sources:

@@ -40,8 +40,7 @@ class Search:
         titles: Column titles of the leaderboard.
         best: Settings of the best trial.
         value: Value of the best trial.
-        files: Paths of the written files: the best recipe, the leaderboard, and a plot of the
-            importance of each setting.
+        files: Written files: the best recipe, the leaderboard, a plot of importances.
     """
 
     rows: Sequence[Sequence[Any]]
@@ -88,17 +87,17 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
             alive.acquire()
         settings = {name: _suggested(trial, name, choices) for name, choices in space.items()}
         try:
-            _run(study, trial, _Watch(trial, metric, mode), recipe, settings, folder)
+            _run(study, _Watch(trial, metric, mode), recipe, settings, folder)
         finally:
             alive.release()
     return _result(study, recipe, folder, metric)
 
 
 class _Watch(Callback):
-    """Report the metric to a trial, and stop the trial if Optuna prunes it."""
+    """Callback that reports the metric to a trial, and stops training if Optuna prunes it."""
 
     def __init__(self, trial: Any, metric: str, mode: Mode) -> None:
-        self._trial, self._metric = trial, metric
+        self.trial, self._metric = trial, metric
         self._better = min if mode == "min" else max
         self.needs = (metric,)
         self.value: float | None = None
@@ -107,15 +106,16 @@ class _Watch(Callback):
     def trigger(self) -> None:
         latest = self.trainer.monitors.latest(self._metric)
         self.value = latest if self.value is None else self._better(self.value, latest)
-        self._trial.report(self.value, self.trainer.epoch)
-        self.pruned = self._trial.should_prune() and self.trainer.epoch < self.trainer.max_epoch
+        self.trial.report(self.value, self.trainer.epoch)
+        self.pruned = self.trial.should_prune() and self.trainer.epoch < self.trainer.max_epoch
         if self.pruned:
             raise StopTraining
 
 
 def _run(
-    study: Any, trial: Any, watch: _Watch, recipe: Recipe, settings: Mapping[str, Any], folder: Path
+    study: Any, watch: _Watch, recipe: Recipe, settings: Mapping[str, Any], folder: Path
 ) -> None:
+    trial = watch.trial
     shown = ", ".join(f"{name}={value}" for name, value in settings.items())
     _LOG.info("Trial %d: %s", trial.number, shown)
     config = change(recipe.config, **settings, search={})
@@ -233,7 +233,7 @@ def _result(study: Any, recipe: Recipe, folder: Path, metric: str) -> Search:
 
 
 def _drawn(study: Any, complete: int, metric: str) -> bytes:
-    """Draw the importance of the settings (Hutter et al. 2014) and the values of the trials."""
+    """Draw the importance of settings (Hutter et al. 2014) and the values of the trials."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")
@@ -247,7 +247,5 @@ def _drawn(study: Any, complete: int, metric: str) -> bytes:
         shares = _optuna().importance.get_param_importances(study)
         right.barh(list(shares)[::-1], list(shares.values())[::-1])
     else:
-        right.text(
-            0.5, 0.5, "at least four trials are needed", ha="center", transform=right.transAxes
-        )
+        right.text(0.5, 0.5, "needs at least four trials", ha="center", transform=right.transAxes)
     return png(pixels_of(figure))

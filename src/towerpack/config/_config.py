@@ -53,8 +53,7 @@ class Config(pydantic.BaseModel):
             "Datapoints in a batch."
 
     Attributes:
-        old_keys: Former names of fields, each with the current name. They keep working in files,
-            overrides and arguments.
+        old_keys: Former names of fields, with the current names. Both work in all places.
     """
 
     model_config = pydantic.ConfigDict(

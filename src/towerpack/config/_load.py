@@ -55,14 +55,12 @@ def load(
     Args:
         config: Class of the configuration.
         values: Values from YAML.
-        overrides: Texts `key=value`, with the value in YAML. A key is a dotted path
-            (`data.batch_size`), or its last part (`batch_size`) if no other key ends with that
-            part. Later overrides win.
+        overrides: Texts `key=value`, with the value in YAML. A key is a dotted path, or its last
+            part if no other key ends with that part. Later overrides win.
         where: Name of the file, for errors.
 
     Raises:
-        ConfigError: A key is unknown or ambiguous, or a value is invalid. The error lists all
-            invalid values.
+        ConfigError: Keys are unknown or ambiguous, or values are invalid. Lists all of them.
     """
     merged = copy.deepcopy(with_current_keys(config, values))
     keys = list(keys_of(config))
@@ -205,9 +203,8 @@ def _path_of(name: str, keys: Sequence[Key]) -> str:
     if len(matches) == 1:
         return matches.pop()
     if matches:
-        raise ConfigError(
-            f"The name '{name}' fits several keys.", expected=f"one of {', '.join(sorted(matches))}"
-        )
+        expected = f"one of {', '.join(sorted(matches))}"
+        raise ConfigError(f"The name '{name}' fits several keys.", expected=expected)
     last = {key.path.rpartition(".")[2] for key in keys if key.section is None}
     names = known if "." in name else {*known, *last}
     raise ConfigError(f"There is no key '{name}'.", fix=did_you_mean(name, sorted(names)))

@@ -49,11 +49,10 @@ class Registry(Generic[T]):
         self._known[name] = target
 
     def get(self, spec: str | T) -> T:
-        """Return a registered object.
+        """Return a registered object. An object that is not text is returned as it is.
 
         Args:
-            spec: Name (case, `-` and `_` do not matter), or `module:attribute`. An object that is
-                not text is returned as it is.
+            spec: Name (case, `-` and `_` do not matter), or `module:attribute`.
 
         Raises:
             ConfigError: There is no such object, or it is not of the right kind.

@@ -481,7 +481,7 @@ def test_the_stem_decides_which_picture_has_the_boxes(tmp_path: Path) -> None:
     (tmp_path / "train/a.xml").write_text(
         (tmp_path / "train/a.xml").read_text().replace("old.PNG", "b.png")
     )
-    with pytest.raises(FormatError, match=r"no picture for .*a.xml"):
+    with pytest.raises(FormatError, match=r"b.png of .*a.xml"):
         found_boxes(tmp_path, "voc")  # b.png has boxes of its own
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from towerpack import ConfigError, FormatError, MapError, TowerpackError
 from towerpack.apps.classification import augmenters
-from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps.classification._config import DataConfig
 from towerpack.apps.classification._image_inputter import ImageInputter, make_inputter
 from towerpack.config import load
 from towerpack.dataflow.formats import TFRecordWriter, encode_example
@@ -439,7 +439,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert inputter(values, num_classes=7).num_classes == 7
     with pytest.raises(FormatError, match="label 4"):
         inputter(values, num_classes=3)
-    with pytest.raises(ValueError, match="different names, got 3"):
+    with pytest.raises(ValueError, match="3 different names, not num_classes"):
         inputter(values, num_classes=5, class_names=["a", "b", "c"])
 
 

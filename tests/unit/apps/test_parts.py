@@ -20,11 +20,10 @@ from towerpack.apps._config import Optimizer
 from towerpack.apps._optimizers import make_optimizer, schedule_of
 from towerpack.apps.classification import ClassificationReport
 from towerpack.apps.classification._mixing import mix_batch
-from towerpack.apps.detection import DetectionConfig
-from towerpack.apps.detection._report import DetectionReport
+from towerpack.apps.detection import DetectionConfig, DetectionReport
 from towerpack.apps.segmentation import DataConfig as SegmentationData
 from towerpack.apps.segmentation._classes import Classes
-from towerpack.apps.segmentation._report import SegmentationReport
+from towerpack.apps.segmentation._modeler import SegmentationReport
 from towerpack.apps.text_generation._report import TextReport
 from towerpack.config import Registry, load
 from towerpack.config._config import keys_of

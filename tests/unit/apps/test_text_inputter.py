@@ -175,7 +175,7 @@ def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
         r"'New York' \(1 rows, first in .*train\.csv, line 2\), 'new  york' .* line 3\)",
         r"'e\\u0301' \(1 rows, first in .*line 8\), '\\xe9'",
         r"1 texts are empty, for example in .*line 7",
-        r"1 texts span several lines, for example in .*line 4",
+        r"1 texts have several lines, for example in .*line 4",
     ):
         assert re.search(message, caplog.text), message
     assert made(tmp_path, class_names=inputter.class_names).part("train")

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._pictures import PictureInputter, read_picture
 from towerpack.apps._splits import Name, check_batch, held_out, relative_name, root_of, subset
-from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps.classification._config import ClassificationConfig, DataConfig
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.config import Registry
 from towerpack.dataflow import (
@@ -47,7 +47,7 @@ _INPUTTERS = {
 _AUGMENTERS = (
     "none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite", "unmirrored"
 )  # fmt: skip
-_OPTIONAL_KEYS = (
+OPTIONAL_KEYS = (
     "path", "train", "val", "test", "validation", "num_classes", "class_names", "encoding"
 )  # fmt: skip
 
@@ -115,8 +115,7 @@ def joined(parts: Sequence[Pictures]) -> Pictures:
     return Pictures([str(file) for file in files], np.concatenate([p.labels for p in parts]))
 
 
-Found = tuple[Sequence[str], Mapping[str, Pictures]]
-"""Names of the classes, and the pictures of each split."""
+Found = tuple[Sequence[str], Mapping[str, Pictures]]  # names of the classes, pictures by split
 
 
 class ImageInputter(PictureInputter):
@@ -236,7 +235,7 @@ class ImageInputter(PictureInputter):
         return PrefetchData(ds, num_proc=config.workers) if config.workers else ds
 
     def _check_keys(self, config: DataConfig) -> None:
-        for name in _OPTIONAL_KEYS:
+        for name in OPTIONAL_KEYS:
             value = getattr(config, name)
             if name not in self.takes and value != DataConfig.model_fields[name].default:
                 raise ConfigError(
@@ -264,12 +263,7 @@ class ImageInputter(PictureInputter):
         return parts
 
 
-class _Recipe(Protocol):
-    @property
-    def data(self) -> DataConfig: ...
-
-
-def make_inputter(config: DataConfig | _Recipe) -> Inputter:
+def make_inputter(config: DataConfig | ClassificationConfig) -> Inputter:
     """Create the inputter of a recipe with its augmenter.
 
     Args:

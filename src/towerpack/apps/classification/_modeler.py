@@ -30,8 +30,7 @@ class ClassificationModeler(Modeler):
     Args:
         config: Recipe.
         inputter: Data of the recipe.
-        network: Network that replaces `config.model.network`: `net(image, num_classes, **options)
-            -> logits`.
+        network: Replacement of the configured `net(image, num_classes, **options) -> logits`.
     """
 
     best = ("val/error", "min")

@@ -44,15 +44,14 @@ _PAD_PX = 4
 class Augmenter:
     """Augmentation of training pictures, geometry of all others, and normalization.
 
-    Replace functions to create a variant: `dataclasses.replace(cifar, name="mine",
-    train=my_train)`.
+    Create a variant with `dataclasses.replace(cifar, name="mine", train=my_train)`.
 
     Attributes:
         name: Name in messages and in the metadata of exports.
         train: Function from (height, width) of the network's input to augmentors that turn uint8
             pictures of any size into uint8 pictures of that size.
-        geometry: Function from (height, width) to the deterministic transform for validation,
-            testing, inference, export and serving.
+        geometry: Function from (height, width) to the deterministic transform of all other
+            pictures.
         normalize: First operation of the graph, from uint8 [n, h, w, c] to float32.
     """
 
@@ -64,7 +63,7 @@ class Augmenter:
 
 @dataclass(eq=False, repr=False)
 class RandomShortestEdge(ImageAugmentor):
-    """Scale a picture so that its shorter side gets a random length; the aspect ratio stays.
+    """Random scaling to a length of the shorter side. The aspect ratio stays the same.
 
     Attributes:
         low: Least length in pixels.
@@ -142,7 +141,7 @@ def _stretched(size: Size) -> Geometry:
 
 
 def _filled(size: Size) -> Geometry:
-    """Return the largest center crop of the aspect ratio, scaled to the size."""
+    """Scale the shorter side to the larger side of the size, and crop the center."""
     return Geometry(height=size[0], width=size[1], shortest_edge=max(size))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,13 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import Row
 from towerpack.apps._pictures import check_exist
 from towerpack.apps._splits import places
-from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
+from towerpack.apps.classification._image_inputter import (
+    OPTIONAL_KEYS,
+    Found,
+    ImageInputter,
+    Labels,
+    Pictures,
+)
 from towerpack.dataflow.sources._labelled import labelled_rows, numbered
 
 _LOG = get_logger(__name__)
@@ -28,21 +35,15 @@ class CsvInputter(ImageInputter):
     with one. By default, the files are `train.csv`, `val.csv` and `test.csv` in `path`.
     """
 
-    takes = frozenset(
-        {"path", "train", "val", "test", "validation", "num_classes", "class_names", "encoding"}
-    )
+    takes = frozenset(OPTIONAL_KEYS)
 
     def find(self) -> Found:
         """Read the lists."""
         config = self.config
-        rows = {
-            split: [
-                row
-                for file in files
-                for row in labelled_rows(file, Path(file).parent, config.encoding)
-            ]
-            for split, files in places(config, "{}.csv").items()
-        }
+        rows: dict[str, list[Row]] = {}
+        for split, files in places(config, "{}.csv").items():
+            lists = (labelled_rows(file, Path(file).parent, config.encoding) for file in files)
+            rows[split] = list(itertools.chain.from_iterable(lists))
         every = [row for some in rows.values() for row in some]
         class_names = config.class_names
         integers = all(_INTEGER.fullmatch(row.fields[1]) for row in every)

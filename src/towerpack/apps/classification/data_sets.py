@@ -17,7 +17,7 @@ from towerpack.zoo.imagenet import class_names
 _CIFAR = {"cifar10": datasets.Cifar10, "cifar100": datasets.Cifar100}
 _MNIST = {"mnist": datasets.Mnist, "fashion_mnist": datasets.FashionMnist}
 _INK: Final = 16
-_SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
+_TRAIN_TEST: Final[tuple[Split, ...]] = ("train", "test")
 
 
 class CifarInputter(ImageInputter):
@@ -35,7 +35,7 @@ class CifarInputter(ImageInputter):
         if folder is not None and any(folder.glob("*.bin")):
             kind = type(kind.__name__, (kind,), {"_folder": folder.resolve().name})
             folder = folder.resolve().parent
-        return _parts({s: kind(s, shuffle=False, dir=folder) for s in ("train", "test")})
+        return _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})
 
 
 class MnistInputter(ImageInputter):
@@ -54,9 +54,8 @@ class MnistInputter(ImageInputter):
             ConfigError: `class_names` has the wrong length.
         """
         kind = _MNIST.get(self.config.inputter, datasets.Mnist)
-        usual_names, parts = _parts(
-            {s: kind(s, shuffle=False, dir=self.config.path) for s in ("train", "test")}
-        )
+        folder = self.config.path
+        usual_names, parts = _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})
         names = self.config.class_names or usual_names
         if len(names) != len(usual_names):
             what = f"data.class_names must have {len(usual_names)} names, got {len(names)}."
@@ -69,7 +68,7 @@ class DigitsInputter(ImageInputter):
 
     def find(self) -> Found:
         """Read the three splits."""
-        raw = {s: datasets.Digits(s, shuffle=False) for s in _SPLITS}
+        raw = {s: datasets.Digits(s, shuffle=False) for s in ("train", "val", "test")}
         for ds in raw.values():
             ds.images = np.rint(ds.images * (255 / _INK)).astype(np.uint8)
         return _parts(raw)

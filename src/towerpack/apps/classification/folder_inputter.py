@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,13 +36,9 @@ class FolderInputter(ImageInputter):
             split: [ImageFolder(folder, decode=False) for folder in folders]
             for split, folders in places(self.config, "{}").items()
         }
-        named = folders_of.get("train") or [
-            folder for some in folders_of.values() for folder in some
-        ]
+        named = folders_of.get("train") or itertools.chain(*folders_of.values())
         names = sorted({name for folder in named for name in folder.classes})
-        parts = {
-            split: joined([_part(f, names) for f in some]) for split, some in folders_of.items()
-        }
+        parts = {s: joined([_part(f, names) for f in some]) for s, some in folders_of.items()}
         return names, parts
 
     def _alone(self, folder: ImageFolder) -> Found:
@@ -55,8 +52,7 @@ class FolderInputter(ImageInputter):
 def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     unknown = sorted(set(folder.classes) - set(names))
     if unknown:
-        raise ConfigError(
-            f"{folder.root} has classes that the training data do not have.", got=", ".join(unknown)
-        )
+        what = f"{folder.root} has classes that the training data do not have."
+        raise ConfigError(what, got=", ".join(unknown))
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
     return Pictures(folder.files, numbers[folder.labels])

@@ -61,7 +61,7 @@ class TFRecordInputter(ImageInputter):
 
 
 class _RecordReader:
-    """Read records of several files by index."""
+    """Reader of records in several files, by index."""
 
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
         self.paths = [path for pattern in patterns for path in TFRecordData(pattern).paths]

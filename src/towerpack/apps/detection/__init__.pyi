@@ -8,7 +8,8 @@ from towerpack.apps.detection._display import DetectionDisplay as DetectionDispl
 from towerpack.apps.detection._inputter import (
     DetectionInputter as DetectionInputter, make_inputter as make_inputter,
 )
-from towerpack.apps.detection._modeler import DetectionModeler as DetectionModeler
-from towerpack.apps.detection._report import DetectionReport as DetectionReport
+from towerpack.apps.detection._modeler import (
+    DetectionModeler as DetectionModeler, DetectionReport as DetectionReport,
+)
 
 APPLICATION: Application

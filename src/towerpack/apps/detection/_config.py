@@ -1,7 +1,5 @@
 """Configuration of a detection recipe."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator

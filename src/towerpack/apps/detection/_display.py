@@ -25,9 +25,8 @@ class DetectionDisplay(Display):
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         """Return the number of drawn boxes, the best class and its score, and the boxes."""
-        boxes = [
-            {"class": name, "score": score, "box": box} for name, score, box in self._shown(outputs)
-        ]
+        keys = "class", "score", "box"
+        boxes = [dict(zip(keys, box, strict=True)) for box in self._shown(outputs)]
         best = boxes[0] if boxes else {"class": "", "score": 0.0}
         return {"count": len(boxes), "best": best["class"], "score": best["score"], "boxes": boxes}
 
@@ -43,10 +42,8 @@ class DetectionDisplay(Display):
         letters = max(11, round(min(size) / 32))
         font = typeface(letters)
         for name, score, box in reversed(self._shown(outputs)):
-            number = list(self.inputter.class_names).index(name)
-            color = tuple(
-                round(255 * c) for c in colorsys.hsv_to_rgb(number * _GOLDEN % 1, 0.85, 1.0)
-            )
+            hue = list(self.inputter.class_names).index(name) * _GOLDEN % 1
+            color = tuple(round(255 * c) for c in colorsys.hsv_to_rgb(hue, 0.85, 1.0))
             x1, y1, x2, y2 = (round(v * s) for v, s in zip(box, size * 2, strict=True))
             drawing.rectangle((x1, y1, x2, y2), outline=color, width=max(2, letters // 6))
             text = f"{name} {100 * score:.0f}"
@@ -65,6 +62,5 @@ class DetectionDisplay(Display):
 
 
 def _ink(color: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return black for light colors, and white for dark colors."""
     light = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]
     return (0, 0, 0) if light > 140 else (255, 255, 255)

@@ -106,9 +106,7 @@ class DetectionInputter(FilesInputter):
             FormatError: Annotations are damaged.
         """
         names, parts = self._read(self.config)
-        boxes = {
-            split: sum(len(picture.boxes) for picture in part) for split, part in parts.items()
-        }
+        boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
         if not names or not all(boxes.values()):
             counts = (f"{s}: {n} boxes in {len(parts[s])} pictures" for s, n in boxes.items())
             got = f"{len(names)} classes; {', '.join(counts)}"

@@ -1,18 +1,21 @@
-"""Modeler of detection."""
+"""Modeler and evaluation of detection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from towerpack._core.columns import aligned
+from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps.detection._config import DetectionConfig
 from towerpack.apps.detection._inputter import DetectionInputter
-from towerpack.apps.detection._report import DetectionReport
-from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.callbacks import DetectionAP, Inferencer, ScalarStats
 from towerpack.checkpoint import read_torch_file
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
@@ -25,14 +28,12 @@ from towerpack.zoo.vgg16_reduced import from_torch
 
 _LOG = get_logger(__name__)
 
-networks: Registry[Any] = Registry(
-    "network",
-    {
-        "ssd300": "towerpack.zoo.ssd:ssd300",
-        "ssd512": "towerpack.zoo.ssd:ssd512",
-        "ssd_lite": "towerpack.zoo.ssd_lite:net",
-    },
-)
+_NETWORKS = {
+    "ssd300": "towerpack.zoo.ssd:ssd300",
+    "ssd512": "towerpack.zoo.ssd:ssd512",
+    "ssd_lite": "towerpack.zoo.ssd_lite:net",
+}
+networks: Registry[Any] = Registry("network", _NETWORKS)
 """Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`."""
 
 
@@ -158,11 +159,47 @@ class DetectionModeler(Modeler):
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(boxes, input_signature=files, autograph=False)
 
-        return {
-            "serve": serve,
-            "metadata": {
-                "task": self.config.task,
-                "class_names": names,
-                "preprocessing": geometry.as_dict(),
-            },
-        }
+        preprocessing = geometry.as_dict()
+        about = {"task": self.config.task, "class_names": names, "preprocessing": preprocessing}
+        return {"serve": serve, "metadata": about}
+
+
+class DetectionReport(DetectionAP, Reporting):
+    """COCO's twelve metrics over all pictures, and the average precision of each class.
+
+    Args:
+        class_names: Names of the classes in the order of their labels.
+    """
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self._names = list(class_names)
+        outputs = ("boxes_px", "scores", "class_ids", "true_boxes_px", "true_class_ids")
+        super().__init__(self._names, *outputs, crowd="crowd", areas="areas")
+        self.begin()
+
+    def begin(self) -> None:
+        super().begin()
+        self._rows = []
+        self._counts = np.zeros(len(self._names), np.int64)
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        super().update(outputs, batch_size)
+        ids = outputs["true_class_ids"][outputs["crowd"] == 0]
+        self._counts += np.bincount(ids[ids >= 0], minlength=len(self._names))
+
+    def finish(self) -> Mapping[str, float]:
+        metrics = super().finish()
+        values = [metrics[f"ap/{name}"] for name in self._names]
+        texts = ["-" if np.isnan(value) else f"{100 * value:.1f} %" for value in values]
+        self._rows = [
+            ("class", "AP", "boxes"),
+            *zip(self._names, texts, map(str, self._counts), strict=True),
+        ]
+        return metrics
+
+    def lines(self) -> Sequence[str]:
+        return aligned(self._rows, "<>>")
+
+    def report(self, folder: Path) -> Sequence[Path]:
+        replace_file(folder / "classes.csv", csv_of(self._rows))
+        return [folder / "classes.csv"]

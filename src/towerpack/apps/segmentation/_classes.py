@@ -17,8 +17,7 @@ from towerpack.apps._label_pictures import Color, open_labels, to_labels, voc_co
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
 
-VOID: Final = 255
-"""Label in a batch of pixels without a class."""
+VOID: Final = 255  # label in a batch of pixels without a class
 _ROW = re.compile(r"(?P<before>\d+\s+\d+\s+\d+\s+)?(?P<name>.*?)(?P<after>\s+\d+\s+\d+\s+\d+)?")
 
 
@@ -69,9 +68,8 @@ class Classes:
             colors = in_file if colors is None else colors
         chosen = tuple(color for color in colors or () if color is not None)
         if len(set(names)) < len(names) or not 2 <= len(names) < VOID:
-            raise ConfigError(
-                "There must be 2 to 254 classes with different names.", got=", ".join(names)
-            )
+            what = "There must be 2 to 254 classes with different names."
+            raise ConfigError(what, got=", ".join(names))
         if chosen and len(set(chosen)) != len(names):
             what = f"There are {len(set(chosen))} different colors for {len(names)} classes."
             raise ConfigError(what)

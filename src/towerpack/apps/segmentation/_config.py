@@ -1,7 +1,5 @@
 """Configuration of a segmentation recipe."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field

@@ -35,10 +35,8 @@ class SegmentationDisplay(Display):
         from PIL import Image, ImageDraw
 
         height, width = sample.shape[:2]
-        names, palette = (
-            self.inputter.classes.names,
-            np.array(self.inputter.classes.colors, np.uint8),
-        )
+        names, colors = self.inputter.classes.names, self.inputter.classes.colors
+        palette = np.array(colors, np.uint8)
         mask = self.mask(outputs, (height, width))
         over = cv2.addWeighted(sample, 1 - _OPACITY, palette[mask], _OPACITY, 0)
         page_width = max(width, _LEAST_WIDTH)

@@ -18,11 +18,10 @@ from towerpack.apps._pictures import (
     FilesInputter,
     check_exist,
     header_of,
-    listed,
+    listed_by_split,
     read_picture,
     size_error,
 )
-from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.apps.segmentation._classes import VOID, Classes
 from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
@@ -95,8 +94,8 @@ class _Decode:
 class SceneInputter(FilesInputter):
     """Pictures with a class for each pixel, listed in CSV files with lines `image,label`.
 
-    A batch is (image uint8 [n, height, width, channels], label uint8 [n, height, width]). The label
-    of void pixels is 255.
+    A batch is (image uint8 [n, height, width, channels], label uint8 [n, height, width]). Void
+    pixels have label 255.
 
     Args:
         config: Section `data` of a recipe.
@@ -152,14 +151,8 @@ class SceneInputter(FilesInputter):
         """
         if self.config.images is not None:
             raise ConfigError("data.images applies only to COCO.", fix="remove data.images")
-        parts = {
-            split: [
-                Scene(*row.fields, where=str(row))
-                for file in files
-                for row in listed(file, ("image", "label"), self.config.encoding)
-            ]
-            for split, files in places(self.config, "{}.csv").items()
-        }
+        rows = listed_by_split(self.config, ("image", "label")).items()
+        parts = {split: [Scene(*r.fields, where=str(r)) for r in some] for split, some in rows}
         return Classes.from_config(self.config), parts
 
     def flow(self, split: Split) -> DataFlow:
@@ -184,10 +177,7 @@ class CocoInputter(SceneInputter):
         numbers = {key: number for number, key in enumerate(others, 1)}
         self.categories = numbers | dict.fromkeys(background, 0)
         check_exist([str(p.path) for split_pictures in pictures.values() for p in split_pictures])
-        parts = {
-            split: [self._scene(picture, bad) for picture in split_pictures]
-            for split, split_pictures in pictures.items()
-        }
+        parts = {s: [self._scene(p, bad) for p in some] for s, some in pictures.items()}
         bad.warn()
         names_in_order = [BACKGROUND, *(names[key] for key in others)]
         return Classes.from_config(self.config, names_in_order), parts

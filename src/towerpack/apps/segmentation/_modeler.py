@@ -1,19 +1,20 @@
-"""Modeler of segmentation."""
+"""Modeler and evaluation of segmentation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
+from towerpack.apps._class_report import ClassificationReport
 from towerpack.apps._modeler import Modeler
-from towerpack.apps.segmentation._classes import VOID
+from towerpack.apps.segmentation._classes import VOID, Classes
 from towerpack.apps.segmentation._config import SegmentationConfig
 from towerpack.apps.segmentation._inputter import SceneInputter
-from towerpack.apps.segmentation._report import SegmentationReport
-from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.callbacks import Inferencer, MeanIoU, ScalarStats
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
 from towerpack.ops.picture_files import picture_of
@@ -31,8 +32,7 @@ class SegmentationModeler(Modeler):
     Args:
         config: Recipe.
         inputter: Data of the recipe.
-        network: Network that replaces `config.model.network`: `net(image, num_classes, **options)
-            -> logits`.
+        network: Replacement of the configured `net(image, num_classes, **options) -> logits`.
 
     Raises:
         ConfigError: The number of class weights is not the number of classes.
@@ -77,9 +77,8 @@ class SegmentationModeler(Modeler):
         is_valid = truth != VOID
         target = tf.where(is_valid, truth, 0)
         weights = tf.cast(is_valid, tf.float32)
-        summary.moving_average(
-            "train/accuracy", _mean(tf.cast(prediction == truth, tf.float32), weights)
-        )
+        is_correct = tf.cast(prediction == truth, tf.float32)
+        summary.moving_average("train/accuracy", _mean(is_correct, weights))
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits)
         if model.class_weights is not None:
             weights *= tf.gather(tf.constant(model.class_weights), target)
@@ -114,15 +113,47 @@ class SegmentationModeler(Modeler):
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(masks, input_signature=files, autograph=False)
 
-        return {
-            "serve": serve,
-            "metadata": {
-                "task": self.config.task,
-                "class_names": list(self.classes.names),
-                "colours": list(map(list, self.classes.colors)),
-                "preprocessing": geometry.as_dict(),
-            },
+        about = {
+            "task": self.config.task,
+            "class_names": list(self.classes.names),
+            "colours": list(map(list, self.classes.colors)),
+            "preprocessing": geometry.as_dict(),
         }
+        return {"serve": serve, "metadata": about}
+
+
+class SegmentationReport(ClassificationReport):
+    """Accuracy of the pixels, and intersection over union (IoU), as a mean and for each class.
+
+    All pixels of all pictures count except void ones, at the size of the network's input. The IoU
+    of a class that is neither labeled nor predicted is NaN, and the mean skips it.
+
+    Args:
+        classes: Classes of the data.
+    """
+
+    better = "max"
+
+    def __init__(self, classes: Classes) -> None:
+        super().__init__(classes.names, 1)
+        self._matrix = MeanIoU(classes.names, ignore=VOID)
+
+    def outputs(self) -> Sequence[str]:
+        return self._matrix.outputs()
+
+    def names(self) -> Sequence[str]:
+        return ["pixel_accuracy", *self._matrix.names()]
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        self._matrix.update(outputs, batch_size)
+
+    def finish(self) -> Mapping[str, float]:
+        right, pixels = int(np.trace(self.confusion)), int(self.confusion.sum())
+        return {"pixel_accuracy": right / max(pixels, 1), **self._matrix.finish()}
+
+    def _columns(self) -> Mapping[str, Any]:
+        metrics = self.finish()
+        return {**super()._columns(), "IoU": [metrics[f"iou/{name}"] for name in self._names]}
 
 
 def _mean(values: tf.Tensor, weights: tf.Tensor) -> Any:

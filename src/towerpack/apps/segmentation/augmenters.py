@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.apps.classification.augmenters import Augmenter, minus_mean, to_lite_unit, to_unit
+from towerpack.apps.classification.augmenters import Augmenter, minus_mean, to_lite_unit
+from towerpack.apps.classification.augmenters import none as none
 from towerpack.apps.segmentation._classes import VOID
 from towerpack.dataflow.images import (
     ConstantBackgroundFiller,
@@ -22,14 +23,14 @@ from towerpack.dataflow.images import (
     Transform,
     TransformList,
 )
-from towerpack.ops.geometry import Geometry, Size, scaled
+from towerpack.ops.geometry import Size, scaled
 
 _SCALES: Final = (0.75, 1.5)
 
 
 @dataclass(eq=False, repr=False)
 class RandomScaleCrop(ImageAugmentor):
-    """Scale a picture to a size times a random factor, and crop a random part of that size.
+    """Random scaling to a size times a factor, and a random crop of that size.
 
     A picture that is too small is placed at random on black; the labels around it are void.
 
@@ -58,22 +59,15 @@ class RandomScaleCrop(ImageAugmentor):
         )
 
 
-def _stretched(size: Size) -> Geometry:
-    return Geometry(height=size[0], width=size[1])
-
-
 def _train(size: Size) -> list[ImageAugmentor]:
     return [RandomScaleCrop(size), Flip(horiz=True)]
 
 
-none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, to_unit)
-"""No augmentation; pixels from 0 to 1."""
-
-fcn = unet = Augmenter("unet", _train, _stretched, minus_mean)
+fcn = unet = Augmenter("unet", _train, none.geometry, minus_mean)
 """Random scale from 0.75 to 1.5, random crop, random flip; ImageNet's mean is subtracted.
 
 Without augmentation, pictures are stretched to the size, so that nothing is cropped.
 """
 
-efficientnet_lite = Augmenter("efficientnet_lite", _train, _stretched, to_lite_unit)
+efficientnet_lite = Augmenter("efficientnet_lite", _train, none.geometry, to_lite_unit)
 """Same as `fcn`, with the normalization of EfficientNet-Lite: (pixels - 127) / 128."""

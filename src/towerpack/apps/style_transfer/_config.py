@@ -1,7 +1,5 @@
 """Configuration of a style transfer recipe."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, PictureData

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.apps._inputter import Split
-from towerpack.apps._pictures import FilesInputter, listed, pictures_in, read_picture
+from towerpack.apps._pictures import FilesInputter, listed_by_split, pictures_in, read_picture
 from towerpack.apps._splits import are_classes, places, root_of
 from towerpack.apps.classification import augmenters
 from towerpack.apps.style_transfer._config import DataConfig, StyleConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponent, DataFlow
 
-Found = dict[str, list[str]]
-"""Files of each split."""
+Found = dict[str, list[str]]  # files by split
 
 
 class PhotoInputter(FilesInputter):
@@ -59,12 +58,8 @@ def in_folders(config: DataConfig) -> Found:
 
 def in_lists(config: DataConfig) -> Found:
     """Return the pictures in `train.csv`, `val.csv`, `test.csv` or the configured lists."""
-    return {
-        split: [
-            row.fields[0] for name in names for row in listed(name, ("image",), config.encoding)
-        ]
-        for split, names in places(config, "{}.csv").items()
-    }
+    rows = listed_by_split(config, ("image",)).items()
+    return {split: [row.fields[0] for row in some] for split, some in rows}
 
 
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(

@@ -1,16 +1,16 @@
-"""Modeler of style transfer."""
+"""Modeler and display of style transfer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps._pictures import read_picture
 from towerpack.apps.style_transfer._config import StyleConfig
 from towerpack.apps.style_transfer._features import FeatureNetwork, gram
@@ -25,6 +25,7 @@ from towerpack.ops.picture_files import picture_of
 
 networks: Registry[Any] = Registry("network", {"fns": "towerpack.zoo.fns:net"})
 _JPEG_QUALITY = 95
+_GAP_PX: Final = 6
 _LOSSES = ("content", "style", "tv")
 
 
@@ -59,7 +60,6 @@ class StyleModeler(Modeler):
         inputter: Data of the recipe.
     """
 
-    best = ("val/cost", "min")
     infer_outputs = ("picture",)
     config: StyleConfig
 
@@ -129,12 +129,23 @@ class StyleModeler(Modeler):
         return {"model": self.painter, "serve": serve, "metadata": about}
 
 
+class StyleDisplay(Display):
+    """The picture on the left, its stylized version on the right."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        height, width = outputs["picture"].shape[:2]
+        return {"height": height, "width": width}
+
+    def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        picture = np.rint(outputs["picture"]).clip(0, 255).astype(np.uint8)
+        gap = np.full((picture.shape[0], _GAP_PX, 3), 255, np.uint8)
+        return np.hstack([sample, gap, picture])
+
+
 def _style_picture(config: StyleConfig) -> np.ndarray:
     file = config.model.style
     if file is None:
-        raise ConfigError(
-            "The recipe does not name a style picture.", fix="set model.style to a picture"
-        )
+        raise ConfigError("The recipe has no style picture.", fix="set model.style to a picture")
     picture = read_picture(file)
     size = picture.shape[0], picture.shape[1]
     steps = scaled(size, shortest_edge(size, config.model.style_size))

@@ -4,14 +4,12 @@ from towerpack.apps.text_classification._config import (
     DataConfig as DataConfig, ModelConfig as ModelConfig,
     TextClassificationConfig as TextClassificationConfig,
 )
-from towerpack.apps.text_classification._display import (
+from towerpack.apps.text_classification._modeler import (
     TextClassificationDisplay as TextClassificationDisplay,
+    TextClassificationModeler as TextClassificationModeler,
 )
 from towerpack.apps.text_classification._inputter import (
     TextInputter as TextInputter, make_inputter as make_inputter,
-)
-from towerpack.apps.text_classification._modeler import (
-    TextClassificationModeler as TextClassificationModeler,
 )
 
 APPLICATION: Application

@@ -1,7 +1,5 @@
 """Configuration of a text classification recipe."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

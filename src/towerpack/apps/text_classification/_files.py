@@ -14,8 +14,7 @@ from towerpack.dataflow.sources.discovery import NO_TEXT, Discovery, is_text
 
 _LOG = get_logger(__name__)
 
-Example = tuple[str, str, str]
-"""Text, name of its class, and location for errors."""
+Example = tuple[str, str, str]  # text, name of its class, and location for errors
 
 PREFIX: Final = "__label__"
 
@@ -43,7 +42,7 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
     multiline = [row for row in rows if "\n" in row.fields[text]]
     if multiline:
         _LOG.warning(
-            "%d texts span several lines, for example in %s.", len(multiline), multiline[0]
+            "%d texts have several lines, for example in %s.", len(multiline), multiline[0]
         )
     for row in rows:
         yield row.fields[text], row.fields[label], str(row)

@@ -31,8 +31,7 @@ from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData, Shuff
 
 _LOG = get_logger(__name__)
 
-Labeled = Sequence[tuple[str, int]]
-"""Texts and their labels."""
+Labeled = Sequence[tuple[str, int]]  # texts and their labels
 
 
 class TextInputter(Inputter):

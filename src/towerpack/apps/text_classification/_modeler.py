@@ -1,17 +1,18 @@
-"""Modeler of text classification."""
+"""Modeler and display of text classification."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.apps._class_report import ClassificationReport, expose_classes
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._class_report import ClassificationReport, expose_classes, most_likely
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps._text import VOCABULARY, Vocabulary, read_vectors
 from towerpack.apps.text_classification._config import TextClassificationConfig
 from towerpack.apps.text_classification._inputter import TextInputter
@@ -22,6 +23,7 @@ from towerpack.training.weights.foreign import read_arrays
 from towerpack.zoo import bert
 
 _LOG = get_logger(__name__)
+_NUM_SHOWN: Final = 5
 
 networks: Registry[Any] = Registry(
     "network",
@@ -52,7 +54,7 @@ class TextClassificationModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(config.model.network)
         if config.model.network == "bert" and config.data.tokenizer != "wordpiece":
-            raise ConfigError("bert needs parts of words.", fix="set data.tokenizer to wordpiece")
+            raise ConfigError("bert needs wordpieces.", fix="set data.tokenizer to wordpiece")
 
     def inputs(self) -> list[tf.TensorSpec]:
         return [
@@ -85,9 +87,8 @@ class TextClassificationModeler(Modeler):
             return weights
         path, tokens = Path(data.vectors).expanduser(), self.inputter.vocabulary.tokens
         matrix = read_vectors(path, tokens, seed=self.config.train.seed or 0)
-        return SmartInit(
-            [SmartInit({"embedding/embeddings": matrix}), *([weights] if weights else [])]
-        )
+        vectors = SmartInit({"embedding/embeddings": matrix})
+        return SmartInit([vectors, *([weights] if weights else [])])
 
     def weights(self, source: str) -> Any:
         """Return the weights; BERT's may have the names of Google or Hugging Face.
@@ -116,10 +117,7 @@ class TextClassificationModeler(Modeler):
         metadata = {"task": self.config.task, "class_names": names, "preprocessing": how}
         arguments = {"outputs": self.infer_outputs, "metadata": metadata}
         if not inside:
-            _LOG.warning(
-                "The exported model takes token ids. The vocabulary is beside it, in %s.",
-                VOCABULARY,
-            )
+            _LOG.warning("The exported model takes token ids, see %s beside it.", VOCABULARY)
             return arguments
         # Keep the tables in attributes, so that they are saved with the model.
         (self.characters, self.tokens), numbers_of = vocabulary.operations(length)
@@ -134,3 +132,11 @@ class TextClassificationModeler(Modeler):
             return tf.function(serve, input_signature=[spec], autograph=False)
 
         return {**arguments, "serve": make}
+
+
+class TextClassificationDisplay(Display):
+    """The most likely classes of a text, as rows."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        top = most_likely(self.inputter.class_names, outputs["probabilities"], _NUM_SHOWN)
+        return {**top[0], "top": top}

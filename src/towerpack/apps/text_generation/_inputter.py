@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.tables import read_text
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
-from towerpack.apps._text_files import Text, divided_texts
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData
+from towerpack.dataflow.sources.discovery import Discovery
 
-IGNORED = -1
-"""Label of tokens whose prediction does not count."""
+_LOG = get_logger(__name__)
+Text = tuple[str, str]  # name and content
+IGNORED = -1  # label of tokens whose prediction does not count
 
 
 class TextInputter(Inputter):
@@ -173,3 +176,65 @@ class TextInputter(Inputter):
             what = f"A text must have fewer than {LONGEST:,} characters, got {len(sample):,}."
             raise ConfigError(what)
         return (np.array(sample.encode(), object),)
+
+
+def divided_texts(
+    root: Path,
+    patterns: Mapping[str, str | Sequence[str] | None],
+    share: float,
+    encoding: str | None = None,
+) -> dict[str, list[Text]]:
+    """Return the texts for 'train', 'val' and 'test', which have no characters in common.
+
+    Files of 'val' and 'test' are removed from 'train'. A split without files gets a share at the
+    end of each training text, so that adding a text does not change the others.
+    """
+    held = {split: _text_files(root, patterns[split], split) for split in ("val", "test")}
+    taken = {*held["val"], *held["test"]}
+    both = sorted({*held["val"]} & {*held["test"]})
+    if both:
+        raise ConfigError(f"{both[0]} is in both data.val and data.test.")
+    train = [path for path in _text_files(root, patterns["train"], "train") if path not in taken]
+    texts = {
+        split: [(path.stem, read_text(path, encoding)) for path in paths]
+        for split, paths in (("train", train), ("test", held["test"]), ("val", held["val"]))
+        if paths or split == "train"
+    }
+    empty = [name for rows in texts.values() for name, text in rows if not text.strip()]
+    if empty:
+        _LOG.warning("%d texts are empty, for example %s.", len(empty), empty[0])
+    whole = texts["train"]
+    for split in ("test", "val"):
+        if split not in texts:
+            counts = [round(share * len(text)) for _, text in whole]
+            texts[split], texts["train"] = _last(texts["train"], counts)
+    for split, split_texts in texts.items():
+        if not any(text for _, text in split_texts):
+            raise ConfigError(
+                f"The split '{split}' has no text in {root}.",
+                got=", ".join(f"data.{name}={files!r}" for name, files in patterns.items()),
+                fix=f"set data.{split} to files with text",
+            )
+    return texts
+
+
+def _text_files(root: Path, patterns: str | Sequence[str] | None, split: str) -> list[Path]:
+    files: list[Path] = []
+    discovery = Discovery()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+        new = [Path(file) for file in discovery.matching(root, pattern)]
+        if not new:
+            raise ConfigError(
+                f"data.{split}: no files match {root / pattern}.",
+                fix=f"set data.{split} to files below data.path",
+            )
+        files += new
+    discovery.report(f"data.{split}")
+    return list(dict.fromkeys(files))
+
+
+def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:
+    """Return the last `counts` characters of each text, and the remaining texts."""
+    rows = [(n, t, len(t) - count) for (n, t), count in zip(texts, counts, strict=True)]
+    ends = [(name, text[start:]) for name, text, start in rows if text[start:]]
+    return ends, [(name, text[:start]) for name, text, start in rows]

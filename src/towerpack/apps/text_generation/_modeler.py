@@ -1,4 +1,4 @@
-"""Modeler of text generation."""
+"""Modeler and display of text generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps._text import read_vectors
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._inputter import TextInputter
@@ -22,11 +22,7 @@ from towerpack.nn import expose, get_current_tower_context
 from towerpack.zoo.language_model import LanguageModel
 
 networks: Registry[LanguageModel] = Registry(
-    "network",
-    {
-        "rnn_basic": "towerpack.zoo.rnn_basic:NETWORK",
-        "transformer": "towerpack.zoo.transformer:NETWORK",
-    },
+    "network", {name: f"towerpack.zoo.{name}:NETWORK" for name in ("rnn_basic", "transformer")}
 )
 
 
@@ -41,7 +37,6 @@ class TextGenerationModeler(Modeler):
         inputter: Data of the recipe.
     """
 
-    best = ("val/cost", "min")
     infer_outputs = ("generated",)
     config: TextGenerationConfig
     inputter: TextInputter
@@ -128,6 +123,20 @@ class TextGenerationModeler(Modeler):
                 "optional_inputs": model.states,
             },
         }
+
+
+class TextGenerationDisplay(Display):
+    """The generated part of each text in the tables, and the whole text as a file."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        return {"generated": _decoded(outputs)}
+
+    def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
+        return {".txt": (str(sample) + _decoded(outputs)).encode()}
+
+
+def _decoded(outputs: Mapping[str, Any]) -> str:
+    return bytes(outputs["generated"]).decode()
 
 
 def _like(rows: tf.Tensor, other: tf.Variable) -> tf.Tensor:

@@ -61,14 +61,11 @@ class TextReport(Reporting):
         return cost, math.exp(min(cost, 700)), nats / math.log(2) / max(characters, 1)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            ("text", "tokens", "nats/token", "perplexity", "bits/character"),
-            *(
-                (
-                    self._inputter.name_of(text),
-                    f"{self._tokens[text]:.0f}",
-                    *(f"{value:.4f}" for value in self._numbers([text])),
-                )
-                for text in sorted(self._nats)
-            ),
+        rows: list[tuple[str, ...]] = [
+            ("text", "tokens", "nats/token", "perplexity", "bits/character")
         ]
+        for text in sorted(self._nats):
+            values = [f"{value:.4f}" for value in self._numbers([text])]
+            name, tokens = self._inputter.name_of(text), f"{self._tokens[text]:.0f}"
+            rows.append((name, tokens, *values))
+        return rows

@@ -18,21 +18,19 @@ _PREFIX: Final = "state_"
 
 
 class Sampler(ModelDesc):
-    """Continue texts token by token. Each token is drawn from the network's prediction.
+    """Model that continues texts token by token, each drawn from the network's prediction.
 
     The random number for the k-th new token of a text depends only on the seed, on k and on the
     index of the text in the batch. So several calls, each with the state of the call before, give
     the same text as one call. Unknown tokens and beginnings of other texts are never drawn.
 
-    Exposes `'generated'`, string [n], the new part, and `'state_NAME'`, [n, …], for each of
-    `states`.
+    Exposes the new part as `'generated'`, string [n], and `'state_NAME'`, [n, …], for each state.
 
     Args:
         network: Network that predicts tokens.
         inputter: Inputter with the vocabulary.
         config: Sampling settings: `top_k` and `top_p`, and all others unless `fed` is set.
-        fed: Add inputs for `length`, `temperature`, `seed` and the state. A state of zeros is the
-            beginning of a text.
+        fed: Add inputs for `length`, `temperature`, `seed` and the state; zeros begin a text.
 
     Attributes:
         states: Names of the tensors in the state.

@@ -8,12 +8,9 @@ import tensorflow as tf
 
 from towerpack.apps._text import PIECES, Kind, Vocabulary
 
-BEGIN_ID: Final = 2
-"""Id of `[CLS]`, which precedes each text."""
-NUM_SPECIAL: Final = 3
-"""Number of tokens that are not part of a text: `[PAD]`, `[UNK]`, `[CLS]`."""
-LONGEST: Final = 100_000
-"""Largest number of tokens in the prompt and in the generated part of a call."""
+BEGIN_ID: Final = 2  # id of `[CLS]`, which precedes each text
+NUM_SPECIAL: Final = 3  # tokens that are not part of a text: `[PAD]`, `[UNK]`, `[CLS]`
+LONGEST: Final = 100_000  # largest number of tokens in a prompt or in the generated part
 _UNKNOWN: Final = 1
 _MARK: Final = "\x1f"
 
