@@ -161,7 +161,7 @@ class Runner:
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
-        additional = [*self._callbacks, _RecipeSaver(self.config, self.inputter)]
+        additional = [*self._callbacks, _KeepRecipe(self.config, self.inputter)]
         train = TrainConfig(
             dataflow=flow,
             model=self.modeler,
@@ -402,7 +402,7 @@ class Runner:
 setattr(Runner, "of", Runner.from_recipe)  # noqa: B010 - the former name
 
 
-class _RecipeSaver(Callback):
+class _KeepRecipe(Callback):
     """Callback that writes the configuration into the run directory, for later commands."""
 
     def __init__(self, config: AppConfig, inputter: Inputter) -> None:

@@ -256,7 +256,7 @@ def test_each_key_has_a_whole_description(task: str) -> None:
 
 
 def test_former_names_of_public_things_work() -> None:
-    classes = Classes(("a", "b"), ((0, 0, 0), (9, 9, 9)), by_color=True)
+    classes = Classes(("a", "b"), ((0, 0, 0), (9, 9, 9)), by_colour=True)
     assert (classes.colours, classes.by_colour) == (classes.colors, True)
     assert (
         Classes.of(SegmentationData(class_names=["a", "b"], colours=[[0, 0, 0], [9, 9, 9]]))

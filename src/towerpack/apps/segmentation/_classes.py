@@ -27,15 +27,16 @@ class Classes:
 
     Attributes:
         names: Names in the order of their labels; fewer than 255.
-        colors: Color of each class; Pascal VOC's colors if none are configured.
+        colours: Same as `colors`.
         void: Ignored labels, some of which may be classes.
-        by_color: Whether colors are configured, so that label pictures may be in color.
+        by_colour: Same as `by_color`.
     """
 
+    # Checksums in the checkpoints of runs contain the British names.
     names: tuple[str, ...]
-    colors: tuple[Color, ...]
+    colours: tuple[Color, ...]
     void: frozenset[int] = frozenset()
-    by_color: bool = False
+    by_colour: bool = False
 
     @classmethod
     def from_config(cls, config: DataConfig, names: Sequence[str] | None = None) -> Classes:
@@ -82,14 +83,14 @@ class Classes:
         return cls(tuple(names), chosen or usual, frozenset(void), bool(chosen))
 
     @property
-    def colours(self) -> tuple[Color, ...]:
-        """Same as `colors`; the former name."""
-        return self.colors
+    def colors(self) -> tuple[Color, ...]:
+        """Color of each class; Pascal VOC's colors if none are configured."""
+        return self.colours
 
     @property
-    def by_colour(self) -> bool:
-        """Same as `by_color`; the former name."""
-        return self.by_color
+    def by_color(self) -> bool:
+        """Whether colors are configured, so that label pictures may be in color."""
+        return self.by_colour
 
     @property
     def counted(self) -> NDArray[np.bool_]:

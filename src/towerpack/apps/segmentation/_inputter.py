@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +129,8 @@ class SceneInputter(FilesInputter):
                 decode(scene)
         return parts
 
-    # Runs of earlier versions have British keys.
     def _as_json(self, classes: Classes) -> Any:
-        return {
-            "names": classes.names,
-            "colours": classes.colors,
-            "void": sorted(classes.void),
-            "by_colour": classes.by_color,
-        }
+        return {**asdict(classes), "void": sorted(classes.void)}
 
     def _from_json(self, content: Any) -> Classes:
         colors = tuple(map(tuple, content["colours"]))
