@@ -18,7 +18,7 @@ from towerpack.apps import Runner, find_recipe
 def main(samples, classifier="runs/demo"):
     """Print the numbers; gives mean confidence and shares [10]."""
     pictures = np.rint((np.load(samples)[..., 0] + 1) * 127.5).astype(np.uint8)
-    runner = Runner.of(find_recipe("digits"), Path(classifier))
+    runner = Runner.from_recipe(find_recipe("digits"), Path(classifier))
     folder = Path(samples).with_name("judged")
     folder.mkdir(exist_ok=True)
     prepared = []

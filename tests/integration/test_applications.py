@@ -145,18 +145,18 @@ def test_any_trainer_by_one_key(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "2 parts of the processor" in done.stderr
+    assert "on 2 devices of the CPU" in done.stderr
     assert ".cc:" not in done.stderr
     assert json.loads(done.stdout)["step"] == 2
 
 
 MISTAKES = {
-    "model.l2_regex=((": "model.l2_regex: .*no regular expression",
+    "model.l2_regex=((": "model.l2_regex: .*not a regular expression",
     "skip=fc.*": "transfer: .*pretrained",
     "optimizer.name=adm": "no optimizer 'adm'.*'adam'",
     "train.callbacks=[EarlyStoping]": "no callback 'EarlyStoping'.*'EarlyStopping'",
     "model.network=resnet33": "no network 'resnet33'.*'resnet32'",
-    "devices=2": "not for trainer: simple",
+    "devices=2": "does not apply to trainer: simple",
 }
 
 

@@ -26,7 +26,7 @@ SHORT = ["train.epochs=1", "train.steps_per_epoch=8", "data.batch_size=32"]
 def test_infer_graph_and_server_say_the_same(tmp_path: Path) -> None:
     """Of each file, or the graph and the server refuse it with the reason."""
     recipe = find_recipe("digits", SHORT)
-    runner = Runner.of(recipe, tmp_path / "run")
+    runner = Runner.from_recipe(recipe, tmp_path / "run")
     runner.train()
     files = []
     for number, name in enumerate(NAMES):

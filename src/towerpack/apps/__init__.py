@@ -1,6 +1,4 @@
-"""Applications: an Inputter (data), a Modeler (model) and a Runner (what is done with them)."""
-
-from __future__ import annotations
+"""Applications: an Inputter (data), a Modeler (model), and a Runner that trains and evaluates."""
 
 from towerpack._core.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""Applications and their recipes, found by name."""
+"""Registry of applications, and recipes found by name, file or run directory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PACKAGED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Application:
-    """Parts of a task; each may be `module:name`, loaded on first use.
+    """Parts of a task. Each part but `config` may be `module:name`, which is imported on first use.
 
     Attributes:
         config: Class of the task's recipes.
-        inputter: Creates the data: `inputter(config)`.
-        modeler: Creates the model: `modeler(config, inputter)`.
-        display: Creates what shows results: `display(config, inputter)`.
+        inputter: Function `config -> Inputter`.
+        modeler: Function `(config, inputter) -> Modeler`.
+        display: Function `(config, inputter) -> Display`.
     """
 
     config: type[AppConfig]
@@ -40,14 +40,18 @@ class Application:
     display: str | Callable[[Any, Any], Display]
 
 
+def application(
+    package: str, config: type[AppConfig], prefix: str, inputter: str = "make_inputter"
+) -> Application:
+    """Return the application with `PREFIXModeler` and `PREFIXDisplay` of a package."""
+    parts = [f"{package}:{name}" for name in (inputter, f"{prefix}Modeler", f"{prefix}Display")]
+    return Application(config, *parts)
+
+
 _TASKS: Final = (
-    "classification",
-    "segmentation",
-    "detection",
-    "style_transfer",
-    "text_classification",
-    "text_generation",
-)
+    "classification", "segmentation", "detection",
+    "style_transfer", "text_classification", "text_generation",
+)  # fmt: skip
 APPLICATIONS: Registry[Application] = Registry(
     "task", {task: f"towerpack.apps.{task}:APPLICATION" for task in _TASKS}
 )
@@ -55,13 +59,13 @@ APPLICATIONS: Registry[Application] = Registry(
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked configuration and where it comes from.
+    """A checked configuration and its origin.
 
     Attributes:
-        application: Of its task.
-        config: With all values.
-        name: For a person.
-        run_dir: The run that it was found in; None for a file.
+        application: Application of the recipe's task.
+        config: Configuration with the values of all keys.
+        name: Name of the recipe, for display.
+        run_dir: Directory of the run that contains the recipe; None for other recipes.
     """
 
     application: Application
@@ -70,61 +74,68 @@ class Recipe:
     run_dir: Path | None
 
     def inputter(self) -> Inputter:
-        """Make its data."""
+        """Create the inputter, which reads the data."""
         return _PARTS.get(self.application.inputter)(self.config)
 
     def modeler(self, inputter: Inputter) -> Modeler:
-        """Make its model."""
+        """Create the modeler, which owns the model.
+
+        Args:
+            inputter: Data of the recipe.
+        """
         return _PARTS.get(self.application.modeler)(self.config, inputter)
 
     def display(self, inputter: Inputter) -> Display:
-        """Make what shows its results."""
+        """Create the display of inference results.
+
+        Args:
+            inputter: Data of the recipe.
+        """
         return _PARTS.get(self.application.display)(self.config, inputter)
 
 
 def find_recipe(
     where: str | os.PathLike[str], overrides: Sequence[str] = (), *, allow_code: bool = False
 ) -> Recipe:
-    """The recipe of a name, file or run.
+    """Load the recipe of a name, file or run.
 
     Args:
-        where: A name of the package (`recipe_names`), a YAML file, or a run directory. Relative
-            paths in a YAML file start at its folder, those in a run at the working directory.
-        overrides: `key=value`.
-        allow_code: Import what the file names as `module:name`. Such a file is a program, and so
-            is the directory of a run that it is copied to; without it they are data. Names in
-            `overrides` are always imported.
+        where: Name of a packaged recipe (`recipe_names`), YAML file, or run directory. Relative
+            paths in a YAML file start at its folder; in a run, at the working directory.
+        overrides: Texts `key=value`.
+        allow_code: Import code that the file names as `module:name`. Such a file is a program, and
+            so is a run directory that contains a copy. Otherwise, files are only data. Names of
+            code in `overrides` are always imported.
 
     Raises:
-        ConfigError: There is none, it does not fit, or it names code.
+        ConfigError: There is no such recipe, or it is invalid, or it names code.
     """
-    given, path = str(where), Path(where).expanduser()
-    # A folder of data may have a recipe too: `towerpack data import` writes one.
+    name, path = str(where), Path(where).expanduser()
+    # A folder of data may contain a recipe, too: `towerpack data import` writes one.
     run_dir = path if _is_run(path) else None
     packaged = _packaged()
-    given = alike(given, packaged) or given
+    name = alike(name, packaged) or name
     if path.is_dir():
         path /= RECIPE
-    elif not path.is_file() and given in packaged:
-        path = packaged[given]
+    elif not path.is_file() and name in packaged:
+        path = packaged[name]
     if not path.is_file():
         raise ConfigError(
-            f"There is no recipe {given!r}."
-            if path.name != RECIPE
-            else f"{given} holds no {RECIPE}.",
-            expected="a name, a .yaml file, or the directory of a run that `towerpack train` made",
-            fix=did_you_mean(given, packaged),
+            f"{name} does not contain {RECIPE}."
+            if path.name == RECIPE
+            else f"There is no recipe {name!r}.",
+            expected="a name, a .yaml file, or the directory of a run of `towerpack train`",
+            fix=did_you_mean(name, packaged),
         )
     values = read_yaml(path)
     if "task" not in values:
-        raise ConfigError(f"{path} names no task.", expected="task: classification")
+        raise ConfigError(f"{path} does not name a task.", expected="task: classification")
     code = {} if allow_code else code_named_in(values)
     if code:
         raise ConfigError(
-            f"{path} names code that is not a part of towerpack.",
+            f"{path} names code that is not part of towerpack.",
             got="; ".join(f"{key}: {', '.join(names)}" for key, names in code.items()),
-            fix="add --allow-code (in Python find_recipe(..., allow_code=True)), if you trust the "
-            "file as you trust a program",
+            fix="add --allow-code (in Python, allow_code=True) if you trust the file",
         )
     application = APPLICATIONS.get(str(values["task"]))
     if path not in packaged.values() and not _is_run(path.parent):
@@ -138,9 +149,10 @@ def find_recipe(
 
 
 def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return each `module:name` in the content of a recipe's file, by its key."""
-    found = code_in(AppConfig, values)
-    return found or code_in(APPLICATIONS.get(str(values["task"])).config, values)
+    """Return the names of code (`module:name`) in the content of a recipe file, by key."""
+    return code_in(AppConfig, values) or code_in(
+        APPLICATIONS.get(str(values["task"])).config, values
+    )
 
 
 def _is_run(path: Path) -> bool:
@@ -148,7 +160,7 @@ def _is_run(path: Path) -> bool:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the packaged recipes."""
     return list(_packaged())
 
 

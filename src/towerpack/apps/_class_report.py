@@ -1,4 +1,4 @@
-"""Numbers for each class, and the confusion matrix."""
+"""Evaluation of classification: metrics for each class and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from towerpack.nn import expose, summary
 
 
 def expose_classes(logits: tf.Tensor, label: tf.Tensor) -> None:
-    """Expose `'probabilities'` [n, classes], `'class_ids'`, `'incorrect'` and `'label'` [n].
-
-    The error of training is summarised as `train/error`.
-    """
-    found = tf.argmax(logits, axis=1)
-    wrong = tf.cast(found != label, tf.float32)
+    """Expose `'probabilities'`, `'class_ids'`, `'incorrect'`, `'label'`; summarize the error."""
+    class_ids = tf.argmax(logits, axis=1)
+    wrong = tf.cast(class_ids != label, tf.float32)
     expose("probabilities", tf.nn.softmax(logits))
-    expose("class_ids", found)
+    expose("class_ids", class_ids)
     expose("label", label)
     expose("incorrect", wrong)
     summary.moving_average("train/error", tf.reduce_mean(wrong))
@@ -36,22 +33,20 @@ def expose_classes(logits: tf.Tensor, label: tf.Tensor) -> None:
 def most_likely(
     class_names: Sequence[str], probabilities: np.ndarray, count: int
 ) -> list[dict[str, Any]]:
-    """`{'class': name, 'probability': value}` for so many classes, the most likely first."""
+    """Return the `count` most likely classes as `{'class': name, 'probability': value}`."""
     order = np.argsort(-probabilities, kind="stable")[:count]
     return [{"class": class_names[i], "probability": float(probabilities[i])} for i in order]
 
 
 class ClassificationReport(Reporting):
-    """Accuracy, top-k, and of each class precision, recall, F1 and number of datapoints.
+    """Accuracy and top-k accuracy; precision, recall, F1 and number of datapoints of each class.
 
-    A class that was never predicted has precision 0. The means over classes leave out classes that
-    have no datapoints.
+    A class that was never predicted has precision 0. Means skip classes without datapoints.
 
     Args:
-        class_names: In the order of their numbers.
-        top_k: Count whether the class is among so many.
-        auc: Also give the area under the ROC curve, of each class against all others; the mean
-            leaves out classes that all datapoints have, or none.
+        class_names: Names of the classes in the order of their labels.
+        top_k: Number of most likely classes among which top-k accuracy looks for the label.
+        auc: Also compute the area under the ROC curve of each class against all others.
     """
 
     better = "max"
@@ -66,7 +61,7 @@ class ClassificationReport(Reporting):
 
     @property
     def confusion(self) -> np.ndarray:
-        """int64 [true class, predicted class], of the evaluation so far."""
+        """Confusion matrix of the evaluation so far: int64 [true class, predicted class]."""
         return self._matrix.matrix
 
     def outputs(self) -> Sequence[str]:
@@ -90,13 +85,13 @@ class ClassificationReport(Reporting):
             self._seen.append((label, probabilities))
 
     def finish(self) -> Mapping[str, float]:
-        there = self.confusion.sum(axis=1) > 0
-        found = {
+        num_present = (self.confusion.sum(axis=1) > 0).sum()
+        values = {
             **self._matrix.finish(),
             f"top_{self._top_k}": self._among / max(int(self.confusion.sum()), 1),
-            "roc_auc": float(np.nanmean(self._areas())) if self._auc and there.sum() > 1 else 0.5,
+            "roc_auc": float(np.nanmean(self._areas())) if self._auc and num_present > 1 else 0.5,
         }
-        return {name: found[name] for name in self.names()}
+        return {name: values[name] for name in self.names()}
 
     def lines(self) -> Sequence[str]:
         rows = self._rows()
@@ -110,30 +105,23 @@ class ClassificationReport(Reporting):
         return [table, picture]
 
     def _areas(self) -> np.ndarray:
-        """Area under the ROC curve for each class, NaN where it has none."""
+        """Return the area under the ROC curve of each class; NaN if the area is undefined."""
         metrics = require("sklearn.metrics", extra="apps", needed_for="The area under the curve")
         label, scores = (np.concatenate(column) for column in zip(*self._seen, strict=True))
         counts = self.confusion.sum(axis=1)
-        has = (counts > 0) & (counts < len(label))
-        return np.array(
-            [
-                metrics.roc_auc_score(label == k, scores[:, k]) if has[k] else np.nan
-                for k in range(len(has))
-            ]
-        )
+        areas = np.full(len(counts), np.nan)
+        for k in np.flatnonzero((counts > 0) & (counts < len(label))):
+            areas[k] = metrics.roc_auc_score(label == k, scores[:, k])
+        return areas
 
     def _columns(self) -> Mapping[str, Any]:
-        """Columns of the table: a value for each class, by title."""
         columns = zip(("precision", "recall", "F1"), per_class(self.confusion), strict=True)
         return {**dict(columns), **({"AUC": self._areas()} if self._auc else {})}
 
     def _rows(self) -> list[tuple[str, ...]]:
         columns, counts = self._columns(), self.confusion.sum(axis=1)
         shares = zip(*columns.values(), strict=True)
-        return [
-            ("class", *columns, "count"),
-            *(
-                (name, *(f"{100 * value:.1f} %" for value in values), f"{count}")
-                for name, values, count in zip(self._names, shares, counts, strict=True)
-            ),
-        ]
+        rows = [("class", *columns, "count")]
+        for name, values, count in zip(self._names, shares, counts, strict=True):
+            rows.append((name, *(f"{100 * value:.1f} %" for value in values), f"{count}"))
+        return rows

@@ -1,6 +1,4 @@
-"""Settings that every application has."""
-
-from __future__ import annotations
+"""Settings that all applications have in common."""
 
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -11,7 +9,7 @@ from towerpack.config import Config, Name, NamesCode, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
 _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
-"""Usual learning rates of optimizers that need another one than 0.001."""
+"""Default learning rates of the optimizers whose default is not 0.001."""
 
 
 class Optimizer(Config):
@@ -20,28 +18,25 @@ class Optimizer(Config):
     name: Name = "adam"
     "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
     learning_rate: float = Field(default=None, gt=0, validate_default=True)
-    "Its highest value; the usual one of the optimizer if it is left out, such as 0.001 of adam."
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="More arguments of the Keras optimizer."
-    )
+    "Largest learning rate; if left out, the optimizer's default, such as 0.001 for adam."
+    options: dict[str, Any] = Field(default_factory=dict)
+    "Additional arguments of the Keras optimizer."
     schedule: Literal["constant", "step", "linear", "cosine"] = "cosine"
-    "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
-    boundaries: list[float] = Field(
-        default_factory=list, description="Epochs at which `step` multiplies."
-    )
-    factors: list[float] = Field(
-        default_factory=list, description="The learning rate's factor after each boundary."
-    )
+    "Decay of the learning rate: `step` at `boundaries`, the others from warm-up to the end."
+    boundaries: list[float] = Field(default_factory=list)
+    "Epochs at which `step` changes the learning rate."
+    factors: list[float] = Field(default_factory=list)
+    "Factor of the learning rate after each boundary."
     warmup: float = Field(default=0.0, ge=0)
     "Epochs in which the learning rate rises from 0."
     clip_norm: float | None = Field(default=None, gt=0)
-    "Scale gradients whose common norm is larger."
+    "Largest global norm of the gradients; larger gradients are scaled down."
     accumulate: int = Field(default=1, ge=1)
-    "Average the gradients of so many steps before they are applied."
+    "Number of steps whose gradients are averaged before they are applied."
 
     @field_validator("learning_rate", mode="before")
     @classmethod
-    def _usual_rate(cls, value: Any, info: ValidationInfo) -> Any:
+    def _default_rate(cls, value: Any, info: ValidationInfo) -> Any:
         return _RATES.get(info.data.get("name", ""), 1e-3) if value is None else value
 
 
@@ -49,81 +44,81 @@ class Training(Config):
     """Length, devices and precision of a training."""
 
     least_steps: ClassVar[int] = 1
-    "Steps of an epoch of small data, which are then repeated, unless `steps_per_epoch` is given."
+    "Least number of steps in an epoch; small data are repeated, unless `steps_per_epoch` is set."
     epochs: int = Field(default=10, ge=1)
-    "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
+    "Passes over the training data, unless `steps_per_epoch` sets the length of an epoch."
     steps_per_epoch: int | None = Field(default=None, ge=1)
-    "None for one pass."
+    "Steps in an epoch; null: one pass over the training data."
     trainer: Name = "simple"
     "simple, sync, shared, async, workers, ps, or module:name."
     devices: int | list[str] | None = None
-    "How many, or which; of a computer without GPU, parts of its processor. None for all GPUs."
+    "Number or names of the devices; null: all GPUs. Without a GPU, the CPU is divided."
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    "Of the computation; weights stay float32."
+    "Data type of the computation; weights stay float32."
     xla: bool = False
-    "Compile steps."
+    "Compile training steps with XLA."
     deterministic: bool = False
-    "Bit-exact runs."
+    "Make runs reproducible bit by bit."
     seed: int | None = 0
-    "All randomness flows from it; null draws one."
+    "Seed of all random numbers; null: a random seed."
     ema: float | None = Field(default=None, gt=0, lt=1)
-    "Keep averages of the weights, decaying by this factor at each step, and evaluate with them."
+    "Decay per step of moving averages of the weights, which evaluation then uses; null: none."
     keep: int = Field(default=3, ge=1)
-    "Newest checkpoints that are kept, besides the best."
+    "Number of latest checkpoints to keep, in addition to the best one."
     best: str | None = None
-    "The number whose best checkpoint is kept; null for the number of the task. Write max:NAME or "
-    "min:NAME for a number whose metric does not declare a direction."
+    """Metric whose best checkpoint is kept; null: the default of the task. Write max:NAME or
+    min:NAME if the metric does not declare a direction."""
     patience: int | None = Field(default=None, ge=1)
-    "End when `best` has not improved for so many epochs."
+    "Stop if `best` has not improved for this many epochs."
     callbacks: NamesCode[list[str | dict[str, dict[str, Any]]]] = Field(default_factory=list)
-    "More callbacks: names, or `{name: {argument: value}}`; or module:name."
+    "Additional callbacks: names, `{name: {argument: value}}`, or module:name."
     fast_dev_run: bool = False
-    "Try everything in seconds, in a run directory of its own."
+    "Try every stage in a few seconds, in a separate run directory."
     overfit_batches: int | None = Field(default=None, ge=1)
-    "Train on so many batches alone, to see whether the model can learn."
+    "Train only on this many batches, to check whether the model can learn."
 
 
 class Transfer(Config):
-    """Weights of elsewhere."""
+    """Initial weights from another training."""
 
     pretrained: PathText | None = None
-    "A run, checkpoint, file of weights, or the name of a packaged network."
+    "Run, checkpoint, file of weights, or name of a packaged network."
     skip: Regex = ""
-    "Variables that stay at their initial values: a regular expression for whole names."
+    "Variables that keep their random initial values: a regular expression for whole names."
     trainable: Regex = ""
-    "The only variables that are trained; all others, batch statistics too, stay as they are."
+    "Variables to train; all others, including batch statistics, stay constant."
     ignore_mismatch: bool = False
-    "Leave out what has another shape, instead of refusing."
+    "Skip weights of a different shape instead of raising an error."
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.pretrained is not None:
             self.pretrained = alike(self.pretrained, PRETRAINED) or self.pretrained
         if self.pretrained is None and (self.skip or self.ignore_mismatch):
-            raise ValueError("skip and ignore_mismatch are for `pretrained`, which is not given")
+            raise ValueError("skip and ignore_mismatch have no effect unless `pretrained` is set")
         return self
 
     @property
     def is_whole(self) -> bool:
-        """True for a packaged network with all of its weights, which can be used as it is."""
+        """Whether all weights of a packaged network are used, so that no training is needed."""
         return self.pretrained in PRETRAINED and not self.skip
 
 
 class Data(Config):
-    """Data, and how they become batches. Each application says which files it reads."""
+    """Data, and how they become batches."""
 
     inputter: Name = ""
-    "What reads them."
+    "Reader of the data."
     path: str | None = None
-    "The folder of the data."
+    "Folder of the data."
     train: str | list[str] | None = None
-    "Files or folders below path; several are joined. Usual names where nothing is said."
+    "Training data: files or folders below path; several are joined. null: the usual names."
     val: str | list[str] | None = None
-    "The same for validation."
+    "Validation data, in the same form."
     test: str | list[str] | None = None
-    "The same for the final test."
+    "Test data, in the same form."
     validation: float = Field(default=0.1, ge=0, lt=1)
-    "Share of the training data that becomes the validation data, where there are none."
+    "Share of the training data to validate on if there are no validation data."
     encoding: str | None = None
     "Encoding of lists, tables and texts without a byte order mark, such as cp1252. null: UTF-8."
     batch_size: int = Field(default=16, ge=1)
@@ -131,44 +126,56 @@ class Data(Config):
 
 
 class PictureData(Data):
-    """Pictures, and their way to a network's input."""
+    """Pictures, and how they become batches."""
 
     workers: int = Field(default=0, ge=0)
-    "Processes that decode and augment; 0: the program itself."
+    "Number of processes that decode and augment pictures; 0: the main process does."
+
+
+class AnnotatedData(PictureData):
+    """Pictures with annotated objects, and how they become batches."""
+
+    images: str | None = None
+    "Folder of the pictures below path, if it is not the usual one. For COCO and VOC."
+    class_names: list[str] | None = None
+    "Names of the classes in the order of their labels, if no file states them."
+    bad_boxes: Literal["error", "skip"] = "error"
+    """Treatment of annotations that are damaged, incomplete or have no area within their picture;
+    skip: count them and leave them out."""
+    boxes_on: Literal["upright", "stored"] = "upright"
+    """Picture on which annotations were measured: as shown, or as its pixels are stored, before
+    EXIF's orientation is applied."""
 
 
 class Network(Config):
-    """A network."""
+    """The network and its loss."""
 
     network: Name = ""
-    "Its name, or module:function."
+    "Name of the network, or module:function."
     options: dict[str, Any] = Field(default_factory=dict)
-    "More arguments of the network."
+    "Additional arguments of the network."
 
 
 class DecayedNetwork(Network):
-    """A network whose weights are kept small."""
+    """The network, its loss and the decay of its weights."""
 
     l2: float = Field(default=0.0, ge=0)
-    "Weight of half the squares of the weights that `l2_regex` matches."
+    "Factor of the L2 penalty: half the squares of the weights that `l2_regex` matches."
     l2_regex: Regex = ".*/kernel"
-    "Which variables: a regular expression for names."
+    "Variables of the L2 penalty: a regular expression for names."
 
 
 class AppConfig(Config):
     """A recipe. Each application adds `data` and `model`."""
 
     task: NamesCode[str]
-    "The application: classification, or module:name."
+    "Application: its name, such as classification, or module:name."
     title: str = ""
-    "One line about it."
+    "Description in one line."
     optimizer: Optimizer = Optimizer()
-    "Optimizer and learning rate."
     train: Training = Training()
-    "Length, devices and precision of a training."
     transfer: Transfer = Transfer()
-    "Weights of elsewhere."
     search: NamesCode[dict[str, Any]] = Field(default_factory=dict)
-    "What `towerpack tune` tries: keys with `{low, high, log, step}` or a list of values."
+    "Search space of `towerpack tune`: keys with `{low, high, log, step}` or a list of values."
     reached: dict[str, Any] | str = "not yet measured"
-    "What it came to, when and where."
+    "Measured results, with date and hardware."

@@ -1,7 +1,8 @@
-"""Import a folder of data: check the files, list them and write a recipe to train on."""
+"""Import a folder of data: check and list its files, and write a recipe to train on them."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import itertools
@@ -10,9 +11,9 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,19 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.files import replace_file
 from towerpack._core.tables import lines_of, read_rows, read_text
 from towerpack.apps._application import find_recipe
-from towerpack.apps._label_pictures import open_labels, voc_colour
+from towerpack.apps._label_pictures import open_labels, voc_color
 from towerpack.apps._layouts import Layout, recognized
 from towerpack.apps._splits import has_splits, held_out, matching, parted, relative_name
 from towerpack.dataflow.sources.discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
 
 _SPLITS = ("train", "val", "test")
-_LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for
+_LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # sizes for small networks, which a CPU can train
 _BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
 _DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
 _FEW = 2000  # pictures to train on
 _PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
-# Both data sets are in files of the same names; the first labels tell them apart.
+# The files of both data sets have the same names; their first labels differ.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
 _LISTS = re.compile(
@@ -62,7 +63,7 @@ class _Picture:
 
 @dataclass(frozen=True)
 class Bad:
-    """A file that is broken, and why."""
+    """A damaged file and the reason."""
 
     file: str
     why: str
@@ -74,14 +75,14 @@ class Imported:
 
     Attributes:
         recipe: Path of the recipe.
-        task: Name of the application that the recipe is of.
+        task: Name of the recipe's application.
         data: Section `data` of the recipe.
-        used: Number of files of each class in each split. A file may have several classes.
-        counts: Number of files, or texts of a table, in each split.
-        bad: Name of each file that is broken, and why.
-        left_out: Name of each file that is not used, and why.
-        small_classes: Classes with no or one file.
-        identical: Names of files with the same content that lie in different splits.
+        used: Number of files by split and class. A file may have several classes.
+        counts: Number of files, or texts of a table, by split.
+        bad: Damaged files and the reasons.
+        left_out: Unused files and the reasons.
+        small_classes: Classes with fewer than two files, and the number.
+        identical: Groups of files with the same content that are in different splits.
         advice: Sentences for the user.
     """
 
@@ -101,32 +102,26 @@ class Imported:
         by_reason: dict[str, list[str]] = {}
         for file, reason in self.left_out:
             by_reason.setdefault(reason, []).append(file)
-        return {
-            "recipe": str(self.recipe),
-            "task": self.task,
-            "pictures": self.counts,
-            "used": self.used,
-            "left_out": by_reason,
-            "bad": [{"file": one.file, "why": one.why} for one in self.bad],
-            "small_classes": self.small_classes,
-            "identical": self.identical,
-        }
+        keys = "task", "used", "bad", "small_classes", "identical"
+        plain = {key: value for key, value in asdict(self).items() if key in keys}
+        plain |= {"recipe": str(self.recipe), "pictures": self.counts, "left_out": by_reason}
+        return plain
 
 
 def import_data(
     folder: Path, out: Path | None = None, *, split: float = 0.8, overwrite: bool = False
 ) -> Imported:
-    """Check the files of a folder, list them and write a recipe. Copies no data.
+    """Check and list the files of a folder, and write a recipe. The data are not copied.
 
     Args:
         folder: Folder of the data.
-        out: Folder for the lists and the recipe; `folder` by default.
-        split: Share of the data to train on. Half of the rest validates, and half tests.
+        out: Folder for the lists and the recipe; by default `folder`.
+        split: Share of the data to train on. Half of the rest is for validation, half for testing.
         overwrite: Replace the lists and the recipe of an earlier import.
 
     Raises:
-        ConfigError: The folder has no such data, or an earlier import would be lost.
-        FormatError: A file of annotations or texts is damaged.
+        ConfigError: The folder contains no usable data, or files of an earlier import.
+        FormatError: A file with annotations or texts is damaged.
     """
     folder, target = folder.expanduser(), (out or folder).expanduser()
     if not folder.is_dir():
@@ -135,30 +130,32 @@ def import_data(
     layout = None if known else recognized(folder)
     written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
     if layout is not None and not layout.pairs:
-        del written[:-1]  # Only the recipe is written; tables of texts may have these names.
+        written = written[-1:]  # Tables of texts may have the names of lists.
     existing = [str(path) for path in written if path.exists()]
     if existing and not overwrite:
         raise ConfigError(
-            f"{', '.join(existing)} would be lost.",
+            f"{', '.join(existing)} would be overwritten.",
             fix="pass --overwrite, or choose another folder with --out",
         )
-    _make_folder(target)
-    result = Imported(written[-1])
-    pictures = _Pictures()
+    with contextlib.suppress(OSError):
+        target.mkdir(parents=True, exist_ok=True)
+    if not os.access(target, os.W_OK):
+        raise ConfigError(
+            f"The folder {target} is not writable.", fix="choose another folder with --out"
+        )
+    result, pictures = Imported(written[-1]), _Pictures()
     classes: Sequence[str] = ()
-    if layout is None:
-        if known:
-            result.data = known
-        else:
-            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
-        sections = _training(target / "train.csv", result.data, result.advice)
-    else:
-        result.task, result.data, sections = layout.task, layout.data, {}
+    sections: dict[str, Any] = {}
+    if layout is not None:
+        result.task, result.data = layout.task, layout.data | {"path": str(folder.resolve())}
         if layout.pairs:
             result.data |= _label_pictures(folder, target, split, layout, pictures, result)
-        else:
-            result.data["path"] = str(folder.resolve())
         result.data |= {"validation": round(1 - split, 6), "batch_size": 1}
+    else:
+        result.data = known or {}
+        if not known:
+            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
+        sections = _training(target / "train.csv", result.data, result.advice)
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
     if layout is not None:
@@ -166,13 +163,10 @@ def import_data(
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
     used = _take_inventory(result, inputter, classes, pictures)
-    written_names = {str(path) for path in written}
-    left_out = _left_out(result, folder, used)
-    result.left_out = [one for one in left_out if one.file not in written_names]
+    unused = _left_out(result, folder, used)
+    result.left_out = [entry for entry in unused if Path(entry.file) not in written]
     if result.bad and result.task == "detection":
-        result.advice.append(
-            "Training stops at broken pictures: repair them, or remove them from the annotations."
-        )
+        result.advice.append("Training stops at damaged pictures: repair or remove them.")
     return result
 
 
@@ -185,7 +179,7 @@ def _write_recipe(folder: Path, result: Imported, sections: dict[str, Any]) -> N
 def _take_inventory(
     result: Imported, inputter: Any, classes: Sequence[str], pictures: _Pictures
 ) -> set[str]:
-    """Count what training finds by the recipe, and return the files that it uses."""
+    """Count the data that the recipe finds, and return the files that it uses."""
     names = list(classes or inputter.class_names)
     digests: dict[bytes, dict[str, str]] = {}
     files: set[str] = set()
@@ -212,19 +206,18 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
         return []
     discovery = Discovery(is_text, NO_TEXT) if is_text_task else Discovery()
     if is_text_task or result.task == "classification":
-        roots = [folder]
-        if has_splits(folder):
-            roots = [folder / name for name in discovery.folders(folder)]
+        splits = discovery.folders(folder) if has_splits(folder) else ["."]
+        roots = [folder / name for name in splits]
         for root in roots:
             list(discovery.by_class(root, discovery.folders(root)))
         return discovery.left_out
-    used = {os.path.realpath(file) for file in files | {one.file for one in result.bad}}
+    used = {os.path.realpath(file) for file in files | {bad.file for bad in result.bad}}
     unused = [file for file in discovery.files(folder) if os.path.realpath(file) not in used]
-    annotated = result.task == "detection"  # Annotations are no images, but they are used.
+    annotated = result.task == "detection"  # Annotations are not images, but they are used.
     others = [
-        one
-        for one in discovery.left_out
-        if not (one.reason == NO_IMAGE and (annotated or _LISTS.search(one.file)))
+        entry
+        for entry in discovery.left_out
+        if not (entry.reason == NO_IMAGE and (annotated or _LISTS.search(entry.file)))
     ]
     return others + [LeftOut(file, "a picture without annotations") for file in unused]
 
@@ -232,7 +225,7 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
 def _rows_of(
     inputter: Any, result: Imported, split: str, files: set[str], pictures: _Pictures
 ) -> Iterator[tuple[str, Iterable[str], bytes]]:
-    """Iterate over the items of a split: name, classes, hash. Note files and broken files."""
+    """Iterate over the rows of a split (name, classes, hash). Collect files and damaged files."""
     names = list(inputter.class_names)
     if result.task == "text_classification":
         if split != "test" or split in inputter.find():
@@ -249,73 +242,71 @@ def _rows_of(
                 name, digest = os.path.normpath(picture), pictures.hash_of(picture)
             yield name, [names[label]], digest
         return
-    results = pictures.checked([one.picture for one in part], f"checking {split}")
-    for one, checked in zip(part, results, strict=True):
+    results = pictures.checked([item.picture for item in part], f"checking {split}")
+    for item, checked in zip(part, results, strict=True):
         if isinstance(checked, Bad) and checked not in result.bad:
             result.bad.append(checked)
         if result.task == "detection":
-            numbers = set(one.class_ids.tolist())
+            numbers = set(item.class_ids.tolist())
         else:
-            files.add(one.labels)
-            (values,) = pictures.checked([one.labels], "", _open_values)
+            files.add(item.labels)
+            (values,) = pictures.checked([item.labels], "", _open_values)
             numbers = set(values.labels.flatten().tolist()) - {255}
-        yield one.picture, [names[number] for number in numbers], pictures.hash_of(one.picture)
+        yield item.picture, [names[number] for number in numbers], pictures.hash_of(item.picture)
 
 
 def _label_pictures(
     folder: Path, target: Path, split: float, layout: Layout, pictures: _Pictures, result: Imported
 ) -> dict[str, Any]:
-    """Check and list pictures with their label pictures; the section `data` of a recipe."""
+    """Check and list pictures with label pictures, and return the section `data` of a recipe."""
     from towerpack.apps.segmentation._classes import Classes
     from towerpack.apps.segmentation._config import DataConfig
 
-    every = [pair for pairs in layout.pairs.values() for pair in pairs]
-    checked = pictures.checked([picture for picture, _ in every], "checking pictures")
-    labels = pictures.checked([mask for _, mask in every], "checking label pictures", _open_values)
-    good: dict[tuple[str, str], _Picture] = {}
-    read: dict[str, _Values] = {}
-    for pair, one, label in zip(every, checked, labels, strict=True):
-        result.bad += [bad for bad in (one, label) if isinstance(bad, Bad)]
-        if isinstance(one, _Picture) and isinstance(label, _Values):
-            if {*label.size} == {one.height, one.width}:
-                good[pair], read[pair[1]] = one, label
+    all_pairs = [pair for pairs in layout.pairs.values() for pair in pairs]
+    checked = pictures.checked([picture for picture, _ in all_pairs], "checking pictures")
+    labels = pictures.checked([mask for _, mask in all_pairs], "checking labels", _open_values)
+    good: dict[tuple[str, str], tuple[_Picture, _Values]] = {}
+    for pair, picture, label in zip(all_pairs, checked, labels, strict=True):
+        result.bad += [bad for bad in (picture, label) if isinstance(bad, Bad)]
+        if isinstance(picture, _Picture) and isinstance(label, _Values):
+            size = picture.height, picture.width
+            if {*label.size} == {*size}:
+                good[pair] = picture, label
             else:
-                sizes = [f"{h} x {w}" for h, w in (label.size, (one.height, one.width))]
-                result.bad.append(Bad(pair[1], f"{sizes[0]} pixels, its picture {sizes[1]}"))
-    data = {"path": str(target.resolve()), **_classes_of(folder, [*read.values()], result.advice)}
-    classes = Classes.of(DataConfig(**data))
+                sizes = [f"{h} x {w}" for h, w in (label.size, size)]
+                why = f"{sizes[0]} pixels, but its picture has {sizes[1]}"
+                result.bad.append(Bad(pair[1], why))
+    settings = _classes_of(folder, [values for _, values in good.values()], result.advice)
+    data = {"path": str(target.resolve()), **settings}
+    classes = Classes.from_config(DataConfig(**data))
     errors: list[FormatError] = []
-    for pair in list(good):
-        values = read[pair[1]]
+    for pair, (_, values) in list(good.items()):
         try:
             values.labels = classes.labels_of(values.pixels, values.palette, pair[1])
         except FormatError:
             try:
-                classes.read(pair[1], str(folder))  # Says in which row and column.
+                classes.read(pair[1], str(folder))  # This error states the row and column.
             except FormatError as error:
                 errors.append(error)
                 result.bad.append(Bad(pair[1], error.what))
                 del good[pair]
-    if len(errors) > len(good):  # The classes are wrong, not a few label pictures.
+    if len(errors) > len(good):  # The classes are wrong, not single label pictures.
         raise errors[0]
     lists = {name: [p for p in pairs if p in good] for name, pairs in layout.pairs.items()}
     if list(lists) == ["train"]:
-        masks = dict(lists["train"])
-        divided = _divided([*good.values()], [0] * len(good), split, folder)
-        lists = {name: [(p, masks[p]) for p in files] for name, (files, _) in divided.items()}
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)
-    for name, pairs in lists.items():
-        if pairs:
-            files, names = zip(*pairs, strict=True)
-            names = [os.path.relpath(name, target) for name in names]
-            _write_list(target / f"{name}.csv", files, names, ("image", "label"))
+        readable = [picture for picture, _ in good.values()]
+        lists = _divided(readable, lists["train"], split, folder, by_class=False)
+    relative = {
+        name: [(picture, os.path.relpath(mask, target)) for picture, mask in pairs]
+        for name, pairs in lists.items()
+    }
+    _write_lists(target, relative, ("image", "label"))
     return data
 
 
-def _classes_of(folder: Path, read: Sequence[_Values], advice: list[str]) -> dict[str, Any]:
-    """Return the settings that name classes: of a file, or one for each value in label pictures."""
-    values = {value for one in read for value in one.values}
+def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) -> dict[str, Any]:
+    """Return the settings for the classes in a file, or for the values in label pictures."""
+    values = {value for picture in pictures for value in picture.values}
     is_gray = all(isinstance(value, int) for value in values)
     void: dict[str, Any] = {"void": [255]} if 255 in values else {}
     for name in ("classes.txt", "label_colors.txt"):
@@ -323,57 +314,53 @@ def _classes_of(folder: Path, read: Sequence[_Values], advice: list[str]) -> dic
             from towerpack.apps.segmentation._classes import read_classes_file
 
             names, colors = read_classes_file(folder / file)
-            found: dict[str, Any] = {"classes": str((folder / file).resolve())}
+            settings: dict[str, Any] = {"classes": str((folder / file).resolve())}
             fits = values <= {*range(len(names)), 255} and values != {0, 255}
             levels = sorted(values) if is_gray else []
-            plain = all(one.palette is None for one in read) and not any(colors)
+            plain = all(picture.palette is None for picture in pictures) and not any(colors)
             if fits or not plain or len(levels) != len(names):
-                return found | void
+                return settings | void
             pairs = ", ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
             advice.append(f"Gray levels of label pictures are the classes in order: {pairs}.")
-            return found | {"colours": [[level] * 3 for level in levels]}
+            return settings | {"colors": [[level] * 3 for level in levels]}
     tables = ["_classes.csv", *(f"{n}/_classes.csv" for n in _SPLITS), "valid/_classes.csv"]
     for file in itertools.chain(*(matching(folder, name) for name in tables)):
-        return _classes_of_table(folder / file) | void  # Roboflow's
+        return _classes_of_roboflow(folder / file) | void
     for file in matching(folder, "labelmap.txt"):
         return _classes_of_cvat(folder / file)
     if len(values) > _MOST_CLASSES or len(values) < 2:
         raise ConfigError(
             f"The label pictures in {folder} have {len(values)} different values.",
-            expected=f"2 to {_MOST_CLASSES}: a number or a color for each class",
+            expected=f"2 to {_MOST_CLASSES} values: a number or a color for each class",
             fix="save label pictures without loss, as PNG, or list the names in data.class_names",
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
     if len(labels) > 1 and labels | {255} >= values and max(labels) < _MOST_LABEL:
         return {"class_names": [f"class {i}" for i in range(max(labels) + 1)], **void}
     colors = sorted([v, v, v] if isinstance(v, int) else list(v) for v in values)
-    return {"class_names": [f"class {i}" for i in range(len(colors))], "colours": colors}
+    return {"class_names": [f"class {i}" for i in range(len(colors))], "colors": colors}
 
 
-def _classes_of_table(file: Path) -> dict[str, Any]:
-    """Return the classes of a table with lines `pixel value,class`."""
+def _classes_of_roboflow(file: Path) -> dict[str, Any]:
+    """Read the classes in a table with lines `pixel value,class`."""
     rows = read_rows(file)
     try:
         names = {int(row.fields[0]): row.fields[1].strip() for row in rows[1:]}
     except (ValueError, IndexError) as error:
-        raise FormatError(f"{file} has no lines 'pixel value,class'.") from error
+        raise FormatError(f"{file} must have lines 'pixel value,class'.") from error
     levels = sorted(names)
-    colors = {} if levels == [*range(len(names))] else {"colours": [[v] * 3 for v in levels]}
+    colors = {} if levels == [*range(len(names))] else {"colors": [[v] * 3 for v in levels]}
     return {"class_names": [names[level] for level in levels], **colors}
 
 
 def _classes_of_cvat(file: Path) -> dict[str, Any]:
-    """Return the classes of `name:red,green,blue:parts:actions`; without colors, VOC's are meant.
-
-    Raises:
-        FormatError: A color is damaged, or is missing while others are there.
-    """
+    """Read the classes in lines `name:red,green,blue:parts:actions`. Without colors, use VOC's."""
     lines = [line for line in lines_of(read_text(file)) if ":" in line and line[0] != "#"]
     if not lines:
-        raise FormatError(f"{file} names no classes.", expected="name:red,green,blue::")
+        raise FormatError(f"{file} does not name any classes.", expected="name:red,green,blue::")
     names, texts, *_ = zip(*(line.split(":") for line in lines), strict=False)
     if not any(map(str.strip, texts)):
-        return {"class_names": [*names], "colours": [[*voc_colour(i)] for i in range(len(names))]}
+        return {"class_names": [*names], "colors": [[*voc_color(i)] for i in range(len(names))]}
     colors: list[list[int]] = []
     for name, text in zip(names, texts, strict=True):
         try:
@@ -385,23 +372,16 @@ def _classes_of_cvat(file: Path) -> dict[str, Any]:
                 expected=f"{name}:red,green,blue::",
             ) from error
         colors.append([red, green, blue])
-    return {"class_names": [*names], "colours": colors}
+    return {"class_names": [*names], "colors": colors}
 
 
 @dataclass
 class _Values:
-    """Different values of a label picture: gray or indices [1, n], or colors [1, n, 3].
-
-    Attributes:
-        pixels: The values.
-        palette: Colors [colors, 3] of indices.
-        size: Height and width of the picture.
-        labels: Numbers of the classes, as soon as these are known.
-    """
+    """Distinct values of a label picture: gray levels or indices [1, n], or colors [1, n, 3]."""
 
     pixels: NDArray[Any]
     palette: NDArray[np.int64] | None
-    size: tuple[int, int]
+    size: tuple[int, int]  # height and width of the picture
     labels: NDArray[np.uint8] | None = None
 
     @property
@@ -422,16 +402,16 @@ def _open_values(mask: str) -> _Values | Bad:
 
 
 def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str, Any]:
-    """Sections of a recipe that suit the number of pictures; `data` may be changed."""
+    """Return the sections of a recipe for the number of pictures. May change the size in `data`."""
     from towerpack.zoo import has_pretrained
 
-    own, colour = listed.is_file(), data["channels"] == 3  # A known data set has no list.
-    count = len(listed.read_bytes().splitlines()) - 1 if own else 0
-    few = own and count < _FEW
-    if not (own and colour and has_pretrained()):
-        if own and colour:
+    is_listed, is_color = listed.is_file(), data["channels"] == 3  # Known data sets have no list.
+    count = len(listed.read_bytes().splitlines()) - 1 if is_listed else 0
+    few = is_listed and count < _FEW
+    if not (is_listed and is_color and has_pretrained()):
+        if is_listed and is_color:
             advice.append(
-                f"With {count} training pictures, a pretrained network is better: install "
+                f"A pretrained network is better for {count} training pictures. Install "
                 "'towerpack[pretrained]', and import again with --overwrite."
             )
         recipe: dict[str, Any] = {"model": {"network": "resnet20"}}
@@ -452,20 +432,8 @@ def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str
     }
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        raise ConfigError(
-            f"Nothing can be written to {folder}.", fix="choose another folder with --out"
-        )
-
-
 def _data_set(folder: Path) -> dict[str, Any] | None:
-    """The section `data` of a recipe, for a folder with files of a known data set."""
+    """Return the section `data` of a recipe if a folder contains a known data set."""
     where = {"path": str(folder.resolve())}
     if any(folder.glob("train-images-idx3-ubyte*")):
         from towerpack.dataflow.datasets import Mnist
@@ -487,62 +455,59 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
 def _pictures(
     folder: Path, target: Path, split: float, pictures: _Pictures, bad: list[Bad]
 ) -> tuple[Sequence[str], dict[str, Any]]:
-    """Check and list the pictures; return all classes, and the section `data` of a recipe."""
-    found, classes = _found(folder)
+    """Check and list the pictures. Return all classes and the section `data` of a recipe."""
+    all_rows, classes = _find_pictures(folder)
     checked: dict[str, list[_Picture]] = {}
-    kept: dict[str, list[int]] = {}
-    for name, (files, labels) in found.items():
-        results = pictures.checked(files, f"checking {name}")
-        bad += [one for one in results if isinstance(one, Bad)]
-        checked[name] = [one for one in results if isinstance(one, _Picture)]
-        pairs = zip(labels, results, strict=True)
-        kept[name] = [label for label, one in pairs if isinstance(one, _Picture)]
-    lists = {name: ([p.file for p in checked[name]], kept[name]) for name in checked}
+    lists: dict[str, list[tuple[str, int]]] = {}
+    for name, rows in all_rows.items():
+        results = pictures.checked([file for file, _ in rows], f"checking {name}")
+        bad += [result for result in results if isinstance(result, Bad)]
+        checked[name] = [result for result in results if isinstance(result, _Picture)]
+        is_good = [isinstance(result, _Picture) for result in results]
+        lists[name] = list(itertools.compress(rows, is_good))
     if list(lists) == ["train"]:
-        lists = _divided(checked["train"], kept["train"], split, folder)
-    present = sorted(set(lists["train"][1]))
+        lists = _divided(checked["train"], lists["train"], split, folder, by_class=True)
+    present = sorted({label for _, label in lists["train"]})
     if len(present) < 2:
         raise ConfigError(
-            f"{folder} has fewer than two classes with pictures that can be read.",
-            got=f"{len(bad)} bad pictures" + (f", as {bad[0].file}: {bad[0].why}" if bad else ""),
+            f"{folder} must have at least two classes with readable pictures.",
+            got=f"{len(bad)} damaged pictures"
+            + (f", such as {bad[0].file}: {bad[0].why}" if bad else ""),
             expected=f"{folder}/CLASS/*.jpg",
         )
-    for name in _SPLITS:
-        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
-    for name, (files, labels) in lists.items():
-        _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
+    named = {name: [(file, classes[k]) for file, k in rows] for name, rows in lists.items()}
+    _write_lists(target, named, ("path", "label"))
     every = [picture for pictures in checked.values() for picture in pictures]
-    count = len(lists["train"][0])
-    grey = all(picture.channels == 1 for picture in every)
+    count = len(lists["train"])
     return classes, {
         "inputter": "csv",
         "path": str(target.resolve()),
         "class_names": [classes[k] for k in present],
         "size": _size(every),
-        "channels": 1 if grey else 3,
+        "channels": 1 if all(picture.channels == 1 for picture in every) else 3,
         "batch_size": min(_BATCH, count, max(_LEAST_BATCH, count // 16)),
         "augmenter": "unmirrored",  # The pictures may be letters or arrows.
     }
 
 
-def _found(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[str]]:
-    """Files and labels of each split, or of 'train' alone, and names of the classes."""
-    from towerpack.apps.classification._data_config import DataConfig
+def _find_pictures(folder: Path) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
+    """Return files with labels by split, or only of 'train', and the names of the classes."""
+    from towerpack.apps.classification._config import DataConfig
     from towerpack.apps.classification.augmenters import none
     from towerpack.apps.classification.folder_inputter import FolderInputter
 
     config = DataConfig(inputter="folder", path=str(folder), validation=0)
     inputter = FolderInputter(config, none)
-    found = {name: _rows(inputter.part(name)) for name in inputter.splits}
-    return found, list(inputter.class_names)
-
-
-def _rows(part: Any) -> tuple[list[str], list[int]]:
-    return [str(file) for file in part.pictures], part.labels.tolist()
+    parts = {name: inputter.part(name) for name in inputter.splits}
+    rows = {
+        name: list(zip(map(str, part.pictures), part.labels.tolist(), strict=True))
+        for name, part in parts.items()
+    }
+    return rows, list(inputter.class_names)
 
 
 class _Pictures:
-    """Results of decoding pictures and label pictures as a whole, each once."""
+    """Results of decoding pictures and label pictures, each of which is decoded once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -550,7 +515,7 @@ class _Pictures:
     def checked(
         self, files: Sequence[str], doing: str, check: Callable[[str], Any] | None = None
     ) -> list[Any]:
-        """Decode the files that are not known. Show a progress bar with the text `doing`."""
+        """Decode the files that are not known yet, with a progress bar titled `doing`."""
         names = list(map(os.path.abspath, files))
         new = {n: file for n, file in zip(names, files, strict=True) if n not in self._known}
         bar = Console(stderr=True)
@@ -567,7 +532,7 @@ class _Pictures:
         return [self._known[name] for name in names]
 
     def hash_of(self, file: str) -> bytes:
-        """Return a hash of a file's content, without reading a known one again."""
+        """Return a hash of a file's content. A known file is not read again."""
         known = self._known.get(os.path.abspath(file))
         return known.digest if isinstance(known, _Picture) else _hash(Path(file).read_bytes())
 
@@ -590,27 +555,31 @@ def _hash(content: bytes) -> bytes:
 
 
 def _divided(
-    pictures: Sequence[_Picture], labels: list[int], split: float, folder: Path
-) -> dict[str, tuple[list[str], list[int]]]:
-    """Return training, validation and test pictures, chosen by a hash of each picture's name.
+    pictures: Sequence[_Picture],
+    rows: list[tuple[str, Any]],
+    split: float,
+    folder: Path,
+    *,
+    by_class: bool,
+) -> dict[str, list[tuple[str, Any]]]:
+    """Divide rows (picture, label) into three splits by a hash of the pictures' names.
 
-    Pictures of equal content share the name of the first one, so that they stay together.
+    Pictures with equal content share the name of the first one, so that they stay together.
     """
     first: dict[bytes, str] = {}
-    name_of = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
-    rows = [(p.file, label) for p, label in zip(pictures, labels, strict=True)]
-    lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
+    names = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
+    lists: dict[Any, list[tuple[str, Any]]] = {"train": rows, "val": [], "test": []}
     half = (1 - split) / 2
     shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
     for name, share in shares.items():
-        names = [name_of[file] for file, _ in lists["train"]]
-        chosen = held_out(names, share, name, [label for _, label in lists["train"]])
+        labels = [label for _, label in lists["train"]] if by_class else None
+        chosen = held_out([names[file] for file, _ in lists["train"]], share, name, labels)
         lists["train"], lists[name] = parted(lists["train"], chosen)
-    return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}
+    return lists
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:
-    """Height and width for the network: that of small pictures of one size, or a square."""
+    """Return height and width for the network: the size of small pictures, or a square."""
     sizes = {(picture.height, picture.width) for picture in pictures}
     size = sizes.pop()
     if not sizes and max(size) <= _LARGE_PX:
@@ -619,13 +588,14 @@ def _size(pictures: Sequence[_Picture]) -> list[int]:
     return [_LARGE_PX if middle >= _LARGE_PX else _SMALL_PX] * 2
 
 
-def _write_list(
-    path: Path,
-    files: Sequence[str],
-    names: Sequence[str],
-    header: tuple[str, str] = ("path", "label"),
+def _write_lists(
+    folder: Path, lists: Mapping[str, Sequence[tuple[str, str]]], header: tuple[str, str]
 ) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
-        lines = csv.writer(out, lineterminator="\n")
-        lines.writerow(header)
-        lines.writerows(zip((os.path.relpath(f, path.parent) for f in files), names, strict=True))
+    """Write the CSV file of each split that has rows (file, label), and delete the others."""
+    for name in _SPLITS:
+        path = folder / f"{name}.csv"
+        path.unlink(missing_ok=True)
+        if lists.get(name):
+            with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
+                rows = [(os.path.relpath(file, folder), label) for file, label in lists[name]]
+                csv.writer(out, lineterminator="\n").writerows([header, *rows])

@@ -1,4 +1,4 @@
-"""A trained model on a user's files."""
+"""Inference: apply a trained model to files of a user."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from towerpack.apps._modeler import Display
 from towerpack.apps._runner import Runner
 from towerpack.dataflow.images import image_grid
 
-_OF_ONE_ITEM: Final = (TowerpackError, tf.errors.OpError, OSError, UnicodeError)
-_ON_SHEET: Final = 48
+_ITEM_ERRORS: Final = (TowerpackError, tf.errors.OpError, OSError, UnicodeError)
+_MOST_ON_SHEET: Final = 48
 _COLUMNS: Final = 6
 _TABLE: Final = "predictions.csv"
 _LISTING: Final = "predictions.json"
@@ -36,8 +36,8 @@ class Inference:
     """Results of inference.
 
     Attributes:
-        rows: One row per source, in order: `source`, then the results or `error`.
-        files: Written files.
+        rows: One row per source, in order: `source`, followed by the results or by `error`.
+        files: Paths of the written files.
         step: Step of the checkpoint.
     """
 
@@ -49,16 +49,16 @@ class Inference:
 def infer(
     runner: Runner, display: Display, sources: Sequence[str], folder: Path | None = None
 ) -> Inference:
-    """Predict files; write an annotated picture, a text or labels of each, a contact sheet, tables.
+    """Predict files, and write annotated pictures or texts, a contact sheet and tables.
 
     Args:
-        runner: Of a run that has a checkpoint.
-        display: Of its application.
-        sources: Files, folders, patterns (`*.jpg`), and what else the inputter's `sources` takes.
-        folder: Where results go, instead of those of an earlier inference; None for none.
+        runner: Runner of a run that has a checkpoint.
+        display: Display of the same application.
+        sources: Files, folders, patterns (`*.jpg`), and other names for `Inputter.sources`.
+        folder: Folder for the results, which replace earlier ones. None writes no files.
 
     Raises:
-        ConfigError: There is no such file, or the folder holds such tables of another program.
+        ConfigError: A source does not exist, or the folder contains tables of another program.
     """
     paths = list(runner.inputter.sources(sources))
     predictor = runner.predictor(list(runner.modeler.infer_outputs), runner.modeler.for_inference())
@@ -73,8 +73,8 @@ def infer(
     for start in range(0, len(paths), size):
         for path, sample, outputs in _predicted(runner, predictor, paths[start : start + size]):
             if isinstance(outputs, Exception):
-                ours = isinstance(outputs, TowerpackError)
-                text = str(outputs).splitlines()[0] if ours else reason_of(outputs)
+                is_known = isinstance(outputs, TowerpackError)
+                text = str(outputs).splitlines()[0] if is_known else reason_of(outputs)
                 rows.append({"source": path, "error": text})
                 continue
             rows.append({"source": path, **display.row(outputs)})
@@ -87,7 +87,7 @@ def infer(
             more = display.files(sample, outputs)
             if picture is not None:
                 more = {".png": png(picture), **more}
-                shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
+                shown += [(picture, Path(path).name)] if len(shown) < _MOST_ON_SHEET else []
             for ending, content in more.items():
                 files.append(folder / f"{name}{ending}")
                 replace_file(files[-1], content)
@@ -99,21 +99,16 @@ def infer(
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove what an earlier inference wrote, so that all files are of the same one.
-
-    Raises:
-        ConfigError: A listing is there that no inference wrote.
-    """
     listing = folder / _LISTING
     if not listing.is_file():
         return
     try:
-        earlier = [
-            row.get("files", []) for row in json.loads(listing.read_bytes()) if row["source"]
-        ]
+        rows = json.loads(listing.read_bytes())
+        earlier = [row.get("files", []) for row in rows if row["source"]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{listing} is of another program.", fix="choose another folder with --out"
+            f"{listing} was not written by `towerpack infer`.",
+            fix="choose another folder with --out",
         ) from error
     for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
         (folder / name).unlink(missing_ok=True)
@@ -122,35 +117,34 @@ def _remove_earlier(folder: Path) -> None:
 def _predicted(
     runner: Runner, predictor: Any, paths: Iterable[str]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Each path with its sample and outputs, or with the error of reading or predicting it."""
+    """Iterate over paths with their samples and outputs, or with the error that occurred."""
     inputter: Inputter = runner.inputter
     read: list[tuple[str, Any, Any]] = []
     for path in paths:
         try:
             sample = inputter.read(path)
             read.append((path, sample, inputter.prepare(sample)))
-        except _OF_ONE_ITEM as error:
+        except _ITEM_ERRORS as error:
             read.append((path, error, None))
-    # Those of one shape are one batch; most tasks have no others.
+    # Samples of equal shape form a batch. Most tasks have only one shape.
     by_shape: dict[Any, list[int]] = {}
-    for place, (_, _, prepared) in enumerate(read):
+    for index, (_, _, prepared) in enumerate(read):
         if prepared is not None:
-            by_shape.setdefault(tuple(np.shape(one) for one in prepared), []).append(place)
-    found: dict[int, Any] = {}
-    for places in by_shape.values():
-        prepared = [read[place][2] for place in places]
-        outputs = compute_in_halves(partial(_outputs, predictor), prepared, _OF_ONE_ITEM)
-        found |= zip(places, outputs, strict=True)
-    for place, (path, sample, _) in enumerate(read):
-        yield path, sample, found.get(place, sample)
+            by_shape.setdefault(tuple(np.shape(array) for array in prepared), []).append(index)
+    results: dict[int, Any] = {}
+    for indices in by_shape.values():
+        prepared = [read[index][2] for index in indices]
+        outputs = compute_in_halves(partial(_outputs, predictor), prepared, _ITEM_ERRORS)
+        results |= zip(indices, outputs, strict=True)
+    for index, (path, sample, _) in enumerate(read):
+        yield path, sample, results.get(index, sample)
 
 
 def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray]]:
-    """The outputs for each datapoint of a batch."""
+    """Return the outputs for each datapoint of a batch, by name."""
     results = predictor(*map(np.stack, zip(*prepared, strict=True)))
-    return [
-        dict(zip(predictor.output_names, row, strict=True)) for row in zip(*results, strict=True)
-    ]
+    names = predictor.output_names
+    return [dict(zip(names, row, strict=True)) for row in zip(*results, strict=True)]
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[Any]) -> list[Path]:
@@ -162,7 +156,6 @@ def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[An
     replace_file(listing, text.encode("utf-8", "backslashreplace"))
     if not shown:
         return [table, listing]
-    sheet = folder / _SHEET
-    rows_of_sheet = -(-len(shown) // _COLUMNS)
-    image_grid(shown, sheet, rows=rows_of_sheet, cols=min(_COLUMNS, len(shown)), label=1)
+    sheet, num_rows = folder / _SHEET, -(-len(shown) // _COLUMNS)
+    image_grid(shown, sheet, rows=num_rows, cols=min(_COLUMNS, len(shown)), label=1)
     return [table, listing, sheet]

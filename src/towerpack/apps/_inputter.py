@@ -1,4 +1,4 @@
-"""The data of a task."""
+"""Inputter: the data of a task, as batches for training and as samples for inference."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
-CLASSES: Final = "classes.json"
-"""The file in a run that holds its classes."""
+CLASSES: Final = "classes.json"  # file with the classes in a run directory
 
 
 class Inputter(ABC):
-    """The data of a task, as flows of batches; it may own an augmenter.
+    """Data of a task, as flows of batches. An inputter may own an augmenter.
 
     Attributes:
-        batch_size: Datapoints in a batch.
-        class_names: Names of the classes, where the task has classes.
-        suffixes: Of files in a folder that inference reads.
+        batch_size: Number of datapoints in a batch.
+        class_names: Names of the classes, if the task has classes.
+        suffixes: File extensions that inference reads in a folder.
     """
 
     batch_size: int
@@ -35,71 +34,80 @@ class Inputter(ABC):
 
     @abstractmethod
     def flow(self, split: Split) -> DataFlow:
-        """Batches that fit the modeler's `inputs()`.
+        """Return the batches of a split, which fit the modeler's `inputs()`.
 
         Args:
-            split: 'train': shuffled, augmented, whole batches; 'val' and 'test': in order, each
-                datapoint once, the last batch smaller.
+            split: 'train' is shuffled, augmented, and has whole batches only. 'val' and 'test' are
+                in order, with each datapoint once; their last batch may be smaller.
 
         Raises:
             ConfigError: There are no such data.
         """
 
     def row_names(self, split: Split) -> Sequence[str | bytes] | None:
-        """Return a name for each row of a split, or its content; None if rows have no names.
+        """Return the name or the content of each row of a split; None if rows have no names.
 
-        A run remembers the names it was trained on, so that an evaluation can report them.
+        A run records these names, so that an evaluation can warn about rows it was trained on.
+
+        Args:
+            split: 'train', 'val' or 'test'.
         """
         del split
 
-    def sources(self, given: Sequence[str]) -> Sequence[str]:
-        """Sources of inference, each to be given to `read`; here files.
+    def sources(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the sources of inference, which are passed to `read`. Here, they are files.
 
         Args:
-            given: Files, folders (their files of `suffixes`), patterns; `-` for those on standard
-                input, one a line.
+            names: Files, folders (of which files with `suffixes` are read) and patterns; `-` reads
+                such names from standard input, one per line.
 
         Raises:
-            ConfigError: There is nothing at one of them.
+            ConfigError: A name matches nothing.
         """
-        return list(_files(given, self.suffixes))
+        return list(_files(names, self.suffixes))
 
     def keep(self, run_dir: Path) -> None:
-        """Write what predictions need beside weights and recipe, such as a vocabulary.
+        """Write what predictions need besides weights and recipe, such as a vocabulary.
 
         Args:
-            run_dir: A run, or a version of an exported model.
+            run_dir: Directory of a run, or of a version of an exported model.
         """
         del run_dir
 
     def restore(self, run_dir: Path | None) -> None:
-        """Take what `keep` wrote, if there is some; with None, make it of the data again."""
+        """Read the files that `keep` wrote, if there are any.
+
+        Args:
+            run_dir: Directory of a run; None derives everything from the data again.
+        """
         del run_dir
 
     @abstractmethod
     def read(self, source: Any) -> Any:
-        """A datapoint of a user for inference, as it is to be shown: a picture [h, w, 3], a text.
+        """Read one sample for inference, such as a picture [h, w, 3] or a text, for `Display`.
 
         Args:
-            source: A path, or what else the task takes.
+            source: Path, or another source that the task accepts.
 
         Raises:
-            TowerpackError: It cannot be read.
+            TowerpackError: The source cannot be read.
         """
 
     @abstractmethod
     def prepare(self, sample: Any) -> Sequence[Any]:
-        """The model's inputs, without labels, for one datapoint that `read` gave."""
+        """Return the model's inputs for one sample, without labels and without a batch dimension.
+
+        Args:
+            sample: Result of `read`.
+        """
 
 
 def write_classes(run_dir: Path, classes: Any) -> None:
-    """Keep the classes of a run, plain values, in it."""
     content = json.dumps(classes, ensure_ascii=False, indent=1)
     replace_file(run_dir / CLASSES, content.encode())
 
 
 def read_classes(run_dir: Path | None) -> Any:
-    """Classes that a run keeps; None where it keeps none."""
     file = None if run_dir is None else run_dir / CLASSES
     if file is None or not file.is_file():
         return None
@@ -110,25 +118,25 @@ def _is_source(file: str, suffixes: Sequence[str]) -> bool:
     return is_image(file) if suffixes == IMAGE_EXTENSIONS else file.lower().endswith((*suffixes,))
 
 
-def _files(given: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
-    for source in given:
+def _files(names: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
+    for source in names:
         if source == "-":
             yield from _files([line for line in sys.stdin.read().splitlines() if line], suffixes)
             continue
         path = Path(source).expanduser()
         if path.is_dir():
             discovery = Discovery(lambda file: _is_source(file, suffixes), "of another kind")
-            found = sorted(discovery.files(path))
+            files = sorted(discovery.files(path))
             discovery.report(path)
         elif path.is_file():
-            found = [str(path)]
-        elif len(given) > 1 and not glob.has_magic(str(path)):
-            found = [str(path)]  # Told in its row, so that the others are predicted.
+            files = [str(path)]
+        elif len(names) > 1 and not glob.has_magic(str(path)):
+            files = [str(path)]  # Its error goes into its row, so that the others are predicted.
         else:
-            found = sorted(glob.glob(str(path), recursive=True))
-        if not found:
+            files = sorted(glob.glob(str(path), recursive=True))
+        if not files:
             raise ConfigError(
                 f"There is nothing to read at {source!r}.",
                 expected=f"a file, a pattern, '-', or a folder of {' '.join(suffixes)}",
             )
-        yield from found
+        yield from files

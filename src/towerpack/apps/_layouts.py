@@ -1,4 +1,4 @@
-"""Recognize data of detection, segmentation and texts by the names and contents of files."""
+"""Recognize data for detection, segmentation and text classification by files and contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_rows, read_text
-from towerpack.apps._box_files import label_file, pictures_of_yolo, places_of_yolo
+from towerpack.apps._box_files import folders_of_yolo, label_file, pictures_of_yolo
 from towerpack.apps._splits import (
     SPLIT_NAMES,
     are_classes,
@@ -26,19 +26,20 @@ from towerpack.dataflow.sources.discovery import NO_TEXT, Discovery, is_text
 
 _NAMES: Final = "|".join(name for names in SPLIT_NAMES.values() for name in names)
 _SPLIT: Final = re.compile(rf"(?<![a-z])({_NAMES})(?![a-z])")
-_IMAGES: Final = {"images", "image", "imgs", "img", "jpegimages", "pictures", "photos"} | {
-    "leftimg8bit"
-}
-_MASKS: Final = {"masks", "mask", "labels", "label", "annotations", "annot", "gt"} | {
-    "segmentationclass", "segmentation", "groundtruth", "ground_truth", "labelimages", "gtfine"
+_IMAGES: Final = {
+    "images", "image", "imgs", "img", "jpegimages", "pictures", "photos", "leftimg8bit"
 }  # fmt: skip
-_OBJECTS: Final = {"segmentationobject"}  # Label pictures of instances, which have no classes.
-# CamVid's `trainannot` beside `train`, `train_images` beside `train_masks`, and others alike.
+_MASKS: Final = {
+    "masks", "mask", "labels", "label", "labelimages", "annotations", "annot", "gt", "gtfine",
+    "groundtruth", "ground_truth", "segmentation", "segmentationclass",
+}  # fmt: skip
+_OBJECTS: Final = {"segmentationobject"}  # Label pictures of instances, not of classes.
+# For example `trainannot` beside `train` (CamVid), or `train_images` beside `train_masks`.
 _SPLIT_KIND: Final = re.compile(rf"({_NAMES})[_-]?(annot|labels?|masks?|images?|imgs?)")
-_OF_MASK: Final = re.compile(
+_MASK_SUFFIX: Final = re.compile(
     r"[_-](masks?|labels?|seg|segmentation|gt|l|gtfine_label(?:train)?ids)$"
 )
-_OF_IMAGE: Final = re.compile(r"[_-](images?|img|sat|leftimg8bit)$")
+_IMAGE_SUFFIX: Final = re.compile(r"[_-](images?|img|sat|leftimg8bit)$")
 _NO_CLASSES: Final = re.compile(r"_gtfine_(color|instanceids)$")
 _TEXT_COLUMNS: Final = {"text", "sentence", "review", "message", "content", "description", "body"}
 _LABEL_COLUMNS: Final = {"label", "class", "category", "target", "sentiment", "tag"}
@@ -47,13 +48,7 @@ _START_BYTES: Final = 4096
 
 @dataclass
 class Layout:
-    """Layout of a folder's data, as a recipe states it.
-
-    Attributes:
-        task: Name of the application.
-        data: Section `data` of the recipe, without `path`.
-        pairs: Pictures with their label pictures, of each split.
-    """
+    """Task, section `data` of a recipe, and pairs of picture and label picture by split."""
 
     task: str
     data: dict[str, Any]
@@ -61,27 +56,18 @@ class Layout:
 
 
 def recognized(folder: Path) -> Layout | None:
-    """Return how the data of a folder are laid out; None if they may be folders of classes."""
+    """Return the layout of the data in a folder; None if folders may be classes."""
     layouts: list[Callable[[Path], Layout | None]] = [_coco, _yolo, _voc, _label_pictures, _texts]
     return next(filter(None, (find(folder) for find in layouts)), None)
 
 
 def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, list[str]]:
-    """Return the names of files by the split that they name; all in 'train' if none does.
+    """Group file names by the split that they name; all belong to 'train' if none names a split.
 
-    A folder's whole name may be a split. Words in the names of files count only if all files
-    without such a folder have one; otherwise, they are a part of the names.
-
-    Args:
-        names: Relative to the folder of the data.
-        of_pictures: Whether the names are of pictures, not of annotations or tables.
-
-    Raises:
-        ConfigError: Some files name splits besides 'train', and others name none.
+    The whole name of a folder may be a split. Words in file names count only if each other file
+    contains one.
     """
-    by_folder = {
-        name: next(filter(None, map(split_of, Path(name).parts[:-1])), None) for name in names
-    }
+    by_folder = {n: next(filter(None, map(split_of, Path(n).parts[:-1])), None) for n in names}
     rest = [name for name, split in by_folder.items() if split is None]
     words = {name: _SPLIT.search(Path(name).stem.lower()) for name in rest}
     by_stem: dict[str, str] = {
@@ -95,25 +81,25 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
         if splits & {"val", "test"} and (in_folders or "train" in splits):
             other = next(name for name in rest if of_pictures or name not in by_stem)
             raise ConfigError(
-                f"{other} is of no split, beside files of splits.",
+                f"{other} does not belong to a split, but other files do.",
                 got=", ".join([*by_folder][:5]),
-                fix=f"move {other} to a folder 'train', or name the files by data.train",
+                fix=f"move {other} to a folder 'train', or set data.train to the training files",
             )
         by_stem = dict.fromkeys(rest, "train")
     by_split: dict[str, list[str]] = {split: [] for split in SPLIT_NAMES}
     for name, split in by_folder.items():
         by_split[split or by_stem[name]].append(name)
-    return {split: several for split, several in by_split.items() if several}
+    return {split: files for split, files in by_split.items() if files}
 
 
 def _below(folder: Path, *patterns: str) -> list[str]:
-    files = (file for one in patterns for file in Discovery().matching(folder, one))
+    files = (file for pattern in patterns for file in Discovery().matching(folder, pattern))
     return [Path(file).relative_to(folder).as_posix() for file in files]
 
 
 def _coco(folder: Path) -> Layout | None:
     names = [n for n in _below(folder, "*.json", "*/*.json") if _is_coco(folder / n)]
-    # MS COCO has captions and key points of the same pictures beside them.
+    # MS COCO also has files with captions and keypoints of the same pictures.
     names = [name for name in names if "instances" in name.lower()] or names
     return Layout("detection", {"inputter": "coco", **_by_split(names)}) if names else None
 
@@ -122,7 +108,7 @@ def _is_coco(file: Path) -> bool:
     try:
         content: Any = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        return False  # Another program's file; COCO's reader would refuse it.
+        return False  # Not a file of COCO, whose reader would raise an error.
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
@@ -133,9 +119,9 @@ def _yolo(folder: Path) -> Layout | None:
         data["class_names"] = [line.strip() for line in lines if line.strip()]
     elif not any((folder / n).is_file() for n in ("data.yaml", "data.yml", "classes.txt")):
         return None
-    places = places_of_yolo(folder)
+    places = folders_of_yolo(folder)
     if "train" not in places:
-        # CVAT's `obj_train_data`; pictures that are not divided; labels beside pictures.
+        # CVAT's `obj_train_data`, pictures without splits, or labels beside pictures.
         darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
         places |= darknet or {"train": matching(folder, "images") or ["."]}
     below = (folder / name for names in places.values() for name in names)
@@ -155,9 +141,7 @@ def _voc(folder: Path) -> Layout | None:
     data: dict[str, Any] = {"inputter": "voc"}
     annotations = matching(folder, "Annotations")
     if annotations:
-        lists = {
-            split: usual_places(folder, split, "ImageSets/Main/{}.txt") for split in SPLIT_NAMES
-        }
+        lists = {s: usual_places(folder, s, "ImageSets/Main/{}.txt") for s in SPLIT_NAMES}
         data |= {s: p for s, p in lists.items() if p} if lists["train"] else {"train": annotations}
         pattern = f"{glob.escape(annotations[0])}/**/*.xml"
         others = [name for name in sorted(os.listdir(folder)) if name.lower() in _IMAGES]
@@ -176,8 +160,7 @@ def _voc(folder: Path) -> Layout | None:
     return Layout("detection", data) if is_voc else None
 
 
-_Key = tuple[str, ...]
-"""Names of the folders of a picture and its stem, without words that tell its kind."""
+_Key = tuple[str, ...]  # folders and stem of a picture, without words for label pictures
 
 
 def _label_pictures(folder: Path) -> Layout | None:
@@ -185,7 +168,7 @@ def _label_pictures(folder: Path) -> Layout | None:
     images: dict[_Key, str] = {}
     masks: dict[_Key, str] = {}
     beside: dict[_Key, str] = {}
-    in_kinds = False  # Whether folders tell pictures from label pictures.
+    in_kinds = False  # Whether folder names distinguish pictures from label pictures.
     for file in files:
         *parts, name = Path(file).relative_to(folder).parts
         parts, stem = [part.lower() for part in parts], Path(name).stem.lower()
@@ -194,15 +177,15 @@ def _label_pictures(folder: Path) -> Layout | None:
         kinds = {match[2] for match in map(_SPLIT_KIND.fullmatch, parts) if match}
         in_kinds |= not _IMAGES.isdisjoint({*parts, *kinds})
         is_mask = not _MASKS.isdisjoint({*parts, *kinds})
-        kept = [_SPLIT_KIND.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
-        key = (*kept, stem)
+        folders = [_SPLIT_KIND.sub(r"\1", p) for p in parts if p not in _IMAGES | _MASKS]
+        key = (*folders, stem)
         if is_mask and stem.endswith("_gtfine_labelids"):
-            beside.setdefault(key, file)  # Cityscapes: `labelTrainIds` are better.
+            beside.setdefault(key, file)  # Cityscapes: prefer `labelTrainIds`.
         else:
             (masks if is_mask else images)[key] = file
     pairs = _paired(images, masks)
-    if not pairs and not masks:  # Masks beside their pictures, of other names.
-        pairs = _paired(images, {k: f for k, f in images.items() if _OF_MASK.search(k[-1])})
+    if not pairs and not masks:  # Masks beside their pictures, with a suffix.
+        pairs = _paired(images, {k: f for k, f in images.items() if _MASK_SUFFIX.search(k[-1])})
         masks = dict.fromkeys(pairs, "")
     known = {image for image, _ in pairs.values()}
     pairs |= {k: pair for k, pair in _paired(images, beside).items() if pair[0] not in known}
@@ -210,7 +193,7 @@ def _label_pictures(folder: Path) -> Layout | None:
         usual = any(matching(folder, name) for name in ("SegmentationClass", "gtFine"))
         if usual or (masks and in_kinds):
             raise ConfigError(
-                f"{folder} has label pictures that are not named like pictures.",
+                f"The label pictures in {folder} do not have the names of pictures.",
                 got=f"{len(masks)} label pictures, {len(pairs)} of which have a picture",
                 expected="one label picture for each picture, such as images/1.jpg, masks/1.png",
             )
@@ -225,7 +208,7 @@ def _label_pictures(folder: Path) -> Layout | None:
 
 
 def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]] | None:
-    """Return the keys whose stems VOC's lists name, by split; None if no list is for training."""
+    """Return the keys whose stems are in VOC's lists, by split; None without a training list."""
     by_split: dict[str, list[_Key]] = {}
     for split in SPLIT_NAMES:
         lists = usual_places(folder, split, "ImageSets/Segmentation/{}.txt")
@@ -239,16 +222,12 @@ def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]
 
 
 def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key, tuple[str, str]]:
-    """Return pictures with their label pictures: of equal names, or of equal first parts of names.
-
-    Raises:
-        ConfigError: Two label pictures are of one picture.
-    """
+    """Pair pictures with label pictures of equal names, or of names that differ in a suffix."""
     pairs: dict[_Key, tuple[str, str]] = {}
-    short = {(*key[:-1], _OF_IMAGE.sub("", key[-1])): key for key in images}
+    short = {(*key[:-1], _IMAGE_SUFFIX.sub("", key[-1])): key for key in images}
     equal = {key for key, mask in masks.items() if images.get(key, mask) != mask}
     for key, mask in masks.items():
-        stem = (*key[:-1], _OF_MASK.sub("", key[-1]))
+        stem = (*key[:-1], _MASK_SUFFIX.sub("", key[-1]))
         image = key if key in equal else stem if stem in images else short.get(stem)
         if image is None or images[image] == mask or (image in equal and key not in equal):
             continue
@@ -275,13 +254,13 @@ def _texts(folder: Path) -> Layout | None:
     names = [n for n in _below(folder, "*.txt") if _starts_with(folder / n, b"__label__")]
     if names:
         return Layout("text_classification", {"inputter": "lines", **_by_split(names)})
-    alone = are_classes(folder)
-    roots = [folder] if alone else [p for p in sorted(folder.iterdir()) if p.is_dir()]
+    has_classes = are_classes(folder)
+    roots = [folder] if has_classes else [p for p in sorted(folder.iterdir()) if p.is_dir()]
     discovery = Discovery(is_text, NO_TEXT)
     texts = [f for r in roots for f in discovery.by_class(r, discovery.folders(r))]
     if not texts:
         return None
-    splits = {"train": ["."]} if alone else {}
+    splits = {"train": ["."]} if has_classes else {}
     return Layout("text_classification", {"inputter": "folder", **splits})
 
 
@@ -291,11 +270,11 @@ def _starts_with(file: Path, start: bytes) -> bool:
 
 
 def _columns(file: Path) -> tuple[str, str] | None:
-    """Return the names of a table's columns of texts and labels, if its header has such names."""
+    """Return the text and label columns of a table, if its header has usual names."""
     try:
         header = [field.strip() for field in read_rows(file)[0].fields]
     except (FormatError, IndexError):
-        return None  # Not a table of texts; a recipe that names it tells why.
+        return None  # Not a table of texts. A recipe that names the file reports the reason.
     text = next((name for name in header if name.lower() in _TEXT_COLUMNS), None)
     label = next((name for name in header if name.lower() in _LABEL_COLUMNS), None)
     return None if text is None or label is None else (text, label)

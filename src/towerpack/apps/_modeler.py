@@ -1,4 +1,4 @@
-"""The model of a task, and what is made of its outputs."""
+"""Base classes of a task: Modeler (the model), Reporting (evaluation), Display (inference)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,18 @@ _LOG = get_logger(__name__)
 
 
 class Modeler(ModelDesc, ABC):
-    """A `ModelDesc` that owns a network, and says how it is evaluated and exported.
+    """A `ModelDesc` that owns a network and defines its evaluation and export.
 
-    Subclasses also define `inputs` and `build_graph`, which exposes the outputs for `metrics`,
-    `infer_outputs` and exports.
+    Subclasses also define `inputs`, and `build_graph`, which exposes the outputs.
 
     Args:
         config: Configuration of the application.
         inputter: Data of the application.
 
     Attributes:
-        best: The number whose best checkpoint is kept: `('val/error', 'min')`.
-        infer_outputs: Outputs of inference and of exported models.
-        portable_outputs: Outputs for formats other than SavedModel, if they cannot compute
-            `infer_outputs`.
+        best: Metric whose best checkpoint is kept, with its direction: `('val/error', 'min')`.
+        infer_outputs: Names of the outputs of inference and of exported models.
+        portable_outputs: Outputs for formats that cannot compute `infer_outputs`, if any.
     """
 
     best: tuple[str, Mode] = ("val/cost", "min")
@@ -52,19 +50,19 @@ class Modeler(ModelDesc, ABC):
         self.inputter = inputter
 
     def optimizer(self) -> Any:
-        """The one of the configuration."""
+        """Create the optimizer of the configuration."""
         return make_optimizer(self.config.optimizer)
 
     @abstractmethod
     def metrics(self) -> Sequence[Inferencer]:
-        """What an evaluation computes; those with a `report` have more to say than numbers."""
+        """Return the metrics of an evaluation. A `Reporting` also writes tables and pictures."""
 
     def for_inference(self) -> ModelDesc:
-        """The model that gives `infer_outputs` of what `Inputter.prepare` makes: this one."""
+        """Return the model that computes `infer_outputs` from `Inputter.prepare`; here, self."""
         return self
 
     def pretrained(self) -> SmartInit | None:
-        """Weights to start from, as the recipe's `transfer` says; None for none."""
+        """Return the initial weights of the recipe's `transfer`; None for random weights."""
         transfer = self.config.transfer
         if not transfer.pretrained:
             return None
@@ -76,18 +74,21 @@ class Modeler(ModelDesc, ABC):
         )
 
     def check_pixels(self, source: str | os.PathLike[str]) -> None:
-        """Check that pixels become the numbers that weights were trained on.
+        """Check that pixels are normalized as they were when the weights were trained.
 
-        Only packaged networks, runs and checkpoints know these numbers; other weights pass.
+        The normalization is known for packaged networks, runs and checkpoints. Other weights pass.
+
+        Args:
+            source: Name of a packaged network, or path of a run, checkpoint or file of weights.
 
         Raises:
-            ConfigError: The numbers differ.
+            ConfigError: The normalization differs.
         """
-        ours, name = getattr(self.inputter, "augmenter", None), os.fspath(source)
+        augmenter, name = getattr(self.inputter, "augmenter", None), os.fspath(source)
         pixels = np.random.default_rng(0).integers(0, 256, [2, 8, 8, 3], np.uint8)
         path = Path(name).expanduser()
         run = next((p for p in (path, *path.parents[:2]) if (p / RECIPE).is_file()), None)
-        if ours is None or not hasattr(ours, "normalize"):
+        if augmenter is None or not hasattr(augmenter, "normalize"):
             return
         if name in PRETRAINED_PIXELS:
             offset, scale = PRETRAINED_PIXELS[name]
@@ -95,74 +96,103 @@ class Modeler(ModelDesc, ABC):
             fix = "efficientnet_lite (ssd_lite for detection)"
         elif run is not None:
             if code_named_in(read_yaml(run / RECIPE)):
-                _LOG.warning("%s names code: its pixels are not compared with ours.", run)
+                _LOG.warning("%s names code, so its normalization of pixels is not checked.", run)
                 return
-            theirs = getattr(find_recipe(run).inputter(), "augmenter", None)
-            if theirs is None or theirs is ours:
+            other = getattr(find_recipe(run).inputter(), "augmenter", None)
+            if other is None or other is augmenter:
                 return
-            fix, wanted = theirs.name, theirs.normalize(tf.constant(pixels))
-            rule = f"those of the augmenter '{fix}'"
+            fix, wanted = other.name, other.normalize(tf.constant(pixels))
+            rule = f"the augmenter '{fix}'"
         else:
             return
-        if not np.allclose(ours.normalize(tf.constant(pixels)), wanted, atol=1e-3):
+        if not np.allclose(augmenter.normalize(tf.constant(pixels)), wanted, atol=1e-3):
             raise ConfigError(
-                f"The weights of {name} were trained on other numbers for the same pixels.",
-                got=f"the augmenter '{ours.name}'",
+                f"The weights of {name} were trained on pixels that were normalized differently.",
+                got=f"the augmenter '{augmenter.name}'",
                 expected=rule,
                 fix=f"set data.augmenter to {fix}",
             )
 
     def weights(self, source: str) -> Any:
-        """Source of `SmartInit` for the recipe's `transfer.pretrained`: here the same.
+        """Return the weights for `transfer.pretrained` in a form that `SmartInit` accepts.
 
-        A network whose weights others name otherwise gives a dict of arrays by our names.
+        Override this method if the weights have other names, and return arrays by variable name.
+
+        Args:
+            source: Value of `transfer.pretrained`.
         """
         return source
 
     def with_decay(self, cost: tf.Tensor) -> tf.Tensor:
-        """Add the cost of large weights, as `model.l2` and `model.l2_regex` say."""
+        """Add the L2 penalty that `model.l2` and `model.l2_regex` define.
+
+        Args:
+            cost: Scalar cost.
+        """
         model = self.config.model
         if not model.l2:
             return cost
         return cost + regularize_cost(model.l2_regex, l2_regularizer(model.l2))
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return arguments of `towerpack.inference.export` that replace or extend the usual ones.
+        """Return arguments of `towerpack.inference.export`, such as `preprocess`.
 
-        Examples are `preprocess` and `class_names`; `model` and `batch_examples` export another
-        model with the same variables.
+        `model` and `batch_examples` export a different model with the same variables.
         """
         return {}
 
 
 class Reporting(Inferencer):
-    """An inferencer that has more to say than numbers when an evaluation ends."""
+    """A metric that also writes a report when an evaluation ends."""
 
     @abstractmethod
     def report(self, folder: Path) -> Sequence[Path]:
-        """Write tables and pictures; gives the files."""
+        """Write tables and pictures, and return their paths.
+
+        Args:
+            folder: Folder for the files.
+        """
 
     def lines(self) -> Sequence[str]:
-        """What a user wants to read of it."""
+        """Return the lines of a text table for the console."""
         return []
 
 
 class Display(ABC):
-    """Show what inference makes of a datapoint. Arguments as of `Modeler`."""
+    """Presentation of inference results.
+
+    Args:
+        config: Configuration of the application.
+        inputter: Data of the application.
+    """
 
     def __init__(self, config: Any, inputter: Any) -> None:
         self.config, self.inputter = config, inputter
 
     @abstractmethod
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """Plain values for JSON and CSV, from the outputs for one datapoint."""
+        """Return plain values for a row in JSON and CSV files.
+
+        Args:
+            outputs: Outputs for one datapoint, by name.
+        """
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
-        """Return contents of files beside the picture, by ending: `{'.txt': b'…'}`."""
+        """Return the content of additional files by extension: `{'.txt': b'…'}`.
+
+        Args:
+            sample: Result of `Inputter.read`.
+            outputs: Outputs for the sample, by name.
+        """
         del sample, outputs
         return {}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Return an annotated picture, uint8 [h, w, 3], of what `Inputter.read` gave; or None."""
+        """Return an annotated picture, uint8 [h, w, 3], or None.
+
+        Args:
+            sample: Result of `Inputter.read`.
+            outputs: Outputs for the sample, by name.
+        """
         del sample, outputs
         return None

@@ -1,4 +1,4 @@
-"""Files of pictures, lists of them, inputters of them, and letters on them."""
+"""Picture files: reading, lists, base classes of inputters, writing, and the font for labels."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack._core.files import replace_file
+from towerpack._core.pictures import png
 from towerpack._core.tables import Row, read_rows
+from towerpack.apps._config import Data
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import held_out, part_of, parted, relative_name, root_of
-from towerpack.dataflow import (
-    BatchData,
-    DataFlow,
-    DataFromList,
-    MapData,
-    PrefetchData,
-    ShuffleData,
+from towerpack.apps._splits import (
+    check_batch,
+    held_out,
+    part_of,
+    parted,
+    places,
+    relative_name,
+    root_of,
 )
-from towerpack.dataflow.images import decode_image
+from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData, PrefetchData, ShuffleData
+from towerpack.dataflow.images import AugmentorList, decode_image
 from towerpack.dataflow.images.headers import header_of as header_of
 from towerpack.dataflow.sources._files import ImageReader
 from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery
+from towerpack.ops.geometry import Geometry
 
 read_picture = ImageReader()
-"""From the name of a file to uint8 [h, w, 3], upright."""
+"""Function from the name of a file to an upright picture, uint8 [h, w, 3]."""
 
 
 def check_exist(files: Sequence[str]) -> None:
-    """Check that all pictures exist.
-
-    Raises:
-        FormatError: One does not.
-    """
     missing = [file for file in files if not os.path.isfile(file)]
     if missing:
         raise FormatError(
@@ -49,55 +49,59 @@ def check_exist(files: Sequence[str]) -> None:
         )
 
 
-class PictureInputter(Inputter):
-    """Base of inputters of pictures. A subclass defines `find`.
+def size_error(
+    what: str, got: tuple[float, float], expected: tuple[float, float], other_boxes_on: str | None
+) -> FormatError:
+    """Return the error for annotations that were measured on a picture of a different size."""
+    return FormatError(
+        f"{what} are for a picture of a different size.",
+        got="{:g} x {:g} pixels".format(*got),
+        expected="{:g} x {:g} pixels".format(*expected),
+        fix=f"set data.boxes_on={other_boxes_on}"
+        if other_boxes_on
+        else "correct width and height in the annotations that data.train names",
+    )
 
-    Data are looked for when they are needed first. A run keeps its classes, so that predictions
-    need no data.
+
+class PictureInputter(Inputter):
+    """Base of inputters of pictures. A subclass defines `find`, and `geometry` or `prepare`.
+
+    `find` is called when the data are first needed. A run stores its classes, so that predictions
+    need no data. `geometry` is the deterministic transform to the network's input.
     """
 
     suffixes = IMAGE_EXTENSIONS
-    _kept: Any = None
+    geometry: Geometry
+    _run_classes: Any = None
 
     @abstractmethod
     def find(self) -> tuple[Any, Mapping[str, Any]]:
-        """Names of the classes, and the data of each split: 'train', 'val', 'test' if they are."""
+        """Return the classes, and the available data by split: 'train', 'val', 'test'."""
 
     @property
     def classes(self) -> Any:
-        """Those of the run; of the data, where there is no run yet."""
-        return self._data[0] if self._kept is None else self._kept
+        """Classes of the run, or of the data if there is no run yet."""
+        return self._data[0] if self._run_classes is None else self._run_classes
 
     @property
     def class_names(self) -> Sequence[str]:  # type: ignore[override]
-        """Names of the classes."""
         return self.classes
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """The data of each split.
-
-        Raises:
-            ConfigError: There are no data, or they have other classes than the run.
-            FormatError: A list of them is damaged.
-        """
+        """Data of each split."""
         classes, parts = self._data
-        if self._kept is not None and classes != self._kept:
-            raise ConfigError(
-                "The data have other classes than the run.",
-                got=f"{classes}",
-                expected=f"{self._kept}",
-            )
+        if self._run_classes is not None and classes != self._run_classes:
+            what = "The data have different classes than the run."
+            raise ConfigError(what, got=f"{classes}", expected=f"{self._run_classes}")
         return parts
 
     def keep(self, run_dir: Path) -> None:
-        """Write the classes."""
         write_classes(run_dir, self._as_json(self.classes))
 
     def restore(self, run_dir: Path | None) -> None:
-        """Take the classes of a run."""
-        kept = read_classes(run_dir)
-        self._kept = None if kept is None else self._from_json(kept)
+        classes = read_classes(run_dir)
+        self._run_classes = None if classes is None else self._from_json(classes)
 
     @cached_property
     def _data(self) -> tuple[Any, dict[str, Any]]:
@@ -106,7 +110,6 @@ class PictureInputter(Inputter):
         return classes, self._checked(classes, dict(parts))
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
-        """The parts as they are used."""
         del classes
         return parts
 
@@ -117,23 +120,21 @@ class PictureInputter(Inputter):
         return content
 
     def read(self, source: Any) -> NDArray[np.uint8]:
-        """A picture [h, w, 3], upright.
+        """Read an upright picture, uint8 [h, w, 3].
 
         Args:
-            source: The name of a file, or what is in one.
-
-        Raises:
-            FormatError: It is no picture, or a damaged one.
+            source: Name of a file, or the content of one.
         """
         return decode_image(source) if isinstance(source, bytes) else read_picture(str(source))
 
+    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
+        return (AugmentorList(self.geometry.augmentors()).augment(sample),)
+
 
 class FilesInputter(PictureInputter):
-    """Base of inputters of lists of files that are small enough to be checked one by one.
+    """Base of inputters of lists of files that are short enough to check each file.
 
-    Args:
-        config: Has `validation`, `batch_size` and `workers`. Without 'val', a share of 'train'
-            becomes that.
+    Without 'val', a share of 'train' is held out for it.
     """
 
     def __init__(self, config: Any) -> None:
@@ -142,7 +143,7 @@ class FilesInputter(PictureInputter):
 
     @abstractmethod
     def decoder(self) -> Callable[[Any], Any]:
-        """From an item of a part to a datapoint, whose first component is the picture."""
+        """Return a function from an item of a split to a datapoint that starts with the picture."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         check_exist([str(getattr(i, "picture", i)) for items in parts.values() for i in items])
@@ -152,30 +153,20 @@ class FilesInputter(PictureInputter):
         return parts
 
     def _names(self, items: Sequence[Any]) -> list[str]:
-        """Return the name of each item's picture below `path`."""
         root = root_of(self.config)
         return [relative_name(getattr(item, "picture", item), root) for item in items]
 
     def row_names(self, split: Split) -> Sequence[str]:
-        """Return the names of a split's pictures."""
         return self._names(part_of(self.parts, split))
 
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
     ) -> DataFlow:
-        """Batches of what `change` makes of datapoints, as `flow` gives them; `pad` of `BatchData`.
-
-        Raises:
-            ConfigError: There are no such data, or less than a batch to train on.
-        """
+        """Return the batches of a split. `change` transforms the flow of decoded datapoints."""
         training = split == "train"
         items = part_of(self.parts, split)
-        if training and len(items) < self.batch_size:
-            raise ConfigError(
-                f"{len(items)} training pictures are no batch.",
-                expected=f"at least batch_size={self.batch_size}",
-                fix="set data.batch_size to a smaller number",
-            )
+        if training:
+            check_batch(len(items), self.batch_size)
         ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
         ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
         ds = BatchData(change(ds), self.batch_size, remainder=not training, pad=pad)
@@ -188,18 +179,9 @@ def _decoded(datapoint: list[Any], decode: Callable[[Any], Any]) -> Any:
 
 
 def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> list[Row]:
-    """Rows of a CSV file, whose fields are files: as written, relative to its folder.
+    """Return the rows of a CSV file with the paths of files, which are relative to its folder.
 
-    A first line whose fields have no extension and name no files is a header.
-
-    Args:
-        file: The list.
-        columns: What they hold; those after them are left out.
-        encoding: As for `read_text`.
-
-    Raises:
-        ConfigError: The list cannot be read.
-        FormatError: A line has too few columns, or there is no such file, or no line.
+    The first line is a header if its fields have no extension and do not name files.
     """
 
     def path_of(name: str) -> str:
@@ -215,40 +197,48 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
         del rows[0]
     for row in rows:
         if len(row.fields) < len(columns) or not all(map(str.strip, row.fields)):
-            raise FormatError(f"{row} names too little.", expected=",".join(columns))
+            raise FormatError(f"{row} has too few fields.", expected=",".join(columns))
         for name in row.fields:
             if not is_file(name):
                 raise FormatError(f"{row}: there is no file {path_of(name)}.")
     if not rows:
-        raise FormatError(f"{file} lists no {columns[0]}.")
+        raise FormatError(f"{file} does not list any {columns[0]}.")
     return [row._replace(fields=list(map(path_of, row.fields))) for row in rows]
 
 
-def pictures_in(folder: str | Path) -> list[str]:
-    """Return the pictures in a folder and below it, by name. Log which files are left out.
+def listed_by_split(config: Data, columns: Sequence[str]) -> dict[str, list[Row]]:
+    return {
+        split: [row for file in files for row in listed(file, columns, config.encoding)]
+        for split, files in places(config, "{}.csv").items()
+    }
 
-    Raises:
-        ConfigError: There are none.
-    """
+
+def pictures_in(folder: str | Path) -> list[str]:
+    """Return the sorted pictures in a folder and below it, and log which files are left out."""
     discovery = Discovery()
-    found = sorted(discovery.files(folder))
+    pictures = sorted(discovery.files(folder))
     discovery.report(folder)
-    if not found:
-        raise ConfigError(
-            f"There are no pictures in {folder}.", expected=" ".join(IMAGE_EXTENSIONS)
-        )
-    return found
+    if not pictures:
+        raise ConfigError(f"No pictures found in {folder}.", expected=" ".join(IMAGE_EXTENSIONS))
+    return pictures
 
 
 def typeface(height_px: float) -> Any:
-    """Pillow's font for letters on pictures.
-
-    Raises:
-        MissingExtraError: Matplotlib, which brings it, is not installed.
-    """
+    """Return a font for text on pictures. The font is a part of Matplotlib."""
     require("matplotlib", extra="apps", needed_for="Annotated pictures")
     import matplotlib
     from PIL import ImageFont
 
     file = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
     return ImageFont.truetype(str(file), max(6, round(height_px)))
+
+
+def write_picture(path: Path, picture: np.ndarray) -> None:
+    """Write a PNG file.
+
+    Args:
+        path: Path of the file. Its folder is created.
+        picture: Gray, uint8 [h, w], or red, green, blue, uint8 [h, w, 3].
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, png(picture))

@@ -1,4 +1,4 @@
-"""Training, evaluation, prediction and export with an inputter and a modeler."""
+"""Runner: train, evaluate, predict and export with the parts of an application."""
 
 from __future__ import annotations
 
@@ -53,28 +53,19 @@ TRAINERS: Registry[Any] = Registry(
     base=Trainer,
 )
 TRAINED_ON: Final = "trained_on.npy"
-"""The file in a run with a hash of the name of each row that it was trained on."""
+"""Name of the file in a run directory with hashes of the names of all training rows."""
 _OVER_DEVICES = ("sync", "shared", "async")
+_CALLBACK_NAMES = (
+    "CheckNumerics", "EarlyStopping", "HyperParamSetterWithFunc", "MaxSaver", "MinSaver",
+    "ModelSaver", "PeriodicTrigger", "ProgressBar", "ScheduledHyperParamSetter",
+    "StatMonitorParamSetter",
+)  # fmt: skip
 CALLBACKS: Registry[Any] = Registry(
-    "callback",
-    {
-        name: f"towerpack.callbacks:{name}"
-        for name in (
-            "CheckNumerics",
-            "EarlyStopping",
-            "HyperParamSetterWithFunc",
-            "MaxSaver",
-            "MinSaver",
-            "ModelSaver",
-            "PeriodicTrigger",
-            "ProgressBar",
-            "ScheduledHyperParamSetter",
-            "StatMonitorParamSetter",
-        )
-    },
-    base=Callback,
+    "callback", {name: f"towerpack.callbacks:{name}" for name in _CALLBACK_NAMES}, base=Callback
 )
-# What a run that goes on may be told anew; the trainer itself checks the rest of `train`.
+# Keys of `train` that are arguments of `TrainConfig`.
+_SHARED_KEYS = {"seed", "deterministic", "precision", "xla", "fast_dev_run", "overfit_batches"}
+# Keys that may change when a run resumes. The trainer itself checks the keys of `train`.
 _MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")
 
 
@@ -84,12 +75,11 @@ class Evaluation:
 
     Attributes:
         numbers: Metrics by name.
-        lines: Tables as text.
-        files: Written pictures and tables.
+        lines: Lines of text tables.
+        files: Paths of the written pictures and tables.
         step: Step of the checkpoint.
         count: Number of datapoints, each counted once.
-        trained_on: Number of datapoints that the run was trained on, by their names; None if the
-            run or the inputter does not record names.
+        trained_on: Number of datapoints that are also training rows; None if names are unknown.
     """
 
     numbers: Mapping[str, float]
@@ -101,14 +91,14 @@ class Evaluation:
 
 
 class Runner:
-    """Train, evaluate and export a modeler on the data of an inputter.
+    """Training, evaluation, inference and export of a model on the data of an inputter.
 
     Args:
         config: Configuration of the recipe.
-        inputter: The data.
-        modeler: The model.
+        inputter: Data.
+        modeler: Model.
         run_dir: Directory for all files of the run.
-        callbacks: More callbacks for training.
+        callbacks: Additional callbacks for training.
     """
 
     def __init__(
@@ -127,24 +117,33 @@ class Runner:
         self._callbacks = list(callbacks)
 
     @classmethod
-    def of(
+    def from_recipe(
         cls,
         recipe: Recipe,
         run_dir: str | os.PathLike[str] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Runner:
-        """Create the runner of a recipe; for the recipe of a run, in the run's directory."""
+        """Create the runner of a recipe.
+
+        Args:
+            recipe: Recipe.
+            run_dir: Directory of the run; by default, the recipe's run, or `runs/NAME`.
+            callbacks: Additional callbacks for training.
+        """
         _start_tensorflow(recipe.config.train)
         inputter = recipe.inputter()
-        found = run_dir or recipe.run_dir or Path("runs") / recipe.name
-        inputter.restore(Path(found))
-        return cls(recipe.config, inputter, recipe.modeler(inputter), found, callbacks)
+        folder = Path(run_dir or recipe.run_dir or Path("runs") / recipe.name)
+        inputter.restore(folder)
+        return cls(recipe.config, inputter, recipe.modeler(inputter), folder, callbacks)
 
     def train(self, resume: str = "auto") -> Trainer:
-        """Train, or go on; evaluate after each epoch; keep the best checkpoint.
+        """Train or resume, evaluate after each epoch, and keep the best checkpoint.
+
+        Args:
+            resume: 'auto' resumes, 'never' starts again, and a path resumes from there.
 
         Raises:
-            ConfigError: The run in this directory was made with other settings.
+            ConfigError: The run in this directory has different settings or classes.
         """
         config = self.config.train
         if resume == "auto" and not (config.fast_dev_run or config.overfit_batches):
@@ -154,43 +153,38 @@ class Runner:
             self.inputter.restore(None)
             if list(self.inputter.class_names) != before:
                 raise ConfigError(
-                    f"The run in {self.run_dir} has other classes.",
+                    f"The run in {self.run_dir} has different classes.",
                     got=", ".join(self.inputter.class_names),
                     expected=", ".join(before),
-                    fix="start a new run with another --run-dir",
+                    fix="start a new run with a different --run-dir",
                 )
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
-        transfer = self.config.transfer
+        additional = [*self._callbacks, _KeepRecipe(self.config, self.inputter)]
         train = TrainConfig(
             dataflow=flow,
             model=self.modeler,
             optimizer=optimizer if config.ema is None else WeightEMA(optimizer, config.ema),
-            callbacks=[
-                *self._usual_callbacks(steps),
-                *self._callbacks,
-                _KeepRecipe(self.config, self.inputter),
-            ],
+            callbacks=[*self._usual_callbacks(steps), *additional],
             steps_per_epoch=steps,
             max_epoch=config.epochs,
-            seed=config.seed,
-            deterministic=config.deterministic,
-            precision=config.precision,
-            xla=config.xla,
             run_dir=self.run_dir,
             resume=resume,
-            fast_dev_run=config.fast_dev_run,
-            overfit_batches=config.overfit_batches,
+            **config.model_dump(include=_SHARED_KEYS),
             init=self.modeler.pretrained(),
-            trainable=transfer.trainable or (),
+            trainable=self.config.transfer.trainable or (),
         )
         trainer = _trainer(train, config.trainer, config.devices)
         trainer.train()
         return trainer
 
     def evaluate(self, split: Split = "test", folder: Path | None = None) -> Evaluation:
-        """Compute the metrics over a split, and write their reports into `folder`.
+        """Compute the metrics over a split, and write their reports.
+
+        Args:
+            split: 'train', 'val' or 'test'.
+            folder: Folder for the reports; by default `eval-SPLIT` in the run.
 
         Raises:
             CheckpointError: The run has no checkpoint.
@@ -222,7 +216,7 @@ class Runner:
         )
 
     def _trained_on(self, split: Split) -> int | None:
-        """Count the rows of a split that the run was trained on, and warn if there are any."""
+        """Count the rows of a split that are training rows, and warn if there are any."""
         file, names = self.run_dir / TRAINED_ON, self.inputter.row_names(split)
         if names is None or split == "train":
             return None
@@ -244,30 +238,28 @@ class Runner:
     def export(
         self, folder: Path | None = None, *, format: str = "saved_model", **options: Any
     ) -> Path:
-        """Export the best checkpoint, compared on validation data before it is done.
+        """Export the best checkpoint, and compare the results of both on validation data.
 
         Args:
-            folder: Holds the versions; by default `export/FORMAT` in the run.
-            format: As of `towerpack.inference.export`, as are the options.
+            folder: Folder for the versions; by default `export/FORMAT` in the run.
+            format: Format of `towerpack.inference.export`.
+            options: Additional arguments of `towerpack.inference.export`.
 
         Raises:
             CheckpointError: The run has no checkpoint.
-            ExportError: The exported model computes something else.
+            ExportError: The exported model computes different results.
         """
-        arguments = {
-            "model": self.modeler,
-            "outputs": self.modeler.infer_outputs,
-            **self.modeler.export_arguments(),
-        }
+        defaults = {"model": self.modeler, "outputs": self.modeler.infer_outputs}
+        arguments = {**defaults, **self.modeler.export_arguments()}
         if "batch_examples" not in arguments and not self.config.transfer.is_whole:
-            # A packaged network, which needs no training, has no data.
+            # A packaged network needs no training and has no data.
             arguments["batch_examples"] = self._inputs(next(self._batches("val")))
         if format != "saved_model":
-            for name in ("preprocess", "serve"):  # It alone reads files.
+            for name in ("preprocess", "serve"):  # Only SavedModel reads files.
                 arguments.pop(name, None)
             if self.modeler.portable_outputs:
                 arguments["outputs"] = self.modeler.portable_outputs
-        done = export(
+        exported = export(
             arguments.pop("model"),
             self.checkpoint(),
             folder or self.folder("export") / format,
@@ -275,25 +267,33 @@ class Runner:
             ema=self.config.train.ema is not None,
             **{**arguments, **options},
         )
-        self.inputter.keep(done)
-        return done
+        self.inputter.keep(exported)
+        return exported
 
     def folder(self, name: str) -> Path:
         """Return a folder of the run to write into.
 
+        Args:
+            name: Name of the folder.
+
         Raises:
-            ConfigError: It is a link, which a run directory from others may contain.
+            ConfigError: The folder is a link, which an untrusted run directory may contain.
         """
         folder = self.run_dir / name
         if folder.is_symlink():
             raise ConfigError(
-                f"{folder} is a link, and nothing is written through links of a run directory.",
-                fix=f"remove the link {folder}; --run-dir puts a whole run on another disk",
+                f"{folder} is a link, and links in a run directory are not written to.",
+                fix="remove the link, or put the whole run on another disk with --run-dir",
             )
         return folder
 
     def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
-        """Create a predictor of the modeler, or of `model`, with the best checkpoint."""
+        """Create a predictor with the best checkpoint.
+
+        Args:
+            outputs: Names of the outputs.
+            model: Model with the modeler's variables; by default, the modeler.
+        """
         return Predictor(
             model or self.modeler,
             self.checkpoint(),
@@ -303,18 +303,17 @@ class Runner:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Load the best checkpoint of the run; the newest if no best one was kept.
+        """Load the best checkpoint of the run, or the latest one if no best one was kept.
 
-        The recipe of a packaged network needs no training: its weights become the run's first
-        checkpoint.
+        The weights of a packaged network that needs no training become the first checkpoint.
 
         Raises:
             CheckpointError: The run has no checkpoint.
-            ConfigError: The weights were trained on other numbers for the same pixels.
+            ConfigError: The weights were trained on pixels that were normalized differently.
         """
         self.modeler.check_pixels(self.run_dir)
         try:
-            return load_checkpoint(self.run_dir, tag=f"best-{self._best_as_given()[0]}")
+            return load_checkpoint(self.run_dir, tag=f"best-{self._configured_best()[0]}")
         except CheckpointError:
             if not self.run_dir.exists():
                 if not self.config.transfer.is_whole:
@@ -327,12 +326,12 @@ class Runner:
 
     @property
     def best(self) -> tuple[str, Mode]:
-        """The number whose best checkpoint is kept, and 'min' or 'max'.
+        """Metric whose best checkpoint is kept, with its direction: 'min' or 'max'.
 
         Raises:
-            ConfigError: Neither `train.best` nor a metric says which one.
+            ConfigError: Neither `train.best` nor a metric declares the direction.
         """
-        name, mode = self._best_as_given()
+        name, mode = self._configured_best()
         if mode is not None:
             return name, mode
         directions: dict[str, Mode] = {"cost": "min"}
@@ -340,8 +339,8 @@ class Runner:
             directions |= {f"val/{n}": direction for n, direction in metric.directions().items()}
         return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
 
-    def _best_as_given(self) -> tuple[str, Mode | None]:
-        """The name in `train.best`, and the direction if the recipe or the modeler gives one."""
+    def _configured_best(self) -> tuple[str, Mode | None]:
+        """Return the metric, and the direction if the recipe or the modeler declares one."""
         wanted, (name, mode) = self.config.train.best, self.modeler.best
         if wanted is None or wanted == name:
             return name, mode
@@ -360,22 +359,20 @@ class Runner:
     def _usual_callbacks(self, steps: int) -> list[Callback]:
         config = self.config.train
         name, mode = self.best
-        found: list[Callback] = [
+        callbacks: list[Callback] = [
             ModelSaver(keep=config.keep),
             InferenceRunner(
-                self.inputter.flow("val"),
-                list(self.modeler.metrics()),
-                ema=config.ema is not None,
+                self.inputter.flow("val"), list(self.modeler.metrics()), ema=config.ema is not None
             ),
             BestSaver(name, mode),
         ]
         if config.patience is not None:
-            found.append(EarlyStopping(name, config.patience, mode))
+            callbacks.append(EarlyStopping(name, config.patience, mode))
         schedule = schedule_of(self.config.optimizer, config.epochs, steps)
         if schedule is not None:
-            found.append(schedule)
-        found.append(HumanHyperParamSetter("learning_rate"))
-        return [*found, *(_named_callback(given) for given in config.callbacks)]
+            callbacks.append(schedule)
+        callbacks.append(HumanHyperParamSetter("learning_rate"))
+        return [*callbacks, *map(_named_callback, config.callbacks)]
 
     def _unpack(self, name: str) -> None:
         self.modeler.check_pixels(name)
@@ -396,14 +393,17 @@ class Runner:
         ]
         if changed:
             raise ConfigError(
-                f"The run in {self.run_dir} was made with other settings.",
+                f"The run in {self.run_dir} has different settings.",
                 details="\n".join(changed),
-                fix="restore the previous settings, or start a new run with another --run-dir",
+                fix="restore the previous settings, or start a new run with a different --run-dir",
             )
 
 
+setattr(Runner, "of", Runner.from_recipe)  # noqa: B010 - the former name
+
+
 class _KeepRecipe(Callback):
-    """Write the configuration into the run, for later commands."""
+    """Callback that writes the configuration into the run directory, for later commands."""
 
     def __init__(self, config: AppConfig, inputter: Inputter) -> None:
         self._config, self._inputter = config, inputter
@@ -426,22 +426,22 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
     if name not in _OVER_DEVICES:
         if devices is not None:
             raise ConfigError(
-                f"train.devices={devices!r} is not for trainer: {name}.",
+                f"train.devices={devices!r} does not apply to trainer: {name}.",
                 expected=f"trainer: {', '.join(_OVER_DEVICES)}",
             )
         return make(config)
-    parts = _parts_of_processor(name, devices)
+    parts = _cpu_devices(name, devices)
     if parts is not None:
-        _LOG.warning("There is no GPU: %d parts of the processor train.", parts)
+        _LOG.warning("No GPU found. Training on %d devices of the CPU.", parts)
         devices = [f"CPU:{i}" for i in range(parts)]
     return make(config, devices)
 
 
 def _start_tensorflow(config: Training) -> None:
-    """Divide the processor if the recipe sets a number of devices, and look for devices."""
+    """Divide the CPU if the recipe sets a number of devices, and let TensorFlow list devices."""
     with quiet_start():
         cpu = tf.config.list_physical_devices("CPU")[0]
-        parts = _parts_of_processor(config.trainer, config.devices)
+        parts = _cpu_devices(config.trainer, config.devices)
         known = tf.config.get_logical_device_configuration(cpu) or [None]
         if parts is not None and parts != len(known):
             try:
@@ -450,22 +450,22 @@ def _start_tensorflow(config: Training) -> None:
                 )
             except RuntimeError as error:
                 raise ConfigError(
-                    f"train.devices={parts}: TensorFlow has started with another number.",
+                    f"TensorFlow has started, and train.devices={parts} would change its devices.",
                     fix="set train.devices in a new process",
                 ) from error
         tf.config.list_logical_devices()
 
 
-def _parts_of_processor(trainer: str, devices: int | list[str] | None) -> int | None:
-    """Return the number of parts of the processor; None with GPUs or without a number."""
+def _cpu_devices(trainer: str, devices: int | list[str] | None) -> int | None:
+    """Return the number of devices of the CPU; None if there are GPUs or no number is set."""
     if trainer in _OVER_DEVICES and isinstance(devices, int):
         return None if tf.config.list_physical_devices("GPU") else devices
     return None
 
 
-def _named_callback(given: str | Mapping[str, Any]) -> Callback:
-    name, arguments = (given, {}) if isinstance(given, str) else next(iter(given.items()))
+def _named_callback(spec: str | Mapping[str, Any]) -> Callback:
+    name, arguments = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()))
     try:
         return CALLBACKS.get(name)(**arguments)
     except TypeError as error:
-        raise ConfigError(f"train.callbacks: {name}({arguments}): {error}") from error
+        raise ConfigError(f"train.callbacks: {name} refuses {arguments}: {error}") from error

@@ -1,4 +1,4 @@
-"""Settings found by trial: Optuna chooses, each trial is a training."""
+"""Hyperparameter search: Optuna suggests settings, and each trial is a training."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Search:
     """Result of a search.
 
     Attributes:
-        rows: Leaderboard: trial, value, state, then the settings; the best first.
-        titles: Titles of its columns.
+        rows: Leaderboard, best trial first: trial, value, state, and the settings.
+        titles: Column titles of the leaderboard.
         best: Settings of the best trial.
         value: Value of the best trial.
-        files: Written files: the winner as a recipe, the leaderboard, a plot of importances.
+        files: Written files: the best recipe, the leaderboard, a plot of importances.
     """
 
     rows: Sequence[Sequence[Any]]
@@ -51,25 +51,25 @@ class Search:
 
 
 def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Search:
-    """Run trials until there are `trials`, those of earlier calls and other processes included.
+    """Run trials until the study has `trials`, counting those of earlier calls and processes.
 
-    A trial's score is the best value of the task's number on validation data; test data are never
-    read. A trial that is worse than the median of the others at the same epoch is ended (Golovin et
-    al. 2017). What a killed process left unfinished is tried again.
+    The score of a trial is the best value of the recipe's metric on validation data. Test data are
+    never read. A trial below the median of the others at the same epoch is stopped (Golovin et al.
+    2017). Settings of trials whose process was killed are tried again.
 
     Args:
-        recipe: With a space: `search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true},
-            optimizer.name: [adam, momentum]}`.
-        folder: Holds the study and the runs; several processes may work in it.
-        trials: In all.
-        seed: What is tried is a function of it, where one process works.
+        recipe: Recipe with a search space: `search: {optimizer.learning_rate: {low: 1e-4, high: 1,
+            log: true}, optimizer.name: [adam, momentum]}`.
+        folder: Folder for the study and its runs. Several processes may share it.
+        trials: Total number of trials.
+        seed: Seed of the suggestions, which it determines if a single process works.
 
     Raises:
-        ConfigError: The search space makes no sense.
-        TowerpackError: No trial ended well.
+        ConfigError: The search space is invalid.
+        TowerpackError: No trial was completed.
     """
     space = _checked(recipe)
-    number, mode = Runner.of(recipe).best
+    metric, mode = Runner.from_recipe(recipe).best
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / _LOCK, look_again_s=_LOOK_AGAIN_S):
         study = _study(folder, mode)
@@ -79,53 +79,49 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
             counted = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
             if len([t for t in counted if t.state.name != "WAITING"]) >= trials:
                 break
-            # A sampler for each trial: what is tried does not depend on restarts.
+            # Each trial has its own sampler, so that restarts do not change the suggestions.
             drawn = derive_seed(seed, "trial", len(counted)) >> 33
             study.sampler = _optuna().samplers.TPESampler(seed=drawn, constant_liar=True)
             trial = study.ask()
             alive = FileLock(_lock_of(folder, trial))
             alive.acquire()
-        settings = {name: _suggested(trial, name, given) for name, given in space.items()}
+        settings = {name: _suggested(trial, name, choices) for name, choices in space.items()}
         try:
-            _run(study, trial, _Watch(trial, number, mode), recipe, settings, folder)
+            _run(study, _Watch(trial, metric, mode), recipe, settings, folder)
         finally:
             alive.release()
-    return _found(study, recipe, folder, number)
+    return _result(study, recipe, folder, metric)
 
 
 class _Watch(Callback):
-    """Report the number to a trial, and end it where the others were better."""
+    """Callback that reports the metric to a trial, and stops training if Optuna prunes it."""
 
-    def __init__(self, trial: Any, number: str, mode: Mode) -> None:
-        self._trial, self._number = trial, number
+    def __init__(self, trial: Any, metric: str, mode: Mode) -> None:
+        self.trial, self._metric = trial, metric
         self._better = min if mode == "min" else max
-        self.needs = (number,)
+        self.needs = (metric,)
         self.value: float | None = None
         self.pruned = False
 
     def trigger(self) -> None:
-        latest = self.trainer.monitors.latest(self._number)
+        latest = self.trainer.monitors.latest(self._metric)
         self.value = latest if self.value is None else self._better(self.value, latest)
-        self._trial.report(self.value, self.trainer.epoch)
-        self.pruned = self._trial.should_prune() and self.trainer.epoch < self.trainer.max_epoch
+        self.trial.report(self.value, self.trainer.epoch)
+        self.pruned = self.trial.should_prune() and self.trainer.epoch < self.trainer.max_epoch
         if self.pruned:
             raise StopTraining
 
 
 def _run(
-    study: Any,
-    trial: Any,
-    watch: _Watch,
-    recipe: Recipe,
-    settings: Mapping[str, Any],
-    folder: Path,
+    study: Any, watch: _Watch, recipe: Recipe, settings: Mapping[str, Any], folder: Path
 ) -> None:
+    trial = watch.trial
     shown = ", ".join(f"{name}={value}" for name, value in settings.items())
     _LOG.info("Trial %d: %s", trial.number, shown)
     config = change(recipe.config, **settings, search={})
     tried = Recipe(recipe.application, config, recipe.name, None)
     try:
-        Runner.of(tried, folder / f"trial-{trial.number:04d}", [watch]).train()
+        Runner.from_recipe(tried, folder / f"trial-{trial.number:04d}", [watch]).train()
     except TowerpackError as error:
         _LOG.warning("Trial %d failed: %s", trial.number, error)
         trial.set_user_attr("error", str(error))
@@ -151,7 +147,7 @@ def _study(folder: Path, mode: str) -> Any:
 
 
 def _retake(study: Any, folder: Path) -> None:
-    """Have the settings of trials whose process is gone tried again."""
+    """Enqueue the settings of trials whose process no longer runs."""
     for trial in study.get_trials(False):
         if trial.state.name != "RUNNING" or is_held(_lock_of(folder, trial)):
             continue
@@ -173,37 +169,37 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
             expected="search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true}}, or "
             "--space FILE",
         )
-    for name, given in space.items():
+    for name, choices in space.items():
         if name not in known:
             raise ConfigError(f"search: there is no key '{name}'.", fix=did_you_mean(name, known))
-        is_range = isinstance(given, dict) and {"low", "high"} <= given.keys() <= _RANGE
+        is_range = isinstance(choices, dict) and {"low", "high"} <= choices.keys() <= _RANGE
         if is_range:
-            low, high = given["low"], given["high"]
+            low, high = choices["low"], choices["high"]
             numbers = all(isinstance(end, int | float) for end in (low, high))
-            is_range = numbers and low < high and (low > 0 or not given.get("log"))
-        if not is_range and not (isinstance(given, list) and given):
+            is_range = numbers and low < high and (low > 0 or not choices.get("log"))
+        if not is_range and not (isinstance(choices, list) and choices):
             raise ConfigError(
-                f"search: {name}: {given!r} is no range.",
+                f"search: {name} has an invalid range, {choices!r}.",
                 expected="{low: 1e-4, high: 1, log: true}, with integers {low, high, step}, or a "
                 "list of values",
             )
     return dict(space)
 
 
-def _suggested(trial: Any, name: str, given: Any) -> Any:
-    if isinstance(given, list):
-        # Optuna takes plain values alone; a list of lists is chosen from by place.
-        return given[trial.suggest_categorical(name, range(len(given)))]
-    whole = all(isinstance(given[end], int) for end in ("low", "high"))
+def _suggested(trial: Any, name: str, choices: Any) -> Any:
+    if isinstance(choices, list):
+        # Optuna accepts only plain values as choices, so choose an index.
+        return choices[trial.suggest_categorical(name, range(len(choices)))]
+    whole = all(isinstance(choices[end], int) for end in ("low", "high"))
     suggest = trial.suggest_int if whole else trial.suggest_float
-    return suggest(name, **given)
+    return suggest(name, **choices)
 
 
-def _found(study: Any, recipe: Recipe, folder: Path, number: str) -> Search:
+def _result(study: Any, recipe: Recipe, folder: Path, metric: str) -> Search:
     space = recipe.config.search
 
     def settings(trial: Any) -> dict[str, Any]:
-        lists = {name for name, given in space.items() if isinstance(given, list)}
+        lists = {name for name, choices in space.items() if isinstance(choices, list)}
         return {n: space[n][v] if n in lists else v for n, v in trial.params.items() if n in space}
 
     done = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
@@ -211,45 +207,45 @@ def _found(study: Any, recipe: Recipe, folder: Path, number: str) -> Search:
     if not complete:
         errors = [t.user_attrs["error"] for t in done if "error" in t.user_attrs]
         raise TowerpackError(
-            "No trial ended well.",
+            "No trial was completed.",
             details="\n".join(errors[:1]),
             fix="try the recipe with `towerpack train` first",
         )
     sign = 1 if study.direction.name == "MINIMIZE" else -1
     complete.sort(key=lambda t: sign * t.value)
     others = [t for t in done if t.state.name in ("PRUNED", "FAIL")]
-    titles = ["trial", number, "state", *space]
+    titles = ["trial", metric, "state", *space]
     rows = [
         [t.number, t.value, t.state.name.lower(), *(settings(t).get(name) for name in space)]
         for t in (*complete, *others)
     ]
     best = settings(complete[0])
-    reached = {number: complete[0].value, "trials": len(done), "trial": complete[0].number}
+    reached = {metric: complete[0].value, "trials": len(done), "trial": complete[0].number}
     winner = change(recipe.config, **best, search={}, reached=reached)
     files = {
         folder / WINNER: to_yaml(winner).encode(),
         folder / "leaderboard.csv": csv_of([titles, *rows]),
-        folder / "importance.png": _drawn(study, len(complete), number),
+        folder / "importance.png": _drawn(study, len(complete), metric),
     }
     for path, content in files.items():
         replace_file(path, content)
     return Search(rows, titles, best, complete[0].value, list(files))
 
 
-def _drawn(study: Any, complete: int, number: str) -> bytes:
-    """Importances of the settings (Hutter et al. 2014), and the values over the trials."""
+def _drawn(study: Any, complete: int, metric: str) -> bytes:
+    """Draw the importance of settings (Hutter et al. 2014) and the values of the trials."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.set(title="Values of the trials", xlabel="trial", ylabel=number)
+    left.set(title="Values of the trials", xlabel="trial", ylabel=metric)
     trials = [t for t in study.get_trials(False) if t.state.name == "COMPLETE"]
     left.plot([t.number for t in trials], [t.value for t in trials], "o")
     left.xaxis.get_major_locator().set_params(integer=True)
-    right.set(title="Importance of the settings", xlabel="share of what they explain")
+    right.set(title="Importance of the settings", xlabel="share of the explained variance")
     if complete > 3:
         shares = _optuna().importance.get_param_importances(study)
         right.barh(list(shares)[::-1], list(shares.values())[::-1])
     else:
-        right.text(0.5, 0.5, "four trials are needed", ha="center", transform=right.transAxes)
+        right.text(0.5, 0.5, "needs at least four trials", ha="center", transform=right.transAxes)
     return png(pixels_of(figure))

@@ -30,7 +30,7 @@ def demo(
     from towerpack.apps import Runner, find_recipe, infer
 
     recipe = find_recipe("digits", [f"train.seed={seed}"])
-    runner = Runner.of(recipe, run_dir)
+    runner = Runner.from_recipe(recipe, run_dir)
     trainer = runner.train()
     out = console()
     if trainer.was_complete:

@@ -31,5 +31,5 @@ def open_run(
     folder = run_dir or recipe.run_dir or Path("runs") / recipe.name
     if (folder / RECIPE).is_file():
         recipe = open_recipe(str(folder), settings, allow_code)
-    runner = Runner.of(recipe, folder)
+    runner = Runner.from_recipe(recipe, folder)
     return runner, recipe.display(runner.inputter)

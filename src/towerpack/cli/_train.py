@@ -38,7 +38,7 @@ def train(
     require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import Runner
 
-    trainer = Runner.of(found, run_dir).train()
+    trainer = Runner.from_recipe(found, run_dir).train()
     names = trainer.monitors.names()
     numbers = {n: trainer.monitors.latest(n) for n in names if n.startswith("val/")}
     if json_:

@@ -1,4 +1,4 @@
-"""The base of all configurations, and its tree of keys."""
+"""The base class of all configurations, and an iterator over its keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import pydantic
 
@@ -17,40 +17,43 @@ from towerpack._core.naming import in_one_spelling
 T = TypeVar("T")
 
 
-def _compiled(text: str) -> str:
+def _compiled(pattern: str) -> str:
     try:
-        re.compile(text)
+        re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from error
-    return text
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    return pattern
 
 
 Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
-"""A regular expression, as text."""
+"""Regular expression, as text."""
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name if ":" in name else in_one_spelling(name)
 
 
-Name = Annotated[str, "code", pydantic.AfterValidator(_plain)]
-"""Name of an object in a registry: lower case, with underscores; or `module:attribute` as it is."""
+Name = Annotated[str, "code", pydantic.AfterValidator(_normalized)]
+"""Name of an object in a registry, in lower case with underscores; or `module:attribute`."""
 
 NamesCode = Annotated[T, "code"]
-"""A setting that may name code as `module:attribute` somewhere in its value."""
+"""Setting whose value may contain names of code, written `module:attribute`."""
 
 PathText = Annotated[str, "path"]
-"""Path of a file or folder. A relative one in a YAML file starts at the folder of that file."""
+"""Path of a file or folder. In a YAML file, it is relative to the folder of that file."""
 
 
 class Config(pydantic.BaseModel):
-    """A typed configuration. Unknown keys are errors, values are converted only where safe.
+    """Typed configuration. Unknown keys are errors; values are converted only without loss.
 
-    A string below a field is its description:
+    A string below a field describes the field; subclasses inherit the description:
 
         class Data(Config):
             batch_size: int = Field(64, ge=1)
             "Datapoints in a batch."
+
+    Attributes:
+        old_keys: Former names of fields, with the current names. Both work in all places.
     """
 
     model_config = pydantic.ConfigDict(
@@ -60,21 +63,24 @@ class Config(pydantic.BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
+    old_keys: ClassVar[Mapping[str, str]] = {}
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _accept_old_keys(cls, values: Any) -> Any:
+        return with_current_keys(cls, values)
 
 
 @dataclass(frozen=True)
 class Key:
     """A field of a configuration or of one of its sections.
 
-    Attributes:
-        path: Dotted path: `data.batch_size`.
-        section: The configuration class, if the field is a section and not a value.
-        free: Whether the field is a mapping with the user's keys.
-        names_code: Whether its value may name code: `Name` and `NamesCode`.
-        is_path: Whether the field is a `PathText` or a `pathlib.Path`, or is called `path`.
+    `path` is dotted. `old_path` is the former path, or the same. `section` is the class of a
+    section, and None for a value. `free` marks mappings whose keys the user chooses.
     """
 
     path: str
+    old_path: str
     description: str
     section: type[Config] | None
     free: bool
@@ -83,22 +89,52 @@ class Key:
 
 
 def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
-    """All keys, sections before what is in them."""
+    """Iterate over all keys. A section comes before the keys in the section."""
+    former_names = {new: old for old, new in config.old_keys.items()}
     for name, field in config.model_fields.items():
-        kinds = _kinds(field.annotation)
-        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
+        kinds, section = _kinds(field.annotation), _section_of(field)
         free = any(typing.get_origin(k) is dict or k is dict for k in kinds)
         marks = [m for kind in kinds for m in getattr(kind, "__metadata__", field.metadata)]
-        path = name == "path" or "path" in marks or pathlib.Path in kinds
-        about = field.description or ""
-        yield Key(f"{prefix}{name}", about, section, free, "code" in marks, path)
+        is_path = name == "path" or "path" in marks or pathlib.Path in kinds
+        old_path = f"{prefix}{former_names.get(name, name)}"
+        about = _description(config, name) or ((section and section.__doc__) or "").split("\n")[0]
+        yield Key(f"{prefix}{name}", old_path, about, section, free, "code" in marks, is_path)
         if section is not None:
             yield from keys_of(section, f"{prefix}{name}.")
 
 
 def key_paths(config: type[Config]) -> list[str]:
-    """Dotted paths of all values."""
+    """Return the dotted paths of all values.
+
+    Args:
+        config: Class of the configuration.
+    """
     return [key.path for key in keys_of(config) if key.section is None]
+
+
+def with_current_keys(config: type[Config], values: Any) -> Any:
+    """Return a copy of YAML values in which the keys of `Config.old_keys` have their new names."""
+    if not isinstance(values, Mapping):
+        return values
+    current: dict[str, Any] = {}
+    for name, value in cast("Mapping[str, Any]", values).items():
+        new = config.old_keys.get(name, name)
+        name = name if new in values else new  # If both are there, the old one is unknown.
+        field = config.model_fields.get(name)
+        section = None if field is None else _section_of(field)
+        current[name] = value if section is None else with_current_keys(section, value)
+    return current
+
+
+def _description(config: type[Config], name: str) -> str:
+    bases = (base for base in config.__mro__ if issubclass(base, Config))
+    fields = (base.model_fields[name] for base in bases if name in base.model_fields)
+    return " ".join(next((f.description for f in fields if f.description), "").split())
+
+
+def _section_of(field: pydantic.fields.FieldInfo) -> type[Config] | None:
+    kinds = (kind for kind in _kinds(field.annotation) if isinstance(kind, type))
+    return next((kind for kind in kinds if issubclass(kind, Config)), None)
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:

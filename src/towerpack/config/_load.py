@@ -1,4 +1,4 @@
-"""From YAML and `key=value` to a checked configuration."""
+"""Read a configuration from YAML and `key=value` overrides, check and compare configurations."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ import pydantic
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import alike, did_you_mean
 from towerpack._core.yaml_text import parse_yaml
-from towerpack.config._config import Config, Key, keys_of
+from towerpack.config._config import Config, Key, keys_of, with_current_keys
 
 C = TypeVar("C", bound=Config)
-# What Python can import; neither URLs nor paths.
+# Text that Python can import: neither a URL nor a path.
 _CODE = re.compile(r"[^/]+:(?!/).*", re.DOTALL)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        path: Path of the file.
 
     Raises:
-        ConfigError: It cannot be read, is no YAML, or no mapping.
+        ConfigError: The file cannot be read, is not YAML, or does not hold a mapping.
     """
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path} holds no configuration.",
+            f"{path} does not hold a configuration.",
             got=f"a {type(values).__name__}",
             expected="lines `key: value`",
         )
@@ -47,19 +50,19 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load(
     config: type[C], values: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str
 ) -> C:
-    """Check a configuration.
+    """Check values and return them as a configuration.
 
     Args:
         config: Class of the configuration.
         values: Values from YAML.
-        overrides: `key=value`, the value in YAML. A key is dotted (`data.batch_size`), or its last
-            part if no other key ends with it (`batch_size`). Later overrides win.
+        overrides: Texts `key=value`, with the value in YAML. A key is a dotted path, or its last
+            part if no other key ends with that part. Later overrides win.
         where: Name of the file, for errors.
 
     Raises:
-        ConfigError: A key is unknown or ambiguous, or a value does not fit. Lists all of them.
+        ConfigError: Keys are unknown or ambiguous, or values are invalid. Lists all of them.
     """
-    merged = copy.deepcopy(dict(values))
+    merged = copy.deepcopy(with_current_keys(config, values))
     keys = list(keys_of(config))
     changed = [_parsed(override, keys) for override in overrides]
     for path, value in changed:
@@ -67,25 +70,32 @@ def load(
     try:
         return config.model_validate(merged)
     except pydantic.ValidationError as error:
-        details = [_told(found, keys) for found in error.errors()]
-        theirs = tuple(path for path, _ in changed)
+        details = [_explain(fault, keys) for fault in error.errors()]
+        overridden = tuple(path for path, _ in changed)
         raise ConfigError(
-            "These settings do not fit."
-            if all(told.startswith(theirs) for told in details)
-            else f"The configuration of {where} does not fit.",
+            "Some of the settings are invalid."
+            if all(line.startswith(overridden) for line in details)
+            else f"The configuration in {where} is invalid.",
             details="\n".join(details),
-            fix="`--show-config` shows all keys with what they mean",
+            fix="add --show-config to the command to see all keys and their meanings",
         ) from None
 
 
 def from_folder(
     config: type[Config], values: Mapping[str, Any], folder: Path, names: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return values from a YAML file with relative paths taken from the folder of the file.
+    """Return YAML values in which relative paths start at the folder of the file.
 
-    A path that exists only in the working directory is kept, as are `names`.
+    A path that exists only relative to the working directory stays as it is.
+
+    Args:
+        config: Class of the configuration.
+        values: Values from YAML.
+        folder: Folder of the YAML file.
+        names: Values that are names and not paths, such as those of packaged weights.
     """
-    changed, leaves = copy.deepcopy(dict(values)), dict(_leaves(values))
+    changed = copy.deepcopy(with_current_keys(config, values))
+    leaves = dict(_leaves(changed))
     for key in keys_of(config):
         value = leaves.get(key.path)
         if key.is_path and isinstance(value, str) and not value.startswith("~"):
@@ -96,19 +106,25 @@ def from_folder(
 
 
 def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return each `module:attribute` that values from a file name, by the dotted key."""
-    found: dict[str, list[str]] = {}
+    """Return the names of code (`module:attribute`) in YAML values, by dotted key.
+
+    Args:
+        config: Class of the configuration.
+        values: Values from YAML.
+    """
+    values = with_current_keys(config, values)
+    code: dict[str, list[str]] = {}
     for key in keys_of(config):
         if key.names_code:
             value: Any = values
             for name in key.path.split("."):
                 value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-            found[key.path] = [text for text in _texts(value) if _CODE.fullmatch(text)]
-    return {path: names for path, names in found.items() if names}
+            code[key.path] = [text for text in _texts(value) if _CODE.fullmatch(text)]
+    return {path: names for path, names in code.items() if names}
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Texts in a value, keys included."""
+    """Iterate over the texts in a nested value, including the keys of mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -120,30 +136,40 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def change(config: C, **values: Any) -> C:
-    """A copy with other values of dotted keys: `change(c, **{'data.batch_size': 8})`.
+    """Return a copy of a configuration with changed values.
+
+    Args:
+        config: Configuration to copy.
+        values: New values by dotted key: `change(config, **{"data.batch_size": 8})`.
 
     Raises:
-        ConfigError: As `load`.
+        ConfigError: A key is unknown, or a value is invalid.
     """
-    merged = config.model_dump()
-    for path, value in values.items():
-        _put(merged, path, value)
+    merged, keys = config.model_dump(), list(keys_of(type(config)))
+    for name, value in values.items():
+        _put(merged, _path_of(name, keys), value)
     return load(type(config), merged, where=type(config).__name__)
 
 
 def differences(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
-    """Return the dotted keys whose values differ, with both values.
+    """Return the dotted keys whose values differ, with the old and the new value.
 
-    Paths of the same file are equal, and so are those of a file that was moved with its folder.
+    Two paths of the same file count as equal. So does a path whose file no longer exists, if the
+    new path has the same file name: the file was moved with its folder.
+
+    Args:
+        old: Earlier configuration.
+        new: Later configuration.
     """
     paths = {key.path for key in keys_of(type(new)) if key.is_path}
     before, after = (dict(_leaves(c.model_dump(mode="json"))) for c in (old, new))
     names = [*before, *(name for name in after if name not in before)]
-    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    rows = [(name, before.get(name), after.get(name)) for name in names]
     return [
-        (name, one, other)
-        for name, one, other in pairs
-        if one != other and not (name in paths and one and other and _is_same_file(one, other))
+        (name, first, second)
+        for name, first, second in rows
+        if first != second
+        and not (name in paths and first and second and _is_same_file(first, second))
     ]
 
 
@@ -156,30 +182,30 @@ def _is_same_file(old: str, new: str) -> bool:
 def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:
     name, equals, text = override.partition("=")
     if not equals or not name:
-        raise ConfigError(f"{override!r} is no setting.", expected="key=value")
+        raise ConfigError(f"{override!r} is not a setting.", expected="key=value")
     try:
         value = parse_yaml(text)
     except ValueError as error:
-        raise ConfigError(f"{name}: {text!r:.80} is no value in YAML: {error}") from error
+        raise ConfigError(f"{name}: {text!r:.80} is not a YAML value: {error}") from error
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            value = float(value)  # YAML 1.1 takes 1e-3 for a word.
+            value = float(value)  # YAML 1.1 reads 1e-3 as text.
     return _path_of(name, keys), value
 
 
 def _path_of(name: str, keys: Sequence[Key]) -> str:
-    known = {key.path for key in keys}
-    inside = any(key.free and name.startswith(f"{key.path}.") for key in keys)
-    if name in known or inside:
+    known = {path: key.path for key in keys for path in (key.old_path, key.path)}
+    if any(key.free and name.startswith(f"{key.path}.") for key in keys):
         return name
-    ending = [path for path in known if path.endswith(f".{name}")]
-    if len(ending) == 1:
-        return ending[0]
-    if ending:
-        raise ConfigError(
-            f"'{name}' may mean several keys.", expected=f"one of {', '.join(sorted(ending))}"
-        )
-    last = {key.path.rpartition(".")[2]: key.path for key in keys if key.section is None}
+    if name in known:
+        return known[name]
+    matches = {known[path] for path in known if path.endswith(f".{name}")}
+    if len(matches) == 1:
+        return matches.pop()
+    if matches:
+        expected = f"one of {', '.join(sorted(matches))}"
+        raise ConfigError(f"The name '{name}' fits several keys.", expected=expected)
+    last = {key.path.rpartition(".")[2] for key in keys if key.section is None}
     names = known if "." in name else {*known, *last}
     raise ConfigError(f"There is no key '{name}'.", fix=did_you_mean(name, sorted(names)))
 
@@ -193,14 +219,13 @@ def _put(values: dict[str, Any], path: str, value: Any) -> None:
     values[last] = value
 
 
-def _told(error: Any, keys: Sequence[Key]) -> str:
+def _explain(error: Any, keys: Sequence[Key]) -> str:
     path = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
         section, _, name = path.rpartition(".")
-        beside = [
-            key.path.rpartition(".")[2] for key in keys if key.path.rpartition(".")[0] == section
-        ]
-        return f"{path}: no such key. {did_you_mean(name, beside)}"
+        parts = (key.path.rpartition(".") for key in keys)
+        siblings = [last for parent, _, last in parts if parent == section]
+        return f"{path}: there is no such key. {did_you_mean(name, siblings)}"
     got = "" if error["type"] == "missing" else f", got {reprlib.repr(error['input'])}"
     if error["type"] in ("tuple_type", "list_type"):
         items = re.split(r"[,\s]+|(?<=\d)x(?=\d)", str(error["input"]).strip("() "))

@@ -1,4 +1,4 @@
-"""Things by name: those of the package, and a user's own."""
+"""Registry of objects by name: those of the package and those of the user."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Objects by name. Modules are imported on first use.
+    """Objects by name. Modules are imported when a name is first used.
 
     Args:
-        kind: Noun for errors: 'network'.
-        known: Name → `module:attribute`, or the object itself.
-        base: Base class of the registered classes; None for other objects.
+        kind: Noun for error messages, such as 'network'.
+        known: Objects, or their locations `module:attribute`, by name.
+        base: Base class of the registered classes; None for objects of other kinds.
     """
 
     def __init__(
@@ -32,30 +32,37 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)
 
-    def register(self, name: str, found: str | T) -> None:
+    def register(self, name: str, target: str | T) -> None:
         """Add a name.
 
+        Args:
+            name: New name.
+            target: Object, or its location `module:attribute`.
+
         Raises:
-            ConfigError: It is taken.
+            ConfigError: The name is already registered.
         """
         if name in self._known:
-            raise ConfigError(f"There is a {self.kind} '{name}' already.", fix="another name")
-        self._known[name] = found
+            raise ConfigError(
+                f"The {self.kind} '{name}' is already registered.", fix="choose a different name"
+            )
+        self._known[name] = target
 
     def get(self, spec: str | T) -> T:
-        """Return the object of a name, of `module:attribute`, or the object itself.
+        """Return a registered object. An object that is not text is returned as it is.
 
-        Names are the same if they differ only in case, `-` and `_`.
+        Args:
+            spec: Name (case, `-` and `_` do not matter), or `module:attribute`.
 
         Raises:
-            ConfigError: There is none, or it is of another kind.
+            ConfigError: There is no such object, or it is not of the right kind.
         """
         if not isinstance(spec, str):
             return spec
-        found = self._known[name] if (name := alike(spec, self)) else spec
-        if not isinstance(found, str):
-            return found
-        module, colon, attribute = found.partition(":")
+        target = self._known[name] if (name := alike(spec, self)) else spec
+        if not isinstance(target, str):
+            return target
+        module, colon, attribute = target.partition(":")
         if not colon:
             raise ConfigError(
                 f"There is no {self.kind} '{spec}'.",
@@ -63,21 +70,21 @@ class Registry(Generic[T]):
                 fix=did_you_mean(spec, self),
             )
         if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
-            raise ConfigError(f"{spec!r:.80} names no {self.kind}.", expected="module:name")
+            raise ConfigError(f"{spec!r:.80} does not name a {self.kind}.", expected="module:name")
         value = _attribute(self.kind, module, attribute)
         base = self._base
         if base and not (isinstance(value, type) and issubclass(value, base)):
             raise ConfigError(
-                f"{found} is no {self.kind}.",
+                f"{target} is not a {self.kind}.",
                 got=f"{value!r:.80}",
-                expected=f"a class derived from {base.__name__}",
+                expected=f"a subclass of {base.__name__}",
             )
         return cast("T", value)
 
 
 def _attribute(kind: str, module: str, name: str) -> Any:
     if os.getcwd() not in sys.path:
-        # Console scripts do not look there. Last, so that no file there replaces a package.
+        # Console scripts do not search it. Append it, so that no file there hides a package.
         sys.path.append(os.getcwd())
     try:
         loaded = importlib.import_module(module)
@@ -86,7 +93,7 @@ def _attribute(kind: str, module: str, name: str) -> Any:
             raise
         raise ConfigError(
             f"There is no module '{module}' for the {kind} '{module}:{name}'.",
-            fix="run it in the directory that holds the module",
+            fix="run the command in the directory that holds the module",
         ) from error
     if not hasattr(loaded, name):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A configuration as text."""
+"""Write a configuration as YAML text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ _COLUMN = 44
 
 
 def to_yaml(config: Config) -> str:
-    """All values, as YAML that `load` takes."""
+    """Return all values as YAML that `load` accepts.
+
+    Args:
+        config: Configuration to write.
+    """
     return yaml.safe_dump(
         config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
     )
 
 
 def explained(config: Config) -> str:
-    """All values as YAML, each with a comment that says what it means."""
+    """Return all values as YAML, each with a comment that describes the key.
+
+    Args:
+        config: Configuration to write.
+    """
     values = config.model_dump(mode="json")
     lines: list[str] = []
     for key in keys_of(type(config)):
@@ -28,11 +36,11 @@ def explained(config: Config) -> str:
         for section in sections:
             value = cast("dict[str, Any]", value or {}).get(section)
         if value is None:
-            continue  # A section that is left out has no keys.
+            continue  # A section that is None has no keys.
         indent = "  " * len(sections)
         inner = value.get(name)
-        told = "" if key.section is not None and inner is not None else f" {_flow(inner)}"
-        line = f"{indent}{name}:{told}"
+        shown = "" if key.section is not None and inner is not None else f" {_flow(inner)}"
+        line = f"{indent}{name}:{shown}"
         lines.append(f"{line:<{_COLUMN}} # {key.description}" if key.description else line)
     return "\n".join(lines) + "\n"
 

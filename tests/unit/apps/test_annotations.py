@@ -106,12 +106,12 @@ BAD_BOXES: dict[str, tuple[str, Any, str]] = {
     "voc: no name": ("voc", xml("<name>[^<]*</name><diff", "<diff"), r"line \d+: name"),
     "voc: words": ("voc", xml("<xmin>", "<xmin>x"), r"line \d+: xmin"),
     "voc: infinite": ("voc", xml("<xmax>[^<]*", "<xmax>inf"), r"line \d+: xmax"),
-    "yolo: too few": ("yolo", labels("0 0.5 0.5 0.5"), "line 1: it is no box"),
-    "yolo: with a score": ("yolo", labels("0 .5 .5 .5 .5 .9"), "line 1: it is no box"),
-    "yolo: words": ("yolo", labels("zero .5 .5 .5 .5"), "line 1: it is no box"),
-    "yolo: nan": ("yolo", labels("0 nan .5 .5 .5"), "line 1: it is no box"),
+    "yolo: too few": ("yolo", labels("0 0.5 0.5 0.5"), "line 1: the line is not a box"),
+    "yolo: with a score": ("yolo", labels("0 .5 .5 .5 .5 .9"), "line 1: the line is not a box"),
+    "yolo: words": ("yolo", labels("zero .5 .5 .5 .5"), "line 1: the line is not a box"),
+    "yolo: nan": ("yolo", labels("0 nan .5 .5 .5"), "line 1: the line is not a box"),
     "yolo: no such class": ("yolo", labels("3 .5 .5 .5 .5"), "line 1: there is no class 3"),
-    "yolo: half a class": ("yolo", labels("0.5 .5 .5 .5 .5"), "line 1: it is no box"),
+    "yolo: half a class": ("yolo", labels("0.5 .5 .5 .5 .5"), "line 1: the line is not a box"),
     "yolo: no area": ("yolo", labels("0 .5 .5 .5 0"), "line 1: a box has no area"),
 }
 
@@ -128,7 +128,7 @@ def test_a_bad_annotation_is_refused_at_the_start_or_counted(
     assert "data.bad_boxes=skip" in str(caught.value.fix)
     with caplog.at_level(logging.WARNING):
         found = inputter(scenes, form, bad_boxes="skip")
-    assert "1 annotations were left out" in caplog.text
+    assert "Skipped 1 invalid annotations" in caplog.text
     assert sum(map(len, boxes_of(found).values())) == whole - 1
 
 
@@ -152,7 +152,7 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
     "a picture elsewhere": (
         "coco",
         lambda c: c["images"][1].update(file_name="../../x.png"),
-        "outside of the data",
+        "outside the data",
     ),
     "a picture that is missing": (
         "coco",
@@ -164,11 +164,15 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
         lambda root: (root / "voc/JPEGImages/train000.png").unlink(),
         r"train000",
     ),
-    "voc: many levels": ("voc", xml("<annotation>", "<annotation>" + "<a>" * 200_000), "levels"),
+    "voc: many levels": (
+        "voc",
+        xml("<annotation>", "<annotation>" + "<a>" * 200_000),
+        "nested elements",
+    ),
     "voc: a name that leaves the folder": (
         "voc",
         lambda root: (root / "voc/ImageSets/Main/train.txt").write_text("../../secret\n"),
-        "outside of the data",
+        "outside the data",
     ),
     "voc: entities": ("voc", xml("<annotation>", "<!DOCTYPE a><annotation>"), "document type"),
     "yolo: names with a gap": (

@@ -83,8 +83,8 @@ def test_code_that_the_user_names_or_allows_is_run() -> None:
     assert find_recipe(DIGITS, ["network=stranger:x"]).config.model.network == "stranger:x"
     path = recipe_with("train.callbacks", ["stranger:left_by_code"])
     found = find_recipe(path, allow_code=True)
-    with pytest.raises(ConfigError, match="is no callback"):
-        Runner.of(found, Path("other")).train()
+    with pytest.raises(ConfigError, match="is not a callback"):
+        Runner.from_recipe(found, Path("other")).train()
     assert Path(LEFT).exists()
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_name_of_code_is_not_imported_either(name: str) -> None:
 
 def test_of_what_kind_a_thing_is_shows_before_it_is_called() -> None:
     for spec in ("subprocess:call", "os:system", "towerpack.callbacks:CallbackFactory.trigger"):
-        with pytest.raises(ConfigError, match=r"is no callback|has no callback"):
+        with pytest.raises(ConfigError, match=r"is not a callback|has no callback"):
             CALLBACKS.get(spec)
     assert issubclass(CALLBACKS.get("towerpack.callbacks:BestSaver"), Callback)
 
@@ -111,7 +111,7 @@ def test_the_working_directory_comes_after_installed_packages() -> None:
 
 
 def test_a_run_is_written_into_through_no_link(tmp_path: Path) -> None:
-    runner = Runner.of(find_recipe(DIGITS), tmp_path / "run")
+    runner = Runner.from_recipe(find_recipe(DIGITS), tmp_path / "run")
     for name in ("infer", "export", "eval-test"):
         assert runner.folder(name) == tmp_path / "run" / name
         (tmp_path / "run").mkdir(exist_ok=True)

@@ -72,7 +72,7 @@ def test_boxes_of_no_area(
             inputter(path=str(scenes)),
             inputter(path=path, images=str(scenes), bad_boxes="skip", validation=0),
         )
-    assert "1 annotations were left out" in caplog.text
+    assert "Skipped 1 invalid annotations" in caplog.text
     counts = [sum(len(one.boxes) for one in i.parts["train"]) for i in (whole, found)]
     assert counts[0] - counts[1] == 1
 
@@ -121,7 +121,12 @@ DAMAGE = {
     ("voc", "voc/Annotations/train003.xml", "<xmin>", "<left>"): "train003.xml is damaged",
     ("voc", "voc/Annotations/train003.xml", "<xmax>", "<xmax>x"): r"train003.xml, line \d+: xmax",
     ("voc", "voc/Annotations/train003.xml", "<annot", "<!DOCTYPE a><annot"): "document type",
-    ("yolo", "yolo/labels/train/train003.txt", " ", " x"): "train003.txt, line 1: it is no box",
+    (
+        "yolo",
+        "yolo/labels/train/train003.txt",
+        " ",
+        " x",
+    ): "train003.txt, line 1: the line is not a box",
     (
         "yolo",
         "yolo/labels/train/train003.txt",
@@ -157,7 +162,7 @@ def test_what_would_be_silently_wrong_is_refused(tmp_path: Path) -> None:
     for image in content["images"]:
         image.update(width=800, height=400)
     file.write_text(json.dumps(content))
-    with pytest.raises(DataFlowError, match="of another size"):
+    with pytest.raises(DataFlowError, match="of a different size"):
         next(iter(inputter(path=str(tmp_path)).flow("val")))
 
 

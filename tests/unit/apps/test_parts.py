@@ -20,12 +20,13 @@ from towerpack.apps._config import Optimizer
 from towerpack.apps._optimizers import make_optimizer, schedule_of
 from towerpack.apps.classification import ClassificationReport
 from towerpack.apps.classification._mixing import mix_batch
-from towerpack.apps.detection import DetectionConfig
-from towerpack.apps.detection._report import DetectionReport
+from towerpack.apps.detection import DetectionConfig, DetectionReport
+from towerpack.apps.segmentation import DataConfig as SegmentationData
 from towerpack.apps.segmentation._classes import Classes
-from towerpack.apps.segmentation._report import SegmentationReport
+from towerpack.apps.segmentation._modeler import SegmentationReport
 from towerpack.apps.text_generation._report import TextReport
 from towerpack.config import Registry, load
+from towerpack.config._config import keys_of
 from towerpack.tower import TowerFunction
 
 # --------------------------------------------------------------------------------- registries
@@ -242,10 +243,26 @@ def test_best_of_an_undeclared_number_is_an_error(tmp_path: Path) -> None:
 
 def runner_of(folder: Path, best: str | None) -> Runner:
     settings = [] if best is None else [f"best={best}"]
-    return Runner.of(find_recipe("digits", settings), folder)
+    return Runner.from_recipe(find_recipe("digits", settings), folder)
 
 
 # --------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize("task", list(APPLICATIONS))
+def test_each_key_has_a_whole_description(task: str) -> None:
+    keys = list(keys_of(APPLICATIONS.get(task).config))
+    assert [key.path for key in keys if not key.description.endswith((".", ")"))] == []
+
+
+def test_former_names_of_public_things_work() -> None:
+    classes = Classes(("a", "b"), ((0, 0, 0), (9, 9, 9)), by_colour=True)
+    assert (classes.colours, classes.by_colour) == (classes.colors, True)
+    assert (
+        Classes.of(SegmentationData(class_names=["a", "b"], colours=[[0, 0, 0], [9, 9, 9]]))
+        == classes
+    )
+    assert Runner.of == Runner.from_recipe
 
 
 @pytest.mark.parametrize("task", list(APPLICATIONS))

@@ -134,15 +134,15 @@ def broken(folder: Path, case: str) -> dict[str, Any]:
 MISTAKES = {
     "label": (FormatError, r"train.csv, line 2: .*0-label.png has the label 7 in row 3, column 4"),
     "size": (FormatError, r"train.csv, line 2: .*differ in size"),
-    "colour": (FormatError, r"train.csv, line 2: .*0-label.png has a colour of no class"),
+    "colour": (FormatError, r"train.csv, line 2: .*0-label.png has a color that does not belong"),
     "damaged": (FormatError, r"train.csv, line 2: .*0-label.png is damaged"),
     "absent": (FormatError, r"train.csv, line 2: there is no file .*0-label.png"),
-    "line": (FormatError, r"train.csv, line 1 names too little"),
+    "line": (FormatError, r"train.csv, line 1 has too few fields"),
     "names": (ConfigError, "classes"),
     "void": (ConfigError, "no class 'sky'"),
-    "few": (ConfigError, "2 different colours for 3 classes"),
-    "images": (ConfigError, "data.images is for COCO"),
-    "batch": (ConfigError, "2 training pictures are no batch"),
+    "few": (ConfigError, "2 different colors for 3 classes"),
+    "images": (ConfigError, "data.images applies only to COCO"),
+    "batch": (ConfigError, "2 training rows do not fill a batch"),
 }
 
 

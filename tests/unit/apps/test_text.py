@@ -75,7 +75,7 @@ def test_vectors_are_those_of_the_file(tmp_path: Path) -> None:
     again = read_vectors(file, ["[PAD]", "[UNK]", "dog", "cat", "fish"])
     assert np.array_equal(vectors, again)
     file.write_text("cat 1 2 3\ndog 4 5\n")
-    with pytest.raises(FormatError, match="line 2: 2 numbers"):
+    with pytest.raises(FormatError, match=r"glove\.txt, line 2: 2 values instead of 3"):
         read_vectors(file, ["cat"])
     file.write_text("cat 1 two 3\n")
     with pytest.raises(FormatError, match="line 1"):

@@ -89,7 +89,7 @@ def test_a_run_keeps_what_predictions_need(tmp_path: Path) -> None:
         made(tmp_path, vocab_size=10, tokenizer="wordpiece").vocabulary.tokenizer.to_str()
     )
     config = TextClassificationConfig(transfer={"pretrained": str(tmp_path / "run")})  # type: ignore[arg-type]
-    with pytest.raises(TowerpackError, match="another vocabulary"):
+    with pytest.raises(TowerpackError, match="different vocabulary"):
         TextClassificationModeler(config, inputter).pretrained()
 
 
@@ -100,7 +100,7 @@ def test_cut_and_empty_texts_are_counted(tmp_path: Path, caplog: pytest.LogCaptu
     inputter = made(tmp_path, inputter="lines")
     with caplog.at_level(logging.INFO):
         assert next(iter(inputter.flow("train")))[0].shape == (4, 8)
-    assert "train: of 4 texts 1 are cut after 8 tokens, 1 have no words" in caplog.text
+    assert "train: 1 of 4 texts are truncated to 8 tokens, and 1 have no words" in caplog.text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
@@ -174,30 +174,30 @@ def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
     for message in (
         r"'New York' \(1 rows, first in .*train\.csv, line 2\), 'new  york' .* line 3\)",
         r"'e\\u0301' \(1 rows, first in .*line 8\), '\\xe9'",
-        r"1 texts are empty, first in .*line 7",
-        r"1 texts span several lines, first in .*line 4",
+        r"1 texts are empty, for example in .*line 7",
+        r"1 texts have several lines, for example in .*line 4",
     ):
         assert re.search(message, caplog.text), message
     assert made(tmp_path, class_names=inputter.class_names).part("train")
 
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "column": ("train.csv", "words,label\na,b\n", {}, "no column 'text'.*words, label"),
+    "column": ("train.csv", "words,label\na,b\n", {}, "one column 'text', got 0.*words, label"),
     "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 has 1 fields"),
-    "empty": ("train.csv", "text,label\n", {}, "not two classes.*none"),
-    "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "not two classes.*b"),
+    "empty": ("train.csv", "text,label\n", {}, "at least two classes.*none"),
+    "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "at least two classes.*b"),
     "names": ("train.csv", "text,label\na,b\n", {"class_names": ["c", "d"]}, "line 2.*class 'b'"),
     "prefix": ("train.txt", "__label__a b\nc d\n", {"inputter": "lines"}, "line 2 has no label"),
-    "nothing": ("train.json", "", {}, "no data in"),
-    "folder": ("train/a.txt", "b", {"inputter": "folder"}, "no texts in"),
+    "nothing": ("train.json", "", {}, "No data found in"),
+    "folder": ("train/a.txt", "b", {"inputter": "folder"}, "No texts found in"),
     "absent": ("train.csv", "", {"train": "other.csv"}, "other.csv cannot be read"),
-    "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "no batch"),
+    "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "do not fill a batch"),
     "no label": ("train.csv", "text,label\na,b\nwhat is this,\n", {}, "line 3 has no label"),
     "spaces": ("train.tsv", "a\tb\nc\t \n", {"text": 0, "label": 1}, "line 2 has no label"),
     "long": ("train.csv", "text,label\na,b\n\nfine, really,c\n", {}, "line 4 has 3 fields"),
     "open": ("train.csv", 'text,label\na,b\n"c,d\ne,d\n', {}, "line 3: .* quotation marks"),
     "inner": ("train.csv", 'text,label\na,b\n"c" and d,d\n', {}, "line 3: .* quotation marks"),
-    "two columns": ("train.csv", "text,label,Label\na,b,c\n", {"label": "LABEL"}, "has 2 column"),
+    "two columns": ("train.csv", "text,label,Label\na,b,c\n", {"label": "LABEL"}, "'LABEL', got 2"),
     "labels": (
         "train.txt",
         "__label__a __label__b c\n",

@@ -20,7 +20,7 @@ SHORT = ["train.epochs=1", "train.steps_per_epoch=4", "data.batch_size=16"]
 
 def test_a_recipe_says_what_is_taken_and_trained(tmp_path: Path) -> None:
     def run(name: str, *settings: str) -> Any:
-        Runner.of(find_recipe("digits", [*SHORT, *settings]), tmp_path / name).train()
+        Runner.from_recipe(find_recipe("digits", [*SHORT, *settings]), tmp_path / name).train()
         return load_checkpoint(tmp_path / name).model
 
     first = run("first")
@@ -40,7 +40,7 @@ def test_a_packaged_network_names_a_photograph(tmp_path: Path) -> None:
     photograph = Path(sklearn.origin).parent / "datasets" / "images" / "china.jpg"
     for place in sample([tmp_path / "run"] * 2):  # the second time it is a run like others
         recipe = find_recipe("efficientnet-lite0")
-        runner = Runner.of(recipe, place)
+        runner = Runner.from_recipe(recipe, place)
         display = recipe.display(runner.inputter)
         [row] = infer(runner, display, [str(photograph)], tmp_path / "out").rows
         assert row["class"] == "palace" and row["probability"] > 0.2
@@ -48,7 +48,7 @@ def test_a_packaged_network_names_a_photograph(tmp_path: Path) -> None:
     assert find_recipe(tmp_path / "run").config == recipe.config
     other = find_recipe("efficientnet-lite0", ["transfer.skip=fc/.*"])
     with pytest.raises(CheckpointError):
-        Runner.of(other, tmp_path / "other").checkpoint()
+        Runner.from_recipe(other, tmp_path / "other").checkpoint()
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,18 @@ AUGMENTERS = {
 
 def test_runs_know_their_pixels(tmp_path: Path) -> None:
     """Weights of a run, in another run and in predictions with another augmenter."""
-    Runner.of(find_recipe("digits", SHORT), tmp_path / "first").train()
+    Runner.from_recipe(find_recipe("digits", SHORT), tmp_path / "first").train()
     given = [*SHORT, f"transfer.pretrained={tmp_path / 'first'}"]
-    with pytest.raises(ConfigError, match=r"(?s)other numbers.*set data.augmenter to digits"):
-        Runner.of(find_recipe("digits", [*given, "augmenter=none"]), tmp_path / "second").train()
-    with pytest.raises(ConfigError, match=r"(?s)other numbers.*set data.augmenter to digits"):
-        Runner.of(find_recipe(tmp_path / "first", ["augmenter=cifar"])).evaluate()
+    with pytest.raises(
+        ConfigError, match=r"(?s)normalized differently.*set data.augmenter to digits"
+    ):
+        Runner.from_recipe(
+            find_recipe("digits", [*given, "augmenter=none"]), tmp_path / "second"
+        ).train()
+    with pytest.raises(
+        ConfigError, match=r"(?s)normalized differently.*set data.augmenter to digits"
+    ):
+        Runner.from_recipe(find_recipe(tmp_path / "first", ["augmenter=cifar"])).evaluate()
     # Other augmentation of the same numbers is fine.
     other = find_recipe("digits", [*given, "augmenter=inception"])
     assert other.modeler(other.inputter()).pretrained() is not None

@@ -81,7 +81,7 @@ def test_a_folder_of_classes(pets: Path, tmp_path: Path, inside: bool) -> None:
 
 def test_what_was_made_is_not_lost(pets: Path) -> None:
     towerpack(pets)
-    with pytest.raises(ConfigError, match=r"recipe\.yaml would be lost"):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml would be overwritten"):
         towerpack(pets)
     (pets / "test.csv").write_text("path,label\ndogs/lost.jpg,dogs\n")
     found = json.loads(towerpack(pets, "--overwrite", "--split", 0.5, "--json"))
@@ -153,7 +153,7 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
     for folder, message in (
         ("missing", "no folder"),
         ("none", "no images"),
-        ("one", "fewer than two classes"),
+        ("one", "at least two classes"),
     ):
         with pytest.raises(ConfigError, match=message):
             towerpack(tmp_path / folder)
@@ -177,7 +177,7 @@ def test_the_recipe_suits_the_pictures(
     assert config.transfer.pretrained == ("efficientnet-lite0" if pretrained else None)
     assert config.model.network == ("efficientnet_lite0" if pretrained else "resnet20")
     assert (config.optimizer.name, config.optimizer.schedule) == ("adam", "cosine")
-    assert ("install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
+    assert ("Install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
     if not pretrained:
         steps = config.train.steps_per_epoch or len(recipe.inputter().flow("train"))
         assert config.train.epochs * steps >= (900 if few else 450)

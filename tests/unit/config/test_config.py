@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "a near miss": ({}, ["batchsize=3"], "Did you mean 'batch_size'"),
     "a near miss in a section": ({}, ["data.batchsize=3"], "'data.batch_size'"),
     "several keys": ({"extra": {}}, ["size=3"], "data.size, extra.size"),
-    "no YAML": ({}, ["title=[1"], "'\\[1' is no value in YAML"),
+    "no YAML": ({}, ["title=[1"], "'\\[1' is not a YAML value"),
     "no setting": ({}, ["batch_size"], "key=value"),
     "a pair without brackets": ({}, ["data.size=16,24"], r"write data.size=\[16,24\]"),
     "a pair with spaces": ({}, ["data.size=(16, 24)"], r"write data.size=\[16,24\]"),
@@ -67,21 +67,21 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "out of range": (
         {},
         ["batch_size=0"],
-        r"(?s)These settings.*data.batch_size: .*greater than or equal to 1, got 0",
+        r"(?s)Some of the settings.*data.batch_size: .*greater than or equal to 1, got 0",
     ),
     "another type": (
         {"data": {"batch_size": "many"}},
         [],
         r"(?s)here\.yaml.*data.batch_size: .*integer.*'many'",
     ),
-    "unknown in a file": ({"data": {"sizes": 3}}, [], "data.sizes: no such key. .*'size'"),
+    "unknown in a file": ({"data": {"sizes": 3}}, [], "data.sizes: there is no such key. .*'size'"),
     "unknown in a section": ({"data": {"batch_sizes": 3}}, [], "Did you mean 'batch_size'"),
     "unknown at the top": ({"titles": ""}, [], "Did you mean 'title'"),
     "like a key of another section": ({"data": {"titles": ""}}, [], r"no such key\. *(?!.*title)"),
     "two at once": (
         {"titles": "", "data": {"size": 3}},
         [],
-        r"(?s)data\.size.*titles: no such key",
+        r"(?s)data\.size.*titles: there is no such key",
     ),
 }
 
@@ -91,6 +91,28 @@ def test_a_mistake_is_told_by_its_key(case: str) -> None:
     values, overrides, text = WRONG[case]
     with pytest.raises(ConfigError, match=text):
         load(Everything, values, overrides, where="here.yaml")
+
+
+class Painted(Config):
+    old_keys: ClassVar[dict[str, str]] = {"colours": "colors"}
+    colors: list[int] = Field(default_factory=list)
+    "Colors of the classes."
+
+
+class Page(Config):
+    data: Painted = Painted()
+
+
+def test_old_keys_work_in_files_overrides_and_arguments() -> None:
+    wanted = Page(data=Painted(colors=[1, 2]))
+    old = {"data": {"colours": [1, 2]}}
+    assert load(Page, old, where="x") == wanted == Page(data=Painted(colours=[1, 2]))
+    for key in ("data.colours", "colours", "data.colors", "colors"):
+        assert load(Page, old, [f"{key}=[3]"], where="x").data.colors == [3]
+    assert change(wanted, **{"data.colours": [3]}).data.colors == [3]
+    assert "colors: [1, 2]  " in explained(wanted) and "colours" not in to_yaml(wanted)
+    with pytest.raises(ConfigError, match=r"data\.colours: there is no such key.*'colors'"):
+        load(Page, {"data": {"colours": [1], "colors": [2]}}, where="x")
 
 
 def test_names_differ_in_more_than_case_hyphens_and_underscores() -> None:

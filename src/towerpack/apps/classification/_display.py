@@ -1,4 +1,4 @@
-"""Pictures with their predicted classes."""
+"""Pictures with the predicted classes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ import cv2
 import numpy as np
 
 from towerpack.apps._class_report import most_likely
-from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._pictures import typeface
-from towerpack.apps.classification._config import ClassificationConfig
 
 _LEAST_WIDTH: Final = 256
 _SHOWN: Final = 3
 
 
 class ClassificationDisplay(Display):
-    """The most likely classes, with bars below the picture."""
-
-    def __init__(self, config: ClassificationConfig, inputter: Inputter) -> None:
-        super().__init__(config, inputter)
-        self._names = list(inputter.class_names)
-        self._top_k = min(config.model.top_k, len(self._names))
+    """The most likely classes, as bars below the picture."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        top = most_likely(self._names, outputs["probabilities"], self._top_k)
+        top = self._top(outputs, self.config.model.top_k)
         return {**top[0], "top": top}
+
+    def _top(self, outputs: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+        return most_likely(self.inputter.class_names, outputs["probabilities"], count)
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         height, width = sample.shape[:2]
@@ -42,20 +38,16 @@ class ClassificationDisplay(Display):
         font = typeface(line * 0.62)
         from PIL import Image, ImageDraw
 
-        top = most_likely(self._names, outputs["probabilities"], min(_SHOWN, self._top_k))
+        top = self._top(outputs, min(_SHOWN, self.config.model.top_k))
         page = Image.new("RGB", (size[0], size[1] + line * len(top) + 4), (24, 24, 24))
         page.paste(Image.fromarray(picture), (0, 0))
         drawing = ImageDraw.Draw(page)
-        for i, one in enumerate(top):
-            name, value = one["class"], one["probability"]
+        for i, row in enumerate(top):
+            name, value = row["class"], row["probability"]
             y = size[1] + 2 + i * line
             drawing.rectangle((0, y, max(1, round(value * size[0])), y + line - 3), (0, 92, 150))
             drawing.text((6, y + line * 0.1), name, (255, 255, 255), font)
             text = f"{100 * value:.1f} %"
-            drawing.text(
-                (size[0] - drawing.textlength(text, font) - 6, y + line * 0.1),
-                text,
-                (255, 255, 255),
-                font,
-            )
+            x = size[0] - drawing.textlength(text, font) - 6
+            drawing.text((x, y + line * 0.1), text, (255, 255, 255), font)
         return np.asarray(page)

@@ -1,4 +1,4 @@
-"""Labelled pictures as batches: what all sources of them have in common."""
+"""Base class of inputters of labeled pictures, and the registry of inputters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._pictures import PictureInputter, read_picture
-from towerpack.apps._splits import Name, held_out, relative_name, root_of, subset
-from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps._splits import Name, check_batch, held_out, relative_name, root_of, subset
+from towerpack.apps.classification._config import ClassificationConfig, DataConfig
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.config import Registry
 from towerpack.dataflow import (
@@ -29,7 +29,7 @@ from towerpack.dataflow import (
     PrefetchData,
     ShuffleData,
 )
-from towerpack.dataflow.images import AugmentorList, MapImage
+from towerpack.dataflow.images import MapImage
 from towerpack.ops.geometry import colours
 
 Labels = NDArray[np.int64]
@@ -47,10 +47,9 @@ _INPUTTERS = {
 _AUGMENTERS = (
     "none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite", "unmirrored"
 )  # fmt: skip
-_SOME_APPLY = (
-    *("path", "train", "val", "test", "validation"),
-    *("num_classes", "class_names", "encoding"),
-)
+OPTIONAL_KEYS = (
+    "path", "train", "val", "test", "validation", "num_classes", "class_names", "encoding"
+)  # fmt: skip
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}
@@ -63,10 +62,13 @@ AUGMENTERS: Registry[Augmenter] = Registry(
 
 
 def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
-    """(picture, label) of what `Pictures` hold: files decoded to red, green, blue.
+    """Return a picture and its label; a picture file is decoded to red, green, blue.
+
+    Args:
+        datapoint: Picture, uint8 [h, w] or [h, w, c], or name of a file; and label.
 
     Raises:
-        FormatError: A file is no picture, or a damaged one.
+        FormatError: A file is not a picture, or is damaged.
     """
     picture, label = datapoint
     return picture if isinstance(picture, np.ndarray) else read_picture(picture), label
@@ -74,12 +76,12 @@ def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Labelled pictures: those of a split.
+    """Labeled pictures of a split.
 
     Attributes:
         pictures: uint8 [n, h, w] or [n, h, w, c]; or names of files.
         labels: int64 [n].
-        decode: From (picture, label) to (uint8 [h, w] or [h, w, 1 or 3], label).
+        decode: Function from (picture, label) to (uint8 [h, w] or [h, w, 1 or 3], label).
     """
 
     pictures: NDArray[Any] | Sequence[str]
@@ -90,52 +92,50 @@ class Pictures:
         return len(self.labels)
 
     def flow(self) -> DataFlow:
-        """(picture, label) in order, not decoded."""
+        """Return the pairs (picture, label) in order, without decoding."""
         if isinstance(self.pictures, np.ndarray):
             return DataFromArrays(self.pictures, self.labels)
         return DataFromList(list(zip(self.pictures, self.labels.tolist(), strict=True)))
 
     def take(self, positions: NDArray[np.intp]) -> Pictures:
-        """Those at some positions."""
+        """Return the pictures at some positions.
+
+        Args:
+            positions: Indices, int64 [k].
+        """
         pictures: Any = self.pictures
-        array = isinstance(pictures, np.ndarray)
-        some = pictures[positions] if array else [pictures[i] for i in positions]
+        is_array = isinstance(pictures, np.ndarray)
+        some = pictures[positions] if is_array else [pictures[i] for i in positions]
         return replace(self, pictures=some, labels=self.labels[positions])
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
-    """Several lists of files as one."""
+    """Concatenate several lists of picture files."""
     files = itertools.chain.from_iterable(part.pictures for part in parts)
     return Pictures([str(file) for file in files], np.concatenate([p.labels for p in parts]))
 
 
-Found = tuple[Sequence[str], Mapping[str, Pictures]]
-"""Names of the classes, and the pictures of each split."""
+Found = tuple[Sequence[str], Mapping[str, Pictures]]  # names of the classes, pictures by split
 
 
 class ImageInputter(PictureInputter):
-    """Base of inputters of labelled pictures. A subclass says `takes` and defines `find`.
+    """Base of inputters of labeled pictures. A subclass sets `takes` and defines `find`.
 
-    Batches are (image uint8 [n, height, width, channels], label int64 [n]).
+    A batch is (image uint8 [n, height, width, channels], label int64 [n]).
 
     Args:
-        config: Which data, and how.
-        augmenter: What happens to pictures.
-
-    Attributes:
-        config: As given.
-        augmenter: As given; `normalize` is for the network's graph.
-        geometry: From a decoded picture to the network's input, where nothing is random.
+        config: Section `data` of a recipe.
+        augmenter: Augmentation of training pictures, and normalization.
 
     Raises:
-        ConfigError: A field does not apply to these data.
+        ConfigError: A key does not apply to the inputter.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Which of the fields apply that do not apply to all inputters."""
+    """Keys that apply to the inputter, of those that do not apply to all inputters."""
 
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
-        self._refuse_others(config)
+        self._check_keys(config)
         self.config = config
         self.augmenter = augmenter
         self.batch_size = config.batch_size
@@ -143,7 +143,7 @@ class ImageInputter(PictureInputter):
 
     @abstractmethod
     def find(self) -> Found:
-        """Names of the classes, and the pictures of each split."""
+        """Return the names of the classes, and the pictures of each split."""
 
     @property
     def num_classes(self) -> int:
@@ -152,65 +152,81 @@ class ImageInputter(PictureInputter):
 
     @property
     def splits(self) -> Sequence[str]:
-        """Those of 'train', 'val' and 'test' that there are."""
+        """Names of the splits that have data, out of 'train', 'val' and 'test'."""
         return [split for split in ("train", "val", "test") if split in self.parts]
 
     def part(self, split: str) -> Pictures:
-        """The pictures of a split.
+        """Return the pictures of a split.
+
+        Args:
+            split: 'train', 'val' or 'test'.
 
         Raises:
-            ConfigError: There are none.
+            ConfigError: The split has no pictures.
         """
         parts = self.parts
         if split not in parts:
             can_divide = split == "val" and "validation" in self.takes
             also = "set data.validation above 0" if can_divide else "use --split val"
             raise ConfigError(
-                f"There are no data '{split}'.",
+                f"There are no '{split}' data.",
                 got=", ".join(f"{name}: {len(part)}" for name, part in parts.items()),
                 fix=f"set data.{split} to files or folders, or {also}",
             )
         return parts[split]
 
     def names_of(self, part: Pictures) -> Sequence[Name]:
-        """Return a name for each picture: that of its file below `path`, or its content."""
+        """Return a name for each picture: the path of its file below `path`, or its content.
+
+        Args:
+            part: Pictures.
+        """
         if isinstance(part.pictures, np.ndarray):
             return [picture.tobytes() for picture in part.pictures]
         root = root_of(self.config)
         return [relative_name(file, root) for file in part.pictures]
 
     def row_names(self, split: Split) -> Sequence[Name]:
-        """Return the names of a split's pictures."""
         return self.names_of(self.part(split))
 
     def divided(self, part: Pictures, split: Literal["test", "val"]) -> tuple[Pictures, Pictures]:
-        """Return the pictures that are left, and the share `validation` of them for a split."""
+        """Hold out a share of pictures, and return the remaining ones and those held out.
+
+        Args:
+            part: Pictures to divide.
+            split: Split to hold out pictures for. Its share is `config.validation`.
+        """
         chosen = held_out(self.names_of(part), self.config.validation, split, part.labels)
         return part.take(np.flatnonzero(~chosen)), part.take(np.flatnonzero(chosen))
 
     def source(self, split: str, shuffle: bool = False) -> DataFlow:
-        """(picture uint8 of any size, label) of a split, decoded."""
+        """Return the decoded pairs (picture uint8 of any size, label) of a split.
+
+        Args:
+            split: 'train', 'val' or 'test'.
+            shuffle: Shuffle the pairs.
+        """
         part = self.part(split)
         return MapData(ShuffleData(part.flow()) if shuffle else part.flow(), part.decode)
 
     def class_counts(self, split: str = "train") -> Labels:
-        """How many pictures each class has: int64 [classes]."""
+        """Return the number of pictures of each class, int64 [classes].
+
+        Args:
+            split: 'train', 'val' or 'test'.
+        """
         return np.bincount(self.part(split).labels, minlength=self.num_classes)
 
     def flow(self, split: Split) -> DataFlow:
-        training, config, num = split == "train", self.config, len(self.part(split))
-        if training and num < self.batch_size:
-            raise ConfigError(
-                f"{num} training pictures are no batch.",
-                expected=f"at least batch_size={self.batch_size}",
-                fix="set data.batch_size to a smaller number",
-            )
+        training, config, count = split == "train", self.config, len(self.part(split))
+        if training:
+            check_batch(count, self.batch_size)
         shape = (*config.size, config.channels)
         if training and config.synthetic:
             label = np.arange(self.batch_size, dtype=np.int64) % self.num_classes
             batch = np.full((self.batch_size, *shape), 128, np.uint8), label
-            return DataFromList([batch] * (num // self.batch_size))
-        # Not a method, with which workers would be sent all data.
+            return DataFromList([batch] * (count // self.batch_size))
+        # A method would send all data to the workers.
         check = partial(_checked, shape=shape, augmenter=self.augmenter.name)
         change = self.augmenter.train(config.size) if training else [self.geometry.scaling()]
         augmentors = [colours(config.channels), *change, MapImage(check)]
@@ -218,12 +234,8 @@ class ImageInputter(PictureInputter):
         ds = BatchData(ds, self.batch_size, remainder=not training)
         return PrefetchData(ds, num_proc=config.workers) if config.workers else ds
 
-    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """(uint8 [height, width, channels],)."""
-        return (AugmentorList(self.geometry.augmentors()).augment(sample),)
-
-    def _refuse_others(self, config: DataConfig) -> None:
-        for name in _SOME_APPLY:
+    def _check_keys(self, config: DataConfig) -> None:
+        for name in OPTIONAL_KEYS:
             value = getattr(config, name)
             if name not in self.takes and value != DataConfig.model_fields[name].default:
                 raise ConfigError(
@@ -236,9 +248,9 @@ class ImageInputter(PictureInputter):
         for part in parts.values():
             for k in np.flatnonzero((part.labels < 0) | (part.labels >= len(classes)))[:1]:
                 raise FormatError(
-                    f"The label {part.labels[k]} of {part.pictures[k]} is no class.",
+                    f"The label {part.labels[k]} of {part.pictures[k]} is not a class.",
                     expected=f"0 to {len(classes) - 1}",
-                    fix="set data.num_classes or data.class_names if they lack some",
+                    fix="set data.num_classes or data.class_names to include all classes",
                 )
         config = self.config
         train, divisible = parts.get("train"), "validation" in self.takes
@@ -251,17 +263,11 @@ class ImageInputter(PictureInputter):
         return parts
 
 
-class _Recipe(Protocol):
-    @property
-    def data(self) -> DataConfig: ...
+def make_inputter(config: DataConfig | ClassificationConfig) -> Inputter:
+    """Create the inputter of a recipe with its augmenter.
 
-
-def make_inputter(config: DataConfig | _Recipe) -> Inputter:
-    """The inputter of a recipe, or of its section `data`, with its augmenter.
-
-    Raises:
-        ConfigError: There is none of that name, or no such data, or a field does not apply.
-        FormatError: A list of the data is damaged.
+    Args:
+        config: Recipe, or its section `data`.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))
@@ -270,9 +276,9 @@ def make_inputter(config: DataConfig | _Recipe) -> Inputter:
 def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArray[Any]:
     if img.shape != shape or img.dtype != np.uint8:
         raise ConfigError(
-            f"The augmenter '{augmenter}' gave another kind of picture.",
+            f"The augmenter '{augmenter}' returned a picture of a different shape or type.",
             got=f"{img.dtype} {list(img.shape)}",
             expected=f"uint8 {list(shape)}",
-            fix="set data.augmenter to one that gives uint8",
+            fix="set data.augmenter to an augmenter that returns uint8",
         )
     return img

@@ -1,4 +1,4 @@
-"""Pictures of a batch mixed with each other, on the device."""
+"""MixUp and CutMix: pictures of a batch mixed with each other, on the device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,10 @@ from towerpack.nn import get_current_tower_context
 def mix_batch(
     image: tf.Tensor, target: tf.Tensor, mixup: float, cutmix: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) of a batch with itself, shifted by one.
+    """Mix a batch with itself, shifted by one: MixUp (Zhang et al. 2018), CutMix (Yun et al. 2019).
 
-    What is drawn is a function of the run's seed and the step.
-
-    Args:
-        image: [n, h, w, c] floats.
-        target: [n, classes].
-        mixup: Alpha of the Beta distribution; 0 for never.
-        cutmix: Same.
-
-    Returns:
-        Both, mixed.
+    `mixup` and `cutmix` are parameters of Beta distributions; 0 disables the method. Random numbers
+    are a function of the run's seed and the step.
     """
     if not (mixup or cutmix):
         return image, target
@@ -30,27 +22,26 @@ def mix_batch(
     blended = share * image + (1 - share) * partner
     if cutmix:
         box_share = _beta(cutmix, "box share")
-        mask, kept = _box(image, box_share)
+        mask, image_share = _box(image, box_share)
         cut = tf.where(mask, partner, image)
         chosen = _uniform("which", []) < 0.5 if mixup else tf.constant(True)
         blended = tf.where(chosen, cut, blended)
-        share = tf.where(chosen, kept, share)
+        share = tf.where(chosen, image_share, share)
     return blended, share * target + (1 - share) * its_target
 
 
 def _box(image: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where a box of about 1 - share of the area is, [h, w, 1], and what is left beside it."""
+    """Return the mask [h, w, 1] of a random box of area 1 - share, and the area outside it."""
     height, width = (int(size or 0) for size in image.shape[1:3])
     side = tf.sqrt(1 - share)
-    centre = _uniform("centre", [2])
+    center = _uniform("centre", [2])  # The name is part of the seed.
 
-    def covered(size: int, at: tf.Tensor) -> tf.Tensor:
+    def covered(size: int, middle: tf.Tensor) -> tf.Tensor:
         pixel = (tf.range(size, dtype=tf.float32) + 0.5) / size
-        return tf.abs(pixel - at) < side / 2
+        return tf.abs(pixel - middle) < side / 2
 
-    mask = covered(height, centre[0])[:, None] & covered(width, centre[1])[None, :]
-    kept = 1 - tf.reduce_mean(tf.cast(mask, tf.float32))
-    return mask[:, :, None], kept
+    mask = covered(height, center[0])[:, None] & covered(width, center[1])[None, :]
+    return mask[:, :, None], 1 - tf.reduce_mean(tf.cast(mask, tf.float32))
 
 
 def _seed(name: str) -> tf.Tensor:

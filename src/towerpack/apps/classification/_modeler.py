@@ -1,4 +1,4 @@
-"""The model of image classification."""
+"""Modeler of image classification."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ networks: Registry[Any] = Registry("network", NETWORKS)
 
 
 class ClassificationModeler(Modeler):
-    """Cross-entropy over a network's logits.
+    """Cross-entropy of a network's logits.
 
     Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
 
     Args:
-        config: The recipe.
-        inputter: Its data.
-        network: Replaces `config.model.network`: `net(image, num_classes, **options) -> logits`.
+        config: Recipe.
+        inputter: Data of the recipe.
+        network: Replacement of the configured `net(image, num_classes, **options) -> logits`.
     """
 
     best = ("val/error", "min")
@@ -75,7 +75,7 @@ class ClassificationModeler(Modeler):
         ]
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Names of the classes, and how a file becomes a picture."""
+        """Return the names of the classes, and the preprocessing of picture files."""
         geometry = self.inputter.geometry
 
         def preprocess(file: tf.Tensor) -> tf.Tensor:
@@ -88,15 +88,15 @@ class ClassificationModeler(Modeler):
             "metadata": {"task": self.config.task, "preprocessing": geometry.as_dict()},
         }
 
-    def _class_weights(self, given: str | Sequence[float] | None) -> np.ndarray | None:
-        if given is None:
+    def _class_weights(self, weights: str | Sequence[float] | None) -> np.ndarray | None:
+        if weights is None:
             return None
-        if isinstance(given, str):
+        if isinstance(weights, str):
             counts = np.asarray(self.inputter.class_counts("train"))
             return (counts.sum() / np.maximum(len(counts) * counts, 1)).astype(np.float32)
-        if len(given) != self.num_classes:
+        if len(weights) != self.num_classes:
             raise ConfigError(
-                f"model.class_weights has {len(given)} values.",
+                f"model.class_weights has {len(weights)} values.",
                 expected=f"one for each of the {self.num_classes} classes",
             )
-        return np.asarray(given, np.float32)
+        return np.asarray(weights, np.float32)

@@ -1,7 +1,7 @@
-"""Augmenters: what happens to a training picture, to every other one, and to its numbers.
+"""Augmenters: augmentation of training pictures, geometry of all others, normalization.
 
-They are named by what they were published with. All give uint8 pictures, and the network's graph
-begins with `normalize`.
+Their names are those of the networks and papers with which they were published. All of them return
+uint8 pictures; `normalize` is the first operation of the network's graph.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ _PAD_PX = 4
 
 @dataclass(frozen=True)
 class Augmenter:
-    """What is done with pictures before a network sees them.
+    """Augmentation of training pictures, geometry of all others, and normalization.
 
-    Another one is made of functions: `dataclasses.replace(cifar, name="mine", train=my_train)`.
+    Create a variant with `dataclasses.replace(cifar, name="mine", train=my_train)`.
 
     Attributes:
-        name: For messages and the metadata of exports.
-        train: From (height, width) of the network's input to augmentors that make uint8 pictures
-            of that size from uint8 pictures of any size.
-        geometry: The same for validation, test, inference, export and serving.
-        normalize: The first operation of the graph: from uint8 [n, h, w, c] to float32.
+        name: Name in messages and in the metadata of exports.
+        train: Function from (height, width) of the network's input to augmentors that turn uint8
+            pictures of any size into uint8 pictures of that size.
+        geometry: Function from (height, width) to the deterministic transform of all other
+            pictures.
+        normalize: First operation of the graph, from uint8 [n, h, w, c] to float32.
     """
 
     name: str
@@ -62,7 +63,12 @@ class Augmenter:
 
 @dataclass(eq=False, repr=False)
 class RandomShortestEdge(ImageAugmentor):
-    """Scale a picture so that its shorter side gets a length in low..high, its shape kept."""
+    """Random scaling to a length of the shorter side. The aspect ratio stays the same.
+
+    Attributes:
+        low: Least length in pixels.
+        high: Largest length in pixels.
+    """
 
     low: int
     high: int
@@ -77,30 +83,48 @@ class RandomShortestEdge(ImageAugmentor):
 
 
 def to_unit(image: tf.Tensor) -> tf.Tensor:
-    """To 0..1."""
+    """Return pixels from 0 to 1, float32.
+
+    Args:
+        image: uint8 [n, h, w, c].
+    """
     return _floats(image) / 255
 
 
 def to_signed_unit(image: tf.Tensor) -> tf.Tensor:
-    """To -1..1."""
+    """Return pixels from -1 to 1, float32.
+
+    Args:
+        image: uint8 [n, h, w, c].
+    """
     return _floats(image) / 127.5 - 1
 
 
 def minus_mean(image: tf.Tensor) -> tf.Tensor:
-    """Without the mean colour of ImageNet; of grey pictures, without its luma."""
+    """Subtract the mean color of ImageNet, or its luma from gray pictures.
+
+    Args:
+        image: uint8 [n, h, w, 1 or 3].
+    """
     mean = np.array(IMAGENET_MEAN_RGB)
     return _floats(image) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
 
 
 def to_lite_unit(image: tf.Tensor) -> tf.Tensor:
-    """To about -1..1, as EfficientNet-Lite was trained: (pixels - 127) / 128."""
-    import tensorflow as tf
+    """Return pixels as EfficientNet-Lite was trained on: (pixels - 127) / 128.
 
-    return (tf.cast(image, tf.float32) - 127) / 128
+    Args:
+        image: uint8 [n, h, w, c].
+    """
+    return (_floats(image) - 127) / 128
 
 
 def standardize(image: tf.Tensor) -> tf.Tensor:
-    """To mean 0 and deviation 1 over each picture; the deviation is at least 1 / sqrt(values)."""
+    """Standardize each picture to mean 0 and deviation 1; divide by at least 1 / sqrt(values).
+
+    Args:
+        image: uint8 [n, h, w, c].
+    """
     import tensorflow as tf
 
     return tf.image.per_image_standardization(_floats(image))
@@ -117,7 +141,7 @@ def _stretched(size: Size) -> Geometry:
 
 
 def _filled(size: Size) -> Geometry:
-    """The middle, as large as it can be."""
+    """Scale the shorter side to the larger side of the size, and crop the center."""
     return Geometry(height=size[0], width=size[1], shortest_edge=max(size))
 
 
@@ -163,7 +187,7 @@ def _train_inception(size: Size) -> list[ImageAugmentor]:
 
 
 def _train_digits(size: Size) -> list[ImageAugmentor]:
-    # Turned, stretched, sheared and shifted a little, on black.
+    # Small rotations, scales, shears and shifts, on black.
     warp = Affine((0.88, 1.12), (0.08, 0.08), 11.5, shear=8.5, border="constant")
     return [_stretched(size).scaling(), warp, Contrast((0.8, 1.2))]
 
@@ -182,46 +206,46 @@ def _train_randaugment(size: Size) -> list[ImageAugmentor]:
 
 
 none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, to_unit)
-"""Pictures are stretched to the size, and go from 0 to 1."""
+"""No augmentation; pixels from 0 to 1."""
 
 cifar = Augmenter("cifar", _train_cifar, _filled, standardize)
 """Shifts by up to 4 pixels, flips, brightness, contrast; each picture standardized.
 
-Krizhevsky 2012 (cuda-convnet), with the numbers of TensorFlow's tutorial on it.
+Krizhevsky 2012 (cuda-convnet), with the parameters of TensorFlow's tutorial.
 """
 
 vgg = Augmenter("vgg", _train_vgg, _margin, minus_mean)
-"""Crops of pictures of random size, flips; the mean colour of ImageNet is subtracted.
+"""Crops of pictures of random size, flips; ImageNet's mean color is subtracted.
 
-Simonyan & Zisserman 2014, section 3. For 224 pixels the shorter side is scaled to 256..512, and to
-256 where nothing is random; for other sizes in proportion.
+Simonyan & Zisserman 2014, section 3. For 224 pixels, the shorter side is scaled to 256..512 in
+training and to 256 otherwise; for other sizes, in proportion.
 """
 
 inception = Augmenter("inception", _train_inception, _zoomed, to_signed_unit)
-"""Crops of random area and aspect ratio, flips, colours in one of four orders; from -1 to 1.
+"""Crops of random area and aspect ratio, flips, color changes in random order; from -1 to 1.
 
-Szegedy et al. 2015, section 6, with the colours of TensorFlow's Slim. Otherwise the middle 87.5 %
-of both sides, stretched to the size. For pictures in colour only.
+Szegedy et al. 2015, section 6, with the color changes of TF-Slim. Outside training, the middle
+87.5 % of both sides are stretched to the size. Only for pictures in color.
 """
 
 randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_unit)
 """Crops of random area and aspect ratio, flips, RandAugment (2, 9) of Cubuk et al. 2019.
 
-Otherwise as `inception`.
+Geometry and normalization are those of `inception`.
 """
 
 digits = Augmenter("digits", _train_digits, _stretched, to_signed_unit)
-"""Small turns, shears and shifts, for figures on black; never mirrored; from -1 to 1."""
+"""Small rotations, shears and shifts for digits on black; no flips; from -1 to 1."""
 
 efficientnet_lite = Augmenter("efficientnet_lite", _train_randaugment, _margin, to_lite_unit)
-"""Trained as with `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
+"""Augmentation of `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
 
-Tan & Le 2019, with the numbers of EfficientNet-Lite: (pixels - 127) / 128.
+Tan & Le 2019, with the normalization of EfficientNet-Lite: (pixels - 127) / 128.
 """
 
 unmirrored = Augmenter("unmirrored", _train_unmirrored, _stretched, to_lite_unit)
-"""Small rotations, scales, shears, and shifts, brightness, and contrast; never mirrored.
+"""Small rotations, scales, shears and shifts, brightness and contrast; no flips.
 
-For pictures of unknown content, which may be letters, digits, or arrows. The numbers are those of
+For pictures of unknown content, such as letters, digits or arrows. The normalization is that of
 EfficientNet-Lite, so its weights fit.
 """

@@ -1,4 +1,4 @@
-"""Data sets by name: CIFAR, MNIST, scikit-learn's digits; the classes of ImageNet."""
+"""Inputters of data sets by name: CIFAR, MNIST, digits of scikit-learn, classes of ImageNet."""
 
 from __future__ import annotations
 
@@ -17,66 +17,68 @@ from towerpack.zoo.imagenet import class_names
 _CIFAR = {"cifar10": datasets.Cifar10, "cifar100": datasets.Cifar100}
 _MNIST = {"mnist": datasets.Mnist, "fashion_mnist": datasets.FashionMnist}
 _INK: Final = 16
-_SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
+_TRAIN_TEST: Final[tuple[Split, ...]] = ("train", "test")
 
 
 class CifarInputter(ImageInputter):
-    """`datasets.Cifar10`; with `inputter: cifar100`, `datasets.Cifar100` with its fine classes.
+    """`datasets.Cifar10`, or with `inputter: cifar100` the fine classes of `datasets.Cifar100`.
 
-    `path` is the folder with the files, or the one in which theirs lies or is to be downloaded to.
+    `path` is the folder of the files, or its parent folder, into which files are downloaded.
     """
 
     takes = frozenset({"path", "validation"})
 
     def find(self) -> Found:
-        """The training and test data of the data set."""
+        """Read the training and test data."""
         kind = _CIFAR.get(self.config.inputter, datasets.Cifar10)
         folder = None if self.config.path is None else Path(self.config.path).expanduser()
         if folder is not None and any(folder.glob("*.bin")):
             kind = type(kind.__name__, (kind,), {"_folder": folder.resolve().name})
             folder = folder.resolve().parent
-        return _parts({s: kind(s, shuffle=False, dir=folder) for s in ("train", "test")})
+        return _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})
 
 
 class MnistInputter(ImageInputter):
-    """`datasets.Mnist`; with `inputter: fashion_mnist`, `datasets.FashionMnist`.
+    """`datasets.Mnist`, or with `inputter: fashion_mnist` `datasets.FashionMnist`.
 
-    `path` is the folder of the four IDX files, gzipped or not, or where they are downloaded to.
+    `path` is the folder of the four IDX files, gzipped or not, into which files are downloaded.
     Other data in files of the same names and shapes need `class_names`.
     """
 
     takes = frozenset({"path", "validation", "class_names"})
 
     def find(self) -> Found:
-        """The training and test data of the data set."""
+        """Read the training and test data.
+
+        Raises:
+            ConfigError: `class_names` has the wrong length.
+        """
         kind = _MNIST.get(self.config.inputter, datasets.Mnist)
-        found, parts = _parts(
-            {s: kind(s, shuffle=False, dir=self.config.path) for s in ("train", "test")}
-        )
-        names = self.config.class_names or found
-        if len(names) != len(found):
-            raise ConfigError(
-                f"data.class_names names {len(names)} classes.", expected=f"{len(found)}"
-            )
+        folder = self.config.path
+        usual_names, parts = _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})
+        names = self.config.class_names or usual_names
+        if len(names) != len(usual_names):
+            what = f"data.class_names must have {len(usual_names)} names, got {len(names)}."
+            raise ConfigError(what)
         return names, parts
 
 
 class DigitsInputter(ImageInputter):
-    """1,797 digits of 8 x 8 pixels, split as `datasets.Digits` are: white on black, 0 to 255."""
+    """1,797 digits of 8 x 8 pixels, white on black, with the splits of `datasets.Digits`."""
 
     def find(self) -> Found:
-        """The three parts of the data set."""
-        raw = {s: datasets.Digits(s, shuffle=False) for s in _SPLITS}
+        """Read the three splits."""
+        raw = {s: datasets.Digits(s, shuffle=False) for s in ("train", "val", "test")}
         for ds in raw.values():
             ds.images = np.rint(ds.images * (255 / _INK)).astype(np.uint8)
         return _parts(raw)
 
 
 class ImagenetClassesInputter(ImageInputter):
-    """1,000 classes without pictures: for a network that others have trained on them."""
+    """1,000 classes without pictures, for networks that are pretrained on ImageNet."""
 
     def find(self) -> Found:
-        """No data."""
+        """Return the classes and no data."""
         return class_names(), {}
 
 

@@ -1,7 +1,8 @@
-"""Pictures in folders, one folder for each class."""
+"""Inputter of pictures in folders, with one folder for each class."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,42 +10,35 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.apps._splits import are_classes, matching, places, root_of
-from towerpack.apps.classification._image_inputter import (
-    Found,
-    ImageInputter,
-    Pictures,
-    joined,
-)
+from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures, joined
 from towerpack.dataflow import ImageFolder
 
 _LOG = get_logger(__name__)
 
 
 class FolderInputter(ImageInputter):
-    """`path/train/CLASS/*.jpg`, and `val` and `test` alike; or `path/CLASS/*.jpg` alone.
+    """`path/train/CLASS/*.jpg`, with `val` and `test` alike; or only `path/CLASS/*.jpg`.
 
-    Folders are splits if all of them have names of splits, in any case. If they are classes alone,
-    `validation` is the share of the validation data, and that of the test data.
+    Folders are splits if all of them have names of splits, in any case. If all are classes,
+    `validation` is the share of the validation data, and also of the test data.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
     def find(self) -> Found:
-        """As the folders are named."""
+        """List the files."""
         root = root_of(self.config)
         if self.config.train is None and are_classes(root):
             if matching(root, "train"):
-                _LOG.warning("%s: 'train' is a class, unless data.train names it.", root)
+                _LOG.warning("%s: the folder 'train' is a class unless data.train names it.", root)
             return self._alone(ImageFolder(root, decode=False))
-        given = {
+        folders_of = {
             split: [ImageFolder(folder, decode=False) for folder in folders]
             for split, folders in places(self.config, "{}").items()
         }
-        named = given.get("train") or [folder for several in given.values() for folder in several]
+        named = folders_of.get("train") or itertools.chain(*folders_of.values())
         names = sorted({name for folder in named for name in folder.classes})
-        parts = {
-            split: joined([_part(f, names) for f in several]) for split, several in given.items()
-        }
+        parts = {s: joined([_part(f, names) for f in some]) for s, some in folders_of.items()}
         return names, parts
 
     def _alone(self, folder: ImageFolder) -> Found:
@@ -58,8 +52,7 @@ class FolderInputter(ImageInputter):
 def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     unknown = sorted(set(folder.classes) - set(names))
     if unknown:
-        raise ConfigError(
-            f"{folder.root} has classes that no training data have.", got=", ".join(unknown)
-        )
+        what = f"{folder.root} has classes that the training data do not have."
+        raise ConfigError(what, got=", ".join(unknown))
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
     return Pictures(folder.files, numbers[folder.labels])

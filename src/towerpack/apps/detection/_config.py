@@ -1,69 +1,51 @@
-"""Settings of a recipe of detection."""
+"""Configuration of a detection recipe."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator
 
 from towerpack._core.naming import alike
-from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData, Training
+from towerpack.apps._config import AnnotatedData, AppConfig, DecayedNetwork, Training
 from towerpack.config import Name, Regex
 from towerpack.zoo import has_pretrained
 
 Side = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+BACKBONE: Final = {"pretrained": "efficientnet-lite0", "trainable": "(?!stem|block[0-2]/).*"}
 
 
-BACKBONE: Final = {
-    "pretrained": "efficientnet-lite0",
-    "trainable": "(?!stem|block[0-2]/).*",
-}
-
-
-class DataConfig(PictureData):
-    """Pictures with boxes, and their way to a network's input."""
+class DataConfig(AnnotatedData):
+    """Pictures with boxes, and how they become batches."""
 
     inputter: Name = "coco"
     "coco (JSON), voc (XML), yolo (text), or module:name."
     train: str | list[str] | None = None
-    "Below path; several are joined. coco: JSON files; voc: lists of names, or folders of XML; "
-    "yolo: folders of pictures."
-    images: str | None = None
-    "coco, voc: the folder of the pictures below path, where it is not the usual one."
-    class_names: list[str] | None = None
-    "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
-    bad_boxes: Literal["error", "skip"] = "error"
-    "What boxes do that have no area within their picture, and annotations that are damaged or "
-    "incomplete; skip: they are counted and left out."
-    boxes_on: Literal["upright", "stored"] = "upright"
-    "On which picture boxes were measured: as it is shown, or as its pixels are stored, before "
-    "EXIF's orientation is applied."
+    """Training data below path; several are joined. coco: JSON files; voc: lists of names, or
+    folders of XML files; yolo: folders of pictures."""
     size: tuple[Side, Side] = (192, 192)
-    "Height and width of the network's input; pictures are stretched to it."
+    "Height and width of the network's input, to which pictures are stretched."
     augmenter: Name = "ssd_lite"
     "ssd, ssd_lite, none, or module:name."
 
 
 class ModelConfig(DecayedNetwork):
-    """The network, its loss, and what is made of its predictions."""
+    """The network, its loss and its postprocessing."""
 
     network: Name = "ssd_lite"
     "ssd300, ssd512, ssd_lite, or module:function."
     match: Share = 0.5
-    "Overlap above which an anchor learns a box."
+    "Least IoU at which an anchor is matched to a box."
     negatives: float = Field(default=3.0, gt=0)
-    "Background anchors that are learnt from, for each with a box: those of greatest loss."
+    "Number of background anchors in the loss, per matched anchor: those of largest loss."
     box_weight: float = Field(default=1.0, gt=0)
-    "Weight of the boxes' loss beside that of the classes."
+    "Weight of the box loss relative to the class loss."
     l2_regex: Regex = ".*kernel"
-    "Which variables: a regular expression for names."
     score: Share = 0.01
-    "Least score of a box that is given."
+    "Least score of a detected box."
     suppress: Share = 0.45
-    "Overlap above which the worse of two boxes of a class is left out."
+    "IoU above which non-maximum suppression removes the box of lower score."
     max_boxes: int = Field(default=200, ge=1)
-    "Given for a picture."
+    "Largest number of detected boxes per picture."
     shown: Share = 0.5
     "Least score of a box that inference draws."
 
@@ -73,26 +55,22 @@ class BoxTraining(Training):
 
     least_steps: ClassVar[int] = 20
     epochs: int = Field(default=30, ge=1)
-    "Passes over the training data, of at least 20 steps, unless `steps_per_epoch` is given."
+    "Passes over the training data, of at least 20 steps, unless `steps_per_epoch` is set."
 
 
 class DetectionConfig(AppConfig):
     """A recipe of detection."""
 
     task: str = "detection"
-    "The application."
     data: DataConfig = DataConfig()
-    "Pictures and their boxes."
     model: ModelConfig = ModelConfig()
-    "The network, its loss, and what is made of its predictions."
     train: BoxTraining = BoxTraining()  # pyright: ignore[reportIncompatibleVariableOverride]
-    "Length, devices and precision of a training."
 
     @model_validator(mode="before")
     @classmethod
     def _start_from_backbone(cls, values: Any) -> Any:
-        """Start the default network from packaged weights, if their extra is installed."""
+        """Use packaged backbone weights for the default network, if they are installed."""
         model = values.get("model") if isinstance(values, dict) else {"network": "another"}
         network = model.get("network") if isinstance(model, dict) else getattr(model, "network", "")
-        usual = (not network or alike(network, ["ssd_lite"])) and "transfer" not in values
-        return {**values, "transfer": BACKBONE} if usual and has_pretrained() else values
+        is_default = (not network or alike(network, ["ssd_lite"])) and "transfer" not in values
+        return {**values, "transfer": BACKBONE} if is_default and has_pretrained() else values

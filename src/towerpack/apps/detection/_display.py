@@ -1,4 +1,4 @@
-"""Pictures with their boxes."""
+"""Pictures with the detected boxes."""
 
 from __future__ import annotations
 
@@ -9,40 +9,29 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._pictures import typeface
 from towerpack.apps.detection._config import DetectionConfig
 
 _LEAST_WIDTH: Final = 384
-_MOST_HEIGHT: Final = 4096  # of a picture that is made wider
-_GOLDEN: Final = 0.618  # of the circle of colours: neighbours in number are far apart
+_MOST_HEIGHT: Final = 4096  # of an enlarged picture
+_GOLDEN: Final = 0.618  # step on the color wheel, so that consecutive classes differ
 
 
 class DetectionDisplay(Display):
-    """Boxes with the names and scores of their classes, on the picture."""
+    """Boxes with class names and scores, drawn on the picture."""
 
     config: DetectionConfig
 
-    def __init__(self, config: DetectionConfig, inputter: Inputter) -> None:
-        super().__init__(config, inputter)
-        self._names = list(inputter.class_names)
-
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """The number of boxes drawn, the best class, and the boxes."""
-        boxes = [
-            {"class": name, "score": score, "box": box} for name, score, box in self._shown(outputs)
-        ]
-        first = boxes[0] if boxes else {"class": "", "score": 0.0}
-        return {
-            "count": len(boxes),
-            "best": first["class"],
-            "score": first["score"],
-            "boxes": boxes,
-        }
+        """Return the number of drawn boxes, the best class and its score, and the boxes."""
+        keys = "class", "score", "box"
+        boxes = [dict(zip(keys, box, strict=True)) for box in self._shown(outputs)]
+        best = boxes[0] if boxes else {"class": "", "score": 0.0}
+        return {"count": len(boxes), "best": best["class"], "score": best["score"], "boxes": boxes}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The picture, at least 384 pixels wide; the worst box first, that the best be on top."""
+        """Draw boxes on the picture, enlarged to 384 pixels of width. The best box is on top."""
         from PIL import Image, ImageDraw
 
         height, width = sample.shape[:2]
@@ -53,27 +42,25 @@ class DetectionDisplay(Display):
         letters = max(11, round(min(size) / 32))
         font = typeface(letters)
         for name, score, box in reversed(self._shown(outputs)):
-            number = self._names.index(name)
-            colour = tuple(
-                round(255 * c) for c in colorsys.hsv_to_rgb(number * _GOLDEN % 1, 0.85, 1.0)
-            )
+            hue = list(self.inputter.class_names).index(name) * _GOLDEN % 1
+            color = tuple(round(255 * c) for c in colorsys.hsv_to_rgb(hue, 0.85, 1.0))
             x1, y1, x2, y2 = (round(v * s) for v, s in zip(box, size * 2, strict=True))
-            drawing.rectangle((x1, y1, x2, y2), outline=colour, width=max(2, letters // 6))
+            drawing.rectangle((x1, y1, x2, y2), outline=color, width=max(2, letters // 6))
             text = f"{name} {100 * score:.0f}"
             wide = drawing.textlength(text, font) + 4
             left = max(0, min(x1, size[0] - wide))
             top = y1 - letters - 4 if y1 > letters + 4 else y1
-            drawing.rectangle((left, top, left + wide, top + letters + 4), fill=colour)
-            drawing.text((left + 2, top + 1), text, _ink(colour), font)
+            drawing.rectangle((left, top, left + wide, top + letters + 4), fill=color)
+            drawing.text((left + 2, top + 1), text, _ink(color), font)
         return np.asarray(page)
 
     def _shown(self, outputs: Mapping[str, np.ndarray]) -> list[tuple[str, float, list[float]]]:
         shown = outputs["scores"] >= max(self.config.model.shown, 1e-9)
         rows = zip(*(outputs[k][shown] for k in ("class_ids", "scores", "boxes")), strict=True)
-        return [(self._names[i], float(s), [float(v) for v in b]) for i, s, b in rows]
+        names = self.inputter.class_names
+        return [(names[i], float(s), [float(v) for v in b]) for i, s, b in rows]
 
 
-def _ink(colour: tuple[int, ...]) -> tuple[int, int, int]:
-    """Black on light colours, white on dark ones."""
-    light = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+def _ink(color: tuple[int, ...]) -> tuple[int, int, int]:
+    light = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]
     return (0, 0, 0) if light > 140 else (255, 255, 255)

@@ -1,4 +1,4 @@
-"""Pictures and their boxes, as batches."""
+"""Inputter of detection: pictures and their boxes as batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from towerpack.apps.detection._config import DataConfig, DetectionConfig
 from towerpack.apps.detection.augmenters import BoxAugmenter
 from towerpack.config import Registry
 from towerpack.dataflow import DataFlow, MapData
-from towerpack.dataflow.images import AugmentorList, clip_boxes
+from towerpack.dataflow.images import clip_boxes
 from towerpack.ops.geometry import Geometry, colours
 
-_KEPT = 0.5  # share of a box that must be left for it to stay
+_LEAST_SHARE = 0.5  # of a box that must remain in a crop; other boxes are dropped
 
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
     "inputter", {name: f"towerpack.apps._box_files:read_{name}" for name in ("coco", "voc", "yolo")}
@@ -36,20 +36,20 @@ AUGMENTERS: Registry[BoxAugmenter] = Registry(
 Datapoint = tuple[NDArray[Any], ...]
 
 
-def _decoded(one: Annotated) -> Datapoint:
-    """Picture, boxes in pixels, class ids, crowd, areas, size."""
-    picture = colours(3).augment(read_picture(one.picture))
+def _decoded(annotated: Annotated) -> Datapoint:
+    """Return the picture, boxes in pixels, class ids, crowd flags, areas and size."""
+    picture = colours(3).augment(read_picture(annotated.picture))
     h, w = picture.shape[:2]
-    boxes = one.on(h, w) * np.array([w, h, w, h], np.float32)
-    crowd = np.zeros(len(boxes), bool) if one.crowd is None else one.crowd
+    boxes = annotated.on(h, w) * np.array([w, h, w, h], np.float32)
+    crowd = np.zeros(len(boxes), bool) if annotated.crowd is None else annotated.crowd
     sides = boxes[:, 2:] - boxes[:, :2]
-    areas = sides.prod(1) if one.areas is None else one.areas * (h * w)
-    return picture, boxes, one.class_ids, crowd, areas, np.array([h, w], np.int32)
+    areas = sides.prod(1) if annotated.areas is None else annotated.areas * (h * w)
+    return picture, boxes, annotated.class_ids, crowd, areas, np.array([h, w], np.int32)
 
 
 @dataclass(frozen=True)
 class _Change:
-    """What happens to a datapoint, with boxes in pixels, until it has the network's size."""
+    """Function that augments a datapoint and scales it to the size of the network's input."""
 
     geometry: Geometry
     augmenter: BoxAugmenter
@@ -60,12 +60,12 @@ class _Change:
         if rng is not None and self.augmenter.draw is not None:
             transform = self.augmenter.draw(picture, boxes, rng)
             picture = transform.apply_image(picture)
-            moved = transform.apply_boxes(boxes)
-            boxes, keep = clip_boxes(moved, *picture.shape[:2], min_area=_KEPT)
+            boxes = transform.apply_boxes(boxes)
+            boxes, keep = clip_boxes(boxes, *picture.shape[:2], min_area=_LEAST_SHARE)
         shares = boxes / np.tile(picture.shape[1::-1], 2)
         if keep.any():
             rows = shares[keep], class_ids[keep], crowd[keep], areas[keep]
-        else:  # one row of padding: tensors of no rows have no best box
+        else:  # one padding row, because empty tensors have no best box
             rows = np.zeros([1, 4]), np.array([-1]), np.zeros(1), np.zeros(1)
         kinds = np.float32, np.int32, np.bool_, np.float32
         columns = (r.astype(k) for r, k in zip(rows, kinds, strict=True))
@@ -73,22 +73,21 @@ class _Change:
 
 
 class DetectionInputter(FilesInputter):
-    """Pictures and their boxes.
+    """Pictures and their boxes as batches.
 
-    Batches are (image uint8 [n, height, width, 3], boxes float32 [n, m, 4] as shares of the
-    picture, class_ids int32 [n, m], crowd bool [n, m], areas float32 [n, m] in pixels of the
-    original, size int32 [n, 2] of the original); m is that of the picture with most boxes, and rows
-    to spare have the class -1.
+    A batch is (image, boxes, class_ids, crowd, areas, size), where m is the largest number of boxes
+    in a picture, and unused rows have class -1:
+
+        image: uint8 [n, height, width, 3].
+        boxes: float32 [n, m, 4] as shares of the picture.
+        class_ids, crowd: int32 [n, m] and bool [n, m].
+        areas: float32 [n, m] in pixels of the original picture.
+        size: int32 [n, 2] of the original picture.
 
     Args:
-        config: Which data, and how.
-        read: Finds the classes, and the pictures of each split.
-        augmenter: What happens to training pictures.
-
-    Attributes:
-        config: As given.
-        augmenter: As given; `normalize` is for the network's graph.
-        geometry: From a decoded picture to the network's input, where nothing is random.
+        config: Section `data` of a recipe.
+        read: Function that returns the classes and the pictures of each split.
+        augmenter: Augmentation of training pictures and normalization.
     """
 
     def __init__(
@@ -100,31 +99,29 @@ class DetectionInputter(FilesInputter):
         self._read = read
 
     def find(self) -> Found:
-        """As annotations say.
+        """Read the annotations.
 
         Raises:
-            ConfigError: There are no classes, pictures or boxes.
+            ConfigError: There are no classes, pictures or boxes, or a class is duplicated.
             FormatError: Annotations are damaged.
         """
         names, parts = self._read(self.config)
-        boxes = {split: sum(len(one.boxes) for one in part) for split, part in parts.items()}
+        boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
         if not names or not all(boxes.values()):
             counts = (f"{s}: {n} boxes in {len(parts[s])} pictures" for s, n in boxes.items())
-            raise ConfigError(
-                "There is nothing to detect.", got=f"{len(names)} classes; {', '.join(counts)}"
-            )
+            got = f"{len(names)} classes; {', '.join(counts)}"
+            raise ConfigError("Each split must have classes, pictures and boxes.", got=got)
         if len({*names}) < len(names):
-            raise ConfigError("A class is named twice.", got=", ".join(names))
+            raise ConfigError("The names of the classes must be different.", got=", ".join(names))
         return names, parts
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         parts = super()._checked(classes, parts)
-        for one in itertools.chain(*parts.values()):
-            one.on(*header_of(one.picture).upright_size)
+        for annotated in itertools.chain(*parts.values()):
+            annotated.on(*header_of(annotated.picture).upright_size)
         return parts
 
     def decoder(self) -> Callable[[Any], Any]:
-        """Of annotated pictures."""
         return _decoded
 
     def flow(self, split: Split) -> DataFlow:
@@ -133,16 +130,12 @@ class DetectionInputter(FilesInputter):
         pad = {1: 0, 2: -1, 3: 0, 4: 0}
         return self.batches(split, lambda ds: MapData(ds, change, rng=training), pad)
 
-    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """(uint8 [height, width, 3],)."""
-        return (AugmentorList(self.geometry.augmentors()).augment(sample),)
-
 
 def make_inputter(config: DataConfig | DetectionConfig) -> Inputter:
-    """The inputter of a recipe, or of its section `data`.
+    """Create the inputter of a recipe with its augmenter.
 
-    Raises:
-        ConfigError: There is none of that name.
+    Args:
+        config: Recipe, or its section `data`.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return DetectionInputter(data, INPUTTERS.get(data.inputter), AUGMENTERS.get(data.augmenter))

@@ -1,18 +1,21 @@
-"""The model of detection."""
+"""Modeler and evaluation of detection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from towerpack._core.columns import aligned
+from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps.detection._config import DetectionConfig
 from towerpack.apps.detection._inputter import DetectionInputter
-from towerpack.apps.detection._report import DetectionReport
-from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.callbacks import DetectionAP, Inferencer, ScalarStats
 from towerpack.checkpoint import read_torch_file
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
@@ -25,33 +28,32 @@ from towerpack.zoo.vgg16_reduced import from_torch
 
 _LOG = get_logger(__name__)
 
-networks: Registry[Any] = Registry(
-    "network",
-    {
-        "ssd300": "towerpack.zoo.ssd:ssd300",
-        "ssd512": "towerpack.zoo.ssd:ssd512",
-        "ssd_lite": "towerpack.zoo.ssd_lite:net",
-    },
-)
+_NETWORKS = {
+    "ssd300": "towerpack.zoo.ssd:ssd300",
+    "ssd512": "towerpack.zoo.ssd:ssd512",
+    "ssd_lite": "towerpack.zoo.ssd_lite:net",
+}
+networks: Registry[Any] = Registry("network", _NETWORKS)
 """Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`."""
 
 
 class DetectionModeler(Modeler):
-    """The multi-box loss of SSD (Liu et al. 2016, section 2.2) over a network's predictions.
+    """Multi-box loss of SSD (Liu et al. 2016, section 2.2) on a network's predictions.
 
-    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'`, `'class_ids'`; before
-    suppression `'anchor_boxes'` [n, anchors, 4], `'anchor_scores'` [n, anchors, classes]; and for
-    metrics `'boxes_px'`, `'true_boxes_px'`, `'true_class_ids'`, `'crowd'`, `'areas'`.
+    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'` and `'class_ids'`. Also
+    exposes `'anchor_boxes'` [n, anchors, 4] and `'anchor_scores'` [n, anchors, classes], which are
+    predictions before suppression, and for metrics `'boxes_px'`, `'true_boxes_px'`,
+    `'true_class_ids'`, `'crowd'`, `'areas'`.
 
     Args:
-        config: The recipe.
-        inputter: Its data.
-        network: Instead of `config.model.network`.
+        config: Recipe.
+        inputter: Data of the recipe.
+        network: Network that replaces `config.model.network`.
     """
 
     best = ("val/ap", "max")
     infer_outputs = ("boxes", "scores", "class_ids")
-    portable_outputs = ("anchor_boxes", "anchor_scores")  # suppressed alike nowhere else
+    portable_outputs = ("anchor_boxes", "anchor_scores")  # other formats suppress differently
     config: DetectionConfig
     inputter: DetectionInputter
 
@@ -63,9 +65,8 @@ class DetectionModeler(Modeler):
         self.class_names = list(inputter.class_names)
 
     def pretrained(self) -> SmartInit | None:
-        """Return the weights that training starts from, and recommend them if there are none."""
-        usual = self.config.model.network == "ssd_lite"
-        if usual and not self.config.transfer.pretrained and not has_pretrained():
+        is_default = self.config.model.network == "ssd_lite"
+        if is_default and not self.config.transfer.pretrained and not has_pretrained():
             _LOG.warning(
                 "Detection from random weights needs many more steps. Install "
                 "'towerpack[pretrained]' to start from a pretrained backbone."
@@ -73,7 +74,6 @@ class DetectionModeler(Modeler):
         return super().pretrained()
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, and what is known of their boxes."""
         return [
             tf.TensorSpec([None, *self.config.data.size, 3], tf.uint8, "image"),
             tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
@@ -92,13 +92,12 @@ class DetectionModeler(Modeler):
         areas: tf.Tensor,
         size: tf.Tensor,
     ) -> tf.Tensor:
-        """The loss."""
         model = self.config.model
         pixels = self.inputter.augmenter.normalize(image)
-        found = self.network(pixels, len(self.class_names), **model.options)
-        anchors = tf.constant(found.anchors)
-        boxes = decode(found.offsets, anchors)
-        scores = tf.nn.softmax(found.logits)[:, :, 1:]
+        predictions = self.network(pixels, len(self.class_names), **model.options)
+        anchors = tf.constant(predictions.anchors)
+        boxes = decode(predictions.offsets, anchors)
+        scores = tf.nn.softmax(predictions.logits)[:, :, 1:]
         best = suppress(
             boxes,
             scores,
@@ -121,24 +120,23 @@ class DetectionModeler(Modeler):
 
         matches = match(anchors, true_boxes, true_class_ids, crowd, threshold=model.match)
         class_loss, box_loss = multibox_loss(
-            found.logits, found.offsets, anchors, matches, negatives=model.negatives
+            predictions.logits, predictions.offsets, anchors, matches, negatives=model.negatives
         )
         summary.moving_average("train/class_loss", class_loss)
         summary.moving_average("train/box_loss", box_loss)
         return self.with_decay(class_loss + model.box_weight * box_loss)
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, COCO's twelve numbers, and those of each class."""
         return [ScalarStats("cost"), DetectionReport(self.class_names)]
 
     def weights(self, source: str) -> Any:
-        """Weights of VGG-16 of `.pth` files; all else as it is."""
+        """Read VGG-16 weights in `.pth` files; other sources stay as they are."""
         if not source.endswith((".pth", ".pt")):
             return source
         return from_torch(read_torch_file(source))
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Files in, boxes with scores and names of classes out."""
+        """Return a signature from picture files to boxes with scores and class names."""
         geometry = self.inputter.geometry
         names = self.class_names
 
@@ -150,22 +148,58 @@ class DetectionModeler(Modeler):
 
             def boxes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
                 spec = tf.TensorSpec(shape, tf.uint8)
-                found = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
-                named = tf.gather(tf.constant(names), found["class_ids"])
+                detected = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
+                named = tf.gather(tf.constant(names), detected["class_ids"])
                 return {
-                    "boxes": found["boxes"],
-                    "scores": found["scores"],
-                    "classes": tf.where(found["scores"] > 0, named, ""),
+                    "boxes": detected["boxes"],
+                    "scores": detected["scores"],
+                    "classes": tf.where(detected["scores"] > 0, named, ""),
                 }
 
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(boxes, input_signature=files, autograph=False)
 
-        return {
-            "serve": serve,
-            "metadata": {
-                "task": self.config.task,
-                "class_names": names,
-                "preprocessing": geometry.as_dict(),
-            },
-        }
+        preprocessing = geometry.as_dict()
+        about = {"task": self.config.task, "class_names": names, "preprocessing": preprocessing}
+        return {"serve": serve, "metadata": about}
+
+
+class DetectionReport(DetectionAP, Reporting):
+    """COCO's twelve metrics over all pictures, and the average precision of each class.
+
+    Args:
+        class_names: Names of the classes in the order of their labels.
+    """
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self._names = list(class_names)
+        outputs = ("boxes_px", "scores", "class_ids", "true_boxes_px", "true_class_ids")
+        super().__init__(self._names, *outputs, crowd="crowd", areas="areas")
+        self.begin()
+
+    def begin(self) -> None:
+        super().begin()
+        self._rows = []
+        self._counts = np.zeros(len(self._names), np.int64)
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        super().update(outputs, batch_size)
+        ids = outputs["true_class_ids"][outputs["crowd"] == 0]
+        self._counts += np.bincount(ids[ids >= 0], minlength=len(self._names))
+
+    def finish(self) -> Mapping[str, float]:
+        metrics = super().finish()
+        values = [metrics[f"ap/{name}"] for name in self._names]
+        texts = ["-" if np.isnan(value) else f"{100 * value:.1f} %" for value in values]
+        self._rows = [
+            ("class", "AP", "boxes"),
+            *zip(self._names, texts, map(str, self._counts), strict=True),
+        ]
+        return metrics
+
+    def lines(self) -> Sequence[str]:
+        return aligned(self._rows, "<>>")
+
+    def report(self, folder: Path) -> Sequence[Path]:
+        replace_file(folder / "classes.csv", csv_of(self._rows))
+        return [folder / "classes.csv"]

@@ -1,6 +1,7 @@
-"""Augmenters of detection: what happens to a training picture and its boxes.
+"""Augmenters of detection, for training pictures and their boxes.
 
-Every other picture is stretched to the network's size, so that boxes stay the same shares of it.
+All other pictures are stretched to the size of the network's input, which keeps boxes the same
+shares of the picture.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _LEAST_OVERLAPS: Final = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class BoxAugmenter:
-    """What is done with pictures and boxes before a network sees them.
+    """Augmentation of pictures with boxes, and normalization of pixels.
 
     Attributes:
-        name: For messages and the metadata of exports.
-        draw: From a picture, its boxes in pixels and a generator to what happens to both, before
-            they are stretched to the network's size; None for nothing.
-        normalize: The first operation of the graph: from uint8 [n, h, w, 3] to float32.
+        name: Name in messages and in the metadata of exports.
+        draw: Function from a picture, its boxes in pixels and a random generator to a random
+            transform, which is applied before the picture is stretched; None for no transform.
+        normalize: First operation of the graph, from uint8 [n, h, w, 3] to float32.
     """
 
     name: str
@@ -59,13 +60,13 @@ class BoxAugmenter:
 
 @dataclass(frozen=True)
 class SsdTransforms:
-    """Colours, zooming out, a random part that keeps a box, mirroring (Liu et al. 2016, 3.6).
+    """SSD's augmentation (Liu et al. 2016, 3.6): color, expansion, a crop that keeps a box, flips.
 
     Attributes:
-        zoom_out: Greatest side of the canvas that half of the pictures are put on, in sides of the
-            picture; 1 for none.
-        least_scale: Least side of a part, in sides of the picture.
-        hue: Greatest angle by which colours are turned, in units of two degrees.
+        zoom_out: Largest side of the canvas for the expansion of half of the pictures, relative to
+            the picture; 1 disables the expansion.
+        least_scale: Least side of a crop, relative to the picture.
+        hue: Largest change of the hue, in units of two degrees.
     """
 
     zoom_out: float = 4.0
@@ -75,8 +76,8 @@ class SsdTransforms:
     def __call__(
         self, picture: NDArray[np.uint8], boxes: Boxes, rng: np.random.Generator
     ) -> Transform:
-        """Draw what happens to a picture uint8 [h, w, 3] and its boxes [k, 4] in pixels."""
-        steps: list[Transform] = [self._colours().get_transform(picture, rng)]
+        """Draw a transform for a picture, uint8 [h, w, 3], and its boxes [k, 4] in pixels."""
+        steps: list[Transform] = [self._color().get_transform(picture, rng)]
         size = picture.shape[0], picture.shape[1]
         if self.zoom_out > 1 and rng.random() < 0.5:
             factor = rng.uniform(1, self.zoom_out)
@@ -93,7 +94,7 @@ class SsdTransforms:
             steps.append(FlipTransform(*size))
         return TransformList(steps)
 
-    def _colours(self) -> RandomChooseAug:
+    def _color(self) -> RandomChooseAug:
         brightness, saturation = Brightness(32), Saturation(0.5)
         hue, contrast = Hue((-self.hue, self.hue)), Contrast((0.5, 1.5))
         orders = [[brightness, saturation, hue, contrast], [contrast, hue, brightness, saturation]]
@@ -102,7 +103,7 @@ class SsdTransforms:
     def _crop(
         self, size: tuple[int, int], boxes: Boxes, rng: np.random.Generator
     ) -> CropTransform | None:
-        """A part of a picture that overlaps a box enough; None: all of it, or none was found."""
+        """Return a random crop that overlaps a box enough; None for the whole picture."""
         least = rng.choice(len(_LEAST_OVERLAPS) + 1)
         if least == len(_LEAST_OVERLAPS) or not len(boxes):
             return None
@@ -113,7 +114,7 @@ class SsdTransforms:
         both = np.maximum(high - low, 0).prod(-1)
         whole = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
         overlap = both / ((h * w)[:, None] + whole - both)
-        # A box that is mostly inside will be kept.
+        # A box stays if more than half of it is inside.
         fits = ((both > 0.5 * whole) & (overlap >= _LEAST_OVERLAPS[least])).any(1)
         fits &= (w <= 2 * h) & (h <= 2 * w)
         if not fits.any():
@@ -123,10 +124,10 @@ class SsdTransforms:
 
 
 none = BoxAugmenter("none", None, to_unit)
-"""Pictures are stretched to the size, and go from 0 to 1."""
+"""No augmentation; pixels from 0 to 1."""
 
 ssd = BoxAugmenter("ssd", SsdTransforms(), minus_mean)
-"""SSD's, with canvases up to four times as large; the mean colour of ImageNet is subtracted."""
+"""SSD's augmentation, with canvases up to 4 times as large; ImageNet's mean is subtracted."""
 
 ssd_lite = BoxAugmenter("ssd_lite", SsdTransforms(1.5, 0.6), to_lite_unit)
-"""SSD's, milder: canvases up to 1.5 times as large, parts of 0.6 or more; (pixels - 127) / 128."""
+"""Milder: canvases up to 1.5 times as large, crops of at least 0.6; (pixels - 127) / 128."""

@@ -1,4 +1,4 @@
-"""The classes of a data set."""
+"""Classes of a segmentation data set, and the labels of its label pictures."""
 
 from __future__ import annotations
 
@@ -13,48 +13,47 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_text
-from towerpack.apps._label_pictures import Colour, open_labels, to_labels, voc_colour
+from towerpack.apps._label_pictures import Color, open_labels, to_labels, voc_color
 from towerpack.apps._splits import root_of
 from towerpack.apps.segmentation._config import DataConfig
 
-VOID: Final = 255
-"""What pixels without a class are in a batch."""
+VOID: Final = 255  # label in a batch of pixels without a class
 _ROW = re.compile(r"(?P<before>\d+\s+\d+\s+\d+\s+)?(?P<name>.*?)(?P<after>\s+\d+\s+\d+\s+\d+)?")
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of a data set.
+    """Classes of a data set.
 
     Attributes:
-        names: In the order of their labels; fewer than 255.
-        colours: Red, green, blue of each; those of Pascal VOC where none were given.
-        void: Labels that do not count, some of which may be classes.
-        by_colour: Colours were given, so that label pictures may be in colour.
+        names: Names in the order of their labels; fewer than 255.
+        colours: Same as `colors`.
+        void: Ignored labels, some of which may be classes.
+        by_colour: Same as `by_color`.
     """
 
+    # Checksums in the checkpoints of runs contain the British names.
     names: tuple[str, ...]
-    colours: tuple[Colour, ...]
+    colours: tuple[Color, ...]
     void: frozenset[int] = frozenset()
     by_colour: bool = False
 
     @classmethod
-    def of(cls, config: DataConfig, names: Sequence[str] | None = None) -> Classes:
-        """Those of a recipe.
+    def from_config(cls, config: DataConfig, names: Sequence[str] | None = None) -> Classes:
+        """Create the classes of a recipe.
 
         Args:
-            config: Says them, or which file does.
-            names: The data's own, instead.
+            config: Section `data` of the recipe.
+            names: Names of the classes in the data; None for the names in the recipe or its file.
 
         Raises:
-            ConfigError: There are no names, or colours and void do not fit them.
-            FormatError: The file makes no sense.
+            ConfigError: There are no names, or colors and void do not match the names.
         """
-        colours: Sequence[Colour | None] | None = config.colours
+        colors: Sequence[Color | None] | None = config.colors
         if names is not None:
             if config.class_names or config.classes:
                 raise ConfigError(
-                    "The data name their classes themselves.",
+                    "The annotations name the classes.",
                     fix="remove data.class_names and data.classes",
                 )
         elif config.class_names is not None:
@@ -62,39 +61,51 @@ class Classes:
         else:
             file = root_of(config) / (config.classes or "classes.txt")
             names, in_file = read_classes_file(file, config.encoding)
-            if colours is not None and any(in_file):
+            if colors is not None and any(in_file):
                 raise ConfigError(
-                    f"{file} and data.colours both name colours.",
-                    fix="remove data.colours, or the colours in the file",
+                    f"Both {file} and data.colors define colors.",
+                    fix="remove data.colors, or the colors in the file",
                 )
-            colours = in_file if colours is None else colours
-        given = [c for c in colours or () if c is not None]
+            colors = in_file if colors is None else colors
+        chosen = tuple(color for color in colors or () if color is not None)
         if len(set(names)) < len(names) or not 2 <= len(names) < VOID:
-            raise ConfigError(f"{len(names)} classes.", expected="2 to 254 different names")
-        if given and len(set(given)) != len(names):
-            raise ConfigError(f"{len(set(given))} different colours for {len(names)} classes.")
+            what = "There must be 2 to 254 classes with different names."
+            raise ConfigError(what, got=", ".join(names))
+        if chosen and len(set(chosen)) != len(names):
+            what = f"There are {len(set(chosen))} different colors for {len(names)} classes."
+            raise ConfigError(what)
         void = set()
-        for one in config.void:
-            if isinstance(one, str) and one not in names:
-                raise ConfigError(f"data.void: there is no class {one!r}.", got=", ".join(names))
-            void.add(one if isinstance(one, int) else list(names).index(one))
-        made = tuple(given) or tuple(voc_colour(i) for i in range(len(names)))
-        return cls(tuple(names), made, frozenset(void), bool(given))
+        for value in config.void:
+            if isinstance(value, str) and value not in names:
+                raise ConfigError(f"data.void: there is no class {value!r}.", got=", ".join(names))
+            void.add(value if isinstance(value, int) else list(names).index(value))
+        usual = tuple(map(voc_color, range(len(names))))
+        return cls(tuple(names), chosen or usual, frozenset(void), bool(chosen))
+
+    @property
+    def colors(self) -> tuple[Color, ...]:
+        """Color of each class; Pascal VOC's colors if none are configured."""
+        return self.colours
+
+    @property
+    def by_color(self) -> bool:
+        """Whether colors are configured, so that label pictures may be in color."""
+        return self.by_colour
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """False for classes that are void: bool [classes]."""
+        """Whether each class counts, because it is not void: bool [classes]."""
         return np.array([i not in self.void for i in range(len(self.names))])
 
     def read(self, file: str, where: str) -> NDArray[np.uint8]:
-        """A label picture, uint8 [h, w], `VOID` where it is void.
+        """Read a label picture, uint8 [h, w]; void pixels are `VOID`.
 
         Args:
-            file: Its name.
-            where: The line that names it.
+            file: Name of the file.
+            where: Location of the name, for errors.
 
         Raises:
-            FormatError: It cannot be read, or holds something else than classes and void.
+            FormatError: The file cannot be read, or contains labels that are not classes or void.
         """
         what = f"{where}: the label picture {file}"
         return self.labels_of(*open_labels(file, what), what)
@@ -102,8 +113,17 @@ class Classes:
     def labels_of(
         self, pixels: NDArray[Any], palette: NDArray[np.int64] | None, what: str
     ) -> NDArray[np.uint8]:
-        """Return the labels of an opened label picture, as `read` does."""
-        labels = to_labels(pixels, palette, self.colours if self.by_colour else None, what)
+        """Return the labels of an opened label picture, uint8 [h, w]; void pixels are `VOID`.
+
+        Args:
+            pixels: Labels or palette indices [h, w], or colors [h, w, 3].
+            palette: Colors [colors, 3] of indices, or None.
+            what: Name of the picture, for errors.
+
+        Raises:
+            FormatError: The picture contains labels that are not classes or void.
+        """
+        labels = to_labels(pixels, palette, self.colors if self.by_color else None, what)
         void = np.isin(labels, list(self.void))
         bad = ~void & (labels >= len(self.names))
         if bad.any():
@@ -117,33 +137,37 @@ class Classes:
         return np.where(void, VOID, labels).astype(np.uint8)
 
 
+setattr(Classes, "of", Classes.from_config)  # noqa: B010 - the former name
+
+
 def _fix_of(labels: NDArray[np.int64], count: int) -> str:
-    """Return advice for a picture with labels that are not 0 to `count` - 1."""
+    """Return the fix for a picture whose labels are not 0 to `count` - 1."""
     levels = np.unique(labels).tolist()
     if len(levels) > count:
-        return "add classes, or list the values to be ignored in data.void"
+        return "add classes, or list the ignored values in data.void"
     shown = [[v, v, v] for v in levels] if len(levels) == count else "[[0,0,0],[255,255,255],…]"
-    return f"set data.colours to {shown}, if grey levels stand for the classes"
+    return f"set data.colors to {shown} if gray levels represent the classes"
 
 
 def read_classes_file(
     file: Path, encoding: str | None = None
-) -> tuple[list[str], list[Colour | None]]:
-    """Return the names of classes, and the color of each, or None without colors."""
+) -> tuple[list[str], list[Color | None]]:
+    """Return the names of the classes, and the color of each, or None for no color."""
     if not file.is_file():
         raise ConfigError(
-            f"The names of the classes are not in {file}.",
+            f"There is no file {file} with the names of the classes.",
             fix="set data.classes to a file, or list the names in data.class_names",
         )
     names: list[str] = []
-    colours: list[Colour | None] = []
+    colors: list[Color | None] = []
     for line in lines_of(read_text(file, encoding)):
         row = _ROW.fullmatch(line.replace(",", " ").strip())
         if row is None or not row["name"].strip():
             continue
         numbers = [int(n) for n in (row["before"] or row["after"] or "").split()]
         names.append(row["name"].strip())
-        colours.append((numbers[0], numbers[1], numbers[2]) if numbers else None)
-    if None in colours and any(colours):
-        raise FormatError(f"{file}: {names[colours.index(None)]} has no colour, others have.")
-    return names, colours
+        colors.append((numbers[0], numbers[1], numbers[2]) if numbers else None)
+    if None in colors and any(colors):
+        name = names[colors.index(None)]
+        raise FormatError(f"{file}: the class {name} has no color, but other classes have.")
+    return names, colors

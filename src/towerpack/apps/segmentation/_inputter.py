@@ -1,4 +1,4 @@
-"""Pictures with a class for each pixel, as batches."""
+"""Inputter of segmentation: pictures with a class for each pixel, as batches."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._coco import BadAnnotations, Mask, RunLengths, read_instances
+from towerpack.apps._coco import BadAnnotations, CocoPicture, Mask, RunLengths, read_instances
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._label_pictures import draw_instances
 from towerpack.apps._pictures import (
     FilesInputter,
     check_exist,
     header_of,
-    listed,
+    listed_by_split,
     read_picture,
+    size_error,
 )
-from towerpack.apps._splits import places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.apps.segmentation._classes import VOID, Classes
 from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponents, DataFlow
-from towerpack.dataflow.images import AugmentorList
 from towerpack.dataflow.images.image import upright
 from towerpack.ops.geometry import colours
 
 BACKGROUND = "background"
-_TRIED = 32
-"""Label pictures of each split, evenly spread, that are read before a run starts."""
+_NUM_CHECKED = 32  # label pictures of each split, evenly spread, that are read at the start
 _HERE = "towerpack.apps.segmentation"
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
@@ -43,33 +41,28 @@ AUGMENTERS: Registry[Augmenter] = Registry(
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and its labels.
-
-    Attributes:
-        picture: Name of the file.
-        labels: Name of the label picture, or COCO's annotations.
-        where: What lists it.
-    """
+    """A picture, its label picture or annotations, and the location of the entry."""
 
     picture: str
     labels: str | Sequence[Mapping[str, Any]]
     where: str
 
 
-def drawn_size(picture: str | Path, stored: bool) -> tuple[int, int]:
-    """Return the height and width of a picture as labels were drawn on it."""
+def _drawn_size(picture: str | Path, stored: bool) -> tuple[int, int]:
+    """Return the width and height of a picture on which labels were drawn."""
     header = header_of(picture)
-    return (header.height, header.width) if stored else header.upright_size
+    height, width = (header.height, header.width) if stored else header.upright_size
+    return width, height
 
 
 def _is_inside(polygon: Sequence[float], size: tuple[int, int]) -> bool:
     (x1, y1), (x2, y2) = ((f(polygon[::2]), f(polygon[1::2])) for f in (min, max))
-    return x1 < min(x2, size[1]) and y1 < min(y2, size[0]) and x2 > 0 and y2 > 0
+    return x1 < min(x2, size[0]) and y1 < min(y2, size[1]) and x2 > 0 and y2 > 0
 
 
 @dataclass(frozen=True)
 class _Decode:
-    """From a scene to (image uint8 [h, w, channels], label uint8 [h, w])."""
+    """Function from a scene to (image uint8 [h, w, channels], label uint8 [h, w])."""
 
     classes: Classes
     channels: int
@@ -79,7 +72,7 @@ class _Decode:
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
-        # Only labels of stored pixels need what the header says.
+        # Only labels of stored pixels need the orientation.
         orientation = header_of(scene.picture).orientation if self.stored else 1
         drawn = size[::-1] if orientation > 4 else size
         if isinstance(scene.labels, str):
@@ -87,30 +80,26 @@ class _Decode:
         else:
             label = draw_instances(scene.labels, drawn, self.categories, VOID, scene.where)
         if label.shape != drawn:
-            other = label.shape == drawn[::-1] and header_of(scene.picture).orientation > 4
+            fits = label.shape == drawn[::-1] and header_of(scene.picture).orientation > 4
+            other = "upright" if self.stored else "stored"
             raise FormatError(
                 f"{scene.where}: the picture and its labels differ in size.",
                 got=f"{drawn[0]} x {drawn[1]} and {label.shape[0]} x {label.shape[1]} pixels",
-                fix=f"set data.boxes_on={'upright' if self.stored else 'stored'}"
-                if other
-                else None,
+                fix=f"set data.boxes_on={other}" if fits else None,
             )
         label = upright(label, orientation)
         return colours(self.channels).augment(image), label
 
 
 class SceneInputter(FilesInputter):
-    """Pictures with a class for each pixel, listed in CSV files: lines `image,label`.
+    """Pictures with a class for each pixel, listed in CSV files with lines `image,label`.
 
-    Batches are (image uint8 [n, height, width, channels], label uint8 [n, height, width]), 255
-    where a pixel is void.
+    A batch is (image uint8 [n, height, width, channels], label uint8 [n, height, width]). Void
+    pixels have label 255.
 
     Args:
-        config: Which data, and how.
-        augmenter: What happens to pictures and labels alike.
-
-    Attributes:
-        geometry: From a decoded picture to the network's input, where nothing is random.
+        config: Section `data` of a recipe.
+        augmenter: Augmentation of pictures and labels, and normalization.
     """
 
     config: DataConfig
@@ -123,11 +112,9 @@ class SceneInputter(FilesInputter):
 
     @property
     def class_names(self) -> Sequence[str]:  # type: ignore[override]
-        """Names of the classes."""
         return self.classes.names
 
     def decoder(self) -> Callable[[Any], Any]:
-        """Of scenes."""
         return self._decoder_of(self.classes)
 
     def _decoder_of(self, classes: Classes) -> _Decode:
@@ -138,7 +125,7 @@ class SceneInputter(FilesInputter):
         parts = super()._checked(classes, parts)
         decode = self._decoder_of(classes)
         for scenes in parts.values():
-            for scene in scenes[:: max(1, len(scenes) // _TRIED)]:
+            for scene in scenes[:: max(1, len(scenes) // _NUM_CHECKED)]:
                 decode(scene)
         return parts
 
@@ -146,23 +133,21 @@ class SceneInputter(FilesInputter):
         return {**asdict(classes), "void": sorted(classes.void)}
 
     def _from_json(self, content: Any) -> Classes:
-        colours = tuple(tuple(colour) for colour in content["colours"])
+        colors = tuple(map(tuple, content["colours"]))
         void = frozenset(content["void"])
-        return Classes(tuple(content["names"]), colours, void, content["by_colour"])
+        return Classes(tuple(content["names"]), colors, void, content["by_colour"])
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
-        """The classes and the scenes of each split: of lines `image,label` in CSV files."""
+        """Read the lists of pictures and label pictures.
+
+        Raises:
+            ConfigError: There are no lists, or the classes are invalid.
+        """
         if self.config.images is not None:
-            raise ConfigError("data.images is for COCO's annotations.", fix="remove data.images")
-        parts = {
-            split: [
-                Scene(*row.fields, where=str(row))
-                for file in files
-                for row in listed(file, ("image", "label"), self.config.encoding)
-            ]
-            for split, files in places(self.config, "{}.csv").items()
-        }
-        return Classes.of(self.config), parts
+            raise ConfigError("data.images applies only to COCO.", fix="remove data.images")
+        rows = listed_by_split(self.config, ("image", "label")).items()
+        parts = {split: [Scene(*r.fields, where=str(r)) for r in some] for split, some in rows}
+        return Classes.from_config(self.config), parts
 
     def flow(self, split: Split) -> DataFlow:
         training, size = split == "train", self.config.size
@@ -171,59 +156,45 @@ class SceneInputter(FilesInputter):
             split, lambda ds: AugmentImageComponents(ds, change, index=0, masks=1, copy=False)
         )
 
-    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """(uint8 [height, width, channels],)."""
-        return (AugmentorList(self.geometry.augmentors()).augment(sample),)
-
 
 class CocoInputter(SceneInputter):
-    """COCO's instances. The classes are the categories, after `background`.
+    """COCO's instances. The classes are `background` and the categories.
 
-    A category of that name is the background itself.
+    A category with the name `background` is the background.
     """
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
-        """As the annotations say."""
         bad = BadAnnotations(self.config.bad_boxes)
-        names, found = read_instances(self.config, self.config.images, Mask, bad)
+        names, pictures = read_instances(self.config, self.config.images, Mask, bad)
         background = [key for key, name in names.items() if name.strip("_").lower() == BACKGROUND]
         others = [key for key in names if key not in background]
-        self.categories = {key: i + 1 for i, key in enumerate(others)} | dict.fromkeys(
-            background, 0
-        )
-        check_exist([str(one.path) for several in found.values() for one in several])
-        parts: dict[str, list[Scene]] = {}
-        for split, several in found.items():
-            parts[split] = []
-            for one in several:
-                size = drawn_size(one.path, self.config.boxes_on == "stored")
-                stated = one.entry.height, one.entry.width
-                if all(stated) and stated != size:
-                    fits = stated == drawn_size(one.path, self.config.boxes_on == "upright")
-                    other = "upright" if self.config.boxes_on == "stored" else "stored"
-                    raise FormatError(
-                        f"{one.where}: the annotations of {one.path} are of another size.",
-                        got=f"{stated[0]:g} x {stated[1]:g} pixels",
-                        expected=f"{size[0]} x {size[1]}",
-                        fix=f"set data.boxes_on={other}"
-                        if fits
-                        else "correct width and height in the annotations that data.train names",
-                    )
-                masks: list[Mapping[str, Any]] = []
-                for where, mask in one.annotations:
-                    runs = mask.segmentation
-                    if isinstance(runs, RunLengths):
-                        if runs.size != size:
-                            got = f"{runs.size[0]} x {runs.size[1]} pixels"
-                            bad.add(where, "its mask has another size than the picture.", got)
-                            continue
-                    elif not any(_is_inside(polygon, size) for polygon in runs):
-                        bad.add(where, "its mask has no area within its picture.")
-                        continue
-                    masks.append(mask.model_dump())
-                parts[split].append(Scene(str(one.path), masks, f"{one.where}, {one.path.name}"))
-        bad.tell()
-        return Classes.of(self.config, [BACKGROUND, *(names[key] for key in others)]), parts
+        numbers = {key: number for number, key in enumerate(others, 1)}
+        self.categories = numbers | dict.fromkeys(background, 0)
+        check_exist([str(p.path) for split_pictures in pictures.values() for p in split_pictures])
+        parts = {s: [self._scene(p, bad) for p in some] for s, some in pictures.items()}
+        bad.warn()
+        names_in_order = [BACKGROUND, *(names[key] for key in others)]
+        return Classes.from_config(self.config, names_in_order), parts
+
+    def _scene(self, picture: CocoPicture[Mask], bad: BadAnnotations) -> Scene:
+        is_stored, path = self.config.boxes_on == "stored", picture.path
+        size, stated = _drawn_size(path, is_stored), (picture.entry.width, picture.entry.height)
+        if all(stated) and stated != size:
+            other = "upright" if is_stored else "stored"
+            fits_other = stated == _drawn_size(path, not is_stored)
+            what = f"{picture.where}: the annotations of {path}"
+            raise size_error(what, stated, size, other if fits_other else None)
+        masks: list[Mapping[str, Any]] = []
+        for where, mask in picture.annotations:
+            shape = mask.segmentation
+            if isinstance(shape, RunLengths) and shape.size != size[::-1]:
+                got = f"{shape.size[0]} x {shape.size[1]} pixels"
+                bad.add(where, "the mask has a different size than the picture.", got)
+            elif not isinstance(shape, RunLengths) and not any(_is_inside(p, size) for p in shape):
+                bad.add(where, "the mask has no area within its picture.")
+            else:
+                masks.append(mask.model_dump())
+        return Scene(str(path), masks, f"{picture.where}, {path.name}")
 
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
@@ -233,11 +204,10 @@ INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
 
 
 def make_inputter(config: SegmentationConfig | DataConfig) -> Inputter:
-    """The inputter of a recipe, or of its section `data`, with its augmenter.
+    """Create the inputter of a recipe with its augmenter.
 
-    Raises:
-        ConfigError: There is none of that name, or no such data, or a field does not apply.
-        FormatError: A list of the data is damaged.
+    Args:
+        config: Recipe, or its section `data`.
     """
     data = config if isinstance(config, DataConfig) else config.data
     return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))

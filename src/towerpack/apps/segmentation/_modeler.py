@@ -1,19 +1,20 @@
-"""The model of segmentation."""
+"""Modeler and evaluation of segmentation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
+from towerpack.apps._class_report import ClassificationReport
 from towerpack.apps._modeler import Modeler
-from towerpack.apps.segmentation._classes import VOID
+from towerpack.apps.segmentation._classes import VOID, Classes
 from towerpack.apps.segmentation._config import SegmentationConfig
 from towerpack.apps.segmentation._inputter import SceneInputter
-from towerpack.apps.segmentation._report import SegmentationReport
-from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.callbacks import Inferencer, MeanIoU, ScalarStats
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
 from towerpack.ops.picture_files import picture_of
@@ -24,14 +25,17 @@ networks: Registry[Any] = Registry(
 
 
 class SegmentationModeler(Modeler):
-    """Cross-entropy over a network's logits, at each pixel that is not void.
+    """Cross-entropy of a network's logits at each pixel that is not void.
 
     Exposes `'probabilities'` [n, h, w, classes], `'prediction'` and `'label'` [n, h, w].
 
     Args:
-        config: The recipe.
-        inputter: Its data.
-        network: Instead of `config.model.network`: `net(image, num_classes, **options) -> logits`.
+        config: Recipe.
+        inputter: Data of the recipe.
+        network: Replacement of the configured `net(image, num_classes, **options) -> logits`.
+
+    Raises:
+        ConfigError: The number of class weights is not the number of classes.
     """
 
     best = ("val/mean_iou", "max")
@@ -53,7 +57,6 @@ class SegmentationModeler(Modeler):
             )
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Pictures of 8 bits, and labels, 255 where they are void."""
         data = self.config.data
         return [
             tf.TensorSpec([None, *data.size, data.channels], tf.uint8, "image"),
@@ -61,35 +64,32 @@ class SegmentationModeler(Modeler):
         ]
 
     def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """The loss."""
         model, counted = self.config.model, self.classes.counted
         pixels = self.inputter.augmenter.normalize(image)
         logits = tf.cast(self.network(pixels, len(counted), **model.options), tf.float32)
-        # A class that is void is none that can be found.
+        # Never predict void classes.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
         prediction = tf.argmax(logits, -1, tf.int32)
         expose("prediction", prediction)
         truth = tf.cast(label, tf.int32)
         expose("label", truth)
-        there = truth != VOID
-        target = tf.where(there, truth, 0)
-        weights = tf.cast(there, tf.float32)
-        summary.moving_average(
-            "train/accuracy", _mean(tf.cast(prediction == truth, tf.float32), weights)
-        )
+        is_valid = truth != VOID
+        target = tf.where(is_valid, truth, 0)
+        weights = tf.cast(is_valid, tf.float32)
+        is_correct = tf.cast(prediction == truth, tf.float32)
+        summary.moving_average("train/accuracy", _mean(is_correct, weights))
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits)
         if model.class_weights is not None:
             weights *= tf.gather(tf.constant(model.class_weights), target)
-        # Of void pixels the loss may be huge: that of a class that cannot be found.
-        return self.with_decay(_mean(tf.where(there, losses, 0.0), weights))
+        # The loss of void pixels may be huge, because void classes have the lowest logit.
+        return self.with_decay(_mean(tf.where(is_valid, losses, 0.0), weights))
 
     def metrics(self) -> Sequence[Inferencer]:
-        """Cost, accuracy of pixels, intersection over union."""
         return [ScalarStats("cost"), SegmentationReport(self.classes)]
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Files in, label pictures of the files' own size out."""
+        """Return a signature from picture files to label pictures of the original size."""
         geometry = self.inputter.geometry
 
         def serve(compute: Callable[..., Any]) -> Any:
@@ -100,28 +100,60 @@ class SegmentationModeler(Modeler):
                 picture = picture_of(file)
                 return geometry.tensors(picture), tf.shape(picture)[:2]
 
-            def mask(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-                found = tf.argmax(tf.image.resize(one[0], one[1]), -1)
-                return tf.io.encode_png(tf.cast(found, tf.uint8)[:, :, None])
+            def mask(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+                class_ids = tf.argmax(tf.image.resize(*pair), -1)
+                return tf.io.encode_png(tf.cast(class_ids, tf.uint8)[:, :, None])
 
             def masks(image_bytes: tf.Tensor) -> dict[str, Any]:
                 images, sizes = tf.map_fn(read, image_bytes, fn_output_signature=read_as)
-                found = (compute(images)["probabilities"], sizes)
+                pairs = (compute(images)["probabilities"], sizes)
                 text = tf.TensorSpec([], tf.string)
-                return {"mask_bytes": tf.map_fn(mask, found, fn_output_signature=text)}
+                return {"mask_bytes": tf.map_fn(mask, pairs, fn_output_signature=text)}
 
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(masks, input_signature=files, autograph=False)
 
-        return {
-            "serve": serve,
-            "metadata": {
-                "task": self.config.task,
-                "class_names": list(self.classes.names),
-                "colours": [list(colour) for colour in self.classes.colours],
-                "preprocessing": geometry.as_dict(),
-            },
+        about = {
+            "task": self.config.task,
+            "class_names": list(self.classes.names),
+            "colours": list(map(list, self.classes.colors)),
+            "preprocessing": geometry.as_dict(),
         }
+        return {"serve": serve, "metadata": about}
+
+
+class SegmentationReport(ClassificationReport):
+    """Accuracy of the pixels, and intersection over union (IoU), as a mean and for each class.
+
+    All pixels of all pictures count except void ones, at the size of the network's input. The IoU
+    of a class that is neither labeled nor predicted is NaN, and the mean skips it.
+
+    Args:
+        classes: Classes of the data.
+    """
+
+    better = "max"
+
+    def __init__(self, classes: Classes) -> None:
+        super().__init__(classes.names, 1)
+        self._matrix = MeanIoU(classes.names, ignore=VOID)
+
+    def outputs(self) -> Sequence[str]:
+        return self._matrix.outputs()
+
+    def names(self) -> Sequence[str]:
+        return ["pixel_accuracy", *self._matrix.names()]
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        self._matrix.update(outputs, batch_size)
+
+    def finish(self) -> Mapping[str, float]:
+        right, pixels = int(np.trace(self.confusion)), int(self.confusion.sum())
+        return {"pixel_accuracy": right / max(pixels, 1), **self._matrix.finish()}
+
+    def _columns(self) -> Mapping[str, Any]:
+        metrics = self.finish()
+        return {**super()._columns(), "IoU": [metrics[f"iou/{name}"] for name in self._names]}
 
 
 def _mean(values: tf.Tensor, weights: tf.Tensor) -> Any:

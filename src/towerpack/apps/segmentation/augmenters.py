@@ -1,6 +1,6 @@
-"""Augmenters of segmentation: one change of geometry for a picture and its labels.
+"""Augmenters of segmentation, which transform a picture and its labels together.
 
-Labels take the nearest one, and are void where there is no picture.
+Labels are interpolated by nearest neighbor, and are void outside the picture.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.apps.classification.augmenters import Augmenter, minus_mean, to_lite_unit, to_unit
+from towerpack.apps.classification.augmenters import Augmenter, minus_mean, to_lite_unit
+from towerpack.apps.classification.augmenters import none as none
 from towerpack.apps.segmentation._classes import VOID
 from towerpack.dataflow.images import (
     ConstantBackgroundFiller,
@@ -22,20 +23,20 @@ from towerpack.dataflow.images import (
     Transform,
     TransformList,
 )
-from towerpack.ops.geometry import Geometry, Size, scaled
+from towerpack.ops.geometry import Size, scaled
 
 _SCALES: Final = (0.75, 1.5)
 
 
 @dataclass(eq=False, repr=False)
 class RandomScaleCrop(ImageAugmentor):
-    """Stretch a picture to a size times a random factor, and take a random part of that size.
+    """Random scaling to a size times a factor, and a random crop of that size.
 
-    What is too small is put in a random place, on black; labels around it are void.
+    A picture that is too small is placed at random on black; the labels around it are void.
 
     Args:
         size: Height and width of the result.
-        scales: Least and greatest factor; they are drawn alike on a logarithmic scale.
+        scales: Least and largest factor, drawn uniformly on a logarithmic scale.
     """
 
     size: Size
@@ -44,7 +45,7 @@ class RandomScaleCrop(ImageAugmentor):
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
     ) -> Transform:
-        """Draw factor and place."""
+        """Draw a factor and a position."""
         rng = self.generator(rng)
         factor = np.exp(rng.uniform(*np.log(self.scales)))
         (h, w), size = self.size, (img.shape[0], img.shape[1])
@@ -58,22 +59,15 @@ class RandomScaleCrop(ImageAugmentor):
         )
 
 
-def _stretched(size: Size) -> Geometry:
-    return Geometry(height=size[0], width=size[1])
-
-
 def _train(size: Size) -> list[ImageAugmentor]:
     return [RandomScaleCrop(size), Flip(horiz=True)]
 
 
-none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, to_unit)
-"""Pictures are stretched to the size, and go from 0 to 1."""
+fcn = unet = Augmenter("unet", _train, none.geometry, minus_mean)
+"""Random scale from 0.75 to 1.5, random crop, random flip; ImageNet's mean is subtracted.
 
-fcn = unet = Augmenter("unet", _train, _stretched, minus_mean)
-"""Three quarters to one and a half times the size, a random part of it, mirrored by chance.
-
-Otherwise stretched to the size: nothing of a picture is cut away. ImageNet's mean is subtracted.
+Without augmentation, pictures are stretched to the size, so that nothing is cropped.
 """
 
-efficientnet_lite = Augmenter("efficientnet_lite", _train, _stretched, to_lite_unit)
-"""As `fcn`, with the numbers of EfficientNet-Lite: (pixels - 127) / 128."""
+efficientnet_lite = Augmenter("efficientnet_lite", _train, none.geometry, to_lite_unit)
+"""Same as `fcn`, with the normalization of EfficientNet-Lite: (pixels - 127) / 128."""

@@ -1,6 +1,4 @@
-"""Settings of a recipe of style transfer."""
-
-from __future__ import annotations
+"""Configuration of a style transfer recipe."""
 
 from pydantic import Field
 
@@ -9,48 +7,44 @@ from towerpack.config import Name, PathText
 
 
 class DataConfig(PictureData):
-    """Photographs to train on; they need no labels."""
+    """Photographs to train on, without labels."""
 
     inputter: Name = "folder"
-    "folder (train/, val/, test/ in path, or path alone), csv (a name of a picture a line), or "
-    "module:name."
+    """folder (train/, val/, test/ in path, or only path), csv (one picture name per line), or
+    module:name."""
     train: str | list[str] | None = None
     "Folders or CSV files below path; several are joined."
     size: int = Field(default=256, ge=16)
-    "Side of the squares that are cut out of photographs to train on."
+    "Side in pixels of the squares that are cropped from photographs to train on."
     batch_size: int = Field(default=4, ge=1)
-    "Pictures in a batch."
 
 
 class ModelConfig(Network):
-    """The network, the style, and what is compared."""
+    """The network, the style picture and the perceptual losses."""
 
     network: Name = "fns"
     "fns, or module:function: from [n, h, w, 3] in -1..1 to [n, h, w, 3] in 0..255."
     style: PathText | None = None
-    "The picture whose style is learnt."
+    "Picture whose style is learned."
     style_size: int = Field(default=256, ge=16)
-    "What its shorter side is scaled to: larger, and brush strokes are larger."
+    "Length of its shorter side in pixels after scaling; larger values give larger brush strokes."
     features: PathText = "efficientnet-lite0"
-    "What sees content and style: efficientnet-lite0, or a file with the weights of VGG-19."
+    "Feature network: efficientnet-lite0, or a file with the weights of VGG-19."
     content_layers: list[str] | None = None
-    "Where contents are compared; null for the usual ones of the feature network."
+    "Layers that compare content; null: the defaults of the feature network."
     style_layers: list[str] | None = None
-    "Where styles are compared; null for the usual ones."
+    "Layers that compare style; null: the defaults of the feature network."
     content_weight: float = Field(default=1.0, ge=0)
-    "Of the squared differences of features, as a share of the features' squares."
+    "Weight of the content loss: squared feature differences, relative to squared features."
     style_weight: float = Field(default=1.0, ge=0)
-    "Of the squared differences of Gram matrices, as a share of the style's squares."
+    "Weight of the style loss: squared Gram differences, relative to the style's squares."
     tv_weight: float = Field(default=1.0, ge=0)
-    "Of the squared differences of neighbouring pixels, from 0 to 1."
+    "Weight of total variation: squared differences of neighboring pixels in 0..1."
 
 
 class StyleConfig(AppConfig):
     """A recipe of style transfer."""
 
     task: str = "style_transfer"
-    "The application."
     data: DataConfig = DataConfig()
-    "Photographs."
     model: ModelConfig = ModelConfig()
-    "The network, the style, and what is compared."

@@ -1,4 +1,4 @@
-"""Networks that were trained to name pictures, as judges of content and style."""
+"""Feature networks: classification networks whose features measure content and style."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _STYLE: Final = {
 
 
 class FeatureNetwork:
-    """A network in inference mode, with weights that stay as they are.
+    """Pretrained network in inference mode. Its weights are constants of the graph.
 
-    They are constants of the graph: neither trained nor kept in checkpoints.
+    The weights are neither trained nor stored in checkpoints.
 
     Args:
-        config: Which network, and which of its layers.
+        config: Name of the network, and its layers.
 
     Attributes:
-        content: Names of the layers where contents are compared.
-        style: Names of those where styles are compared.
+        content: Names of the layers that compare content.
+        style: Names of the layers that compare style.
 
     Raises:
         ConfigError: There is no such file or layer.
-        CheckpointError: The file holds no VGG-19.
+        CheckpointError: The file does not contain the weights of VGG-19.
         MissingExtraError: The package of the weights is not installed.
     """
 
@@ -64,12 +64,12 @@ class FeatureNetwork:
         image = tf.TensorSpec([None, None, None, 3], tf.float32, "image")
         predictor = Predictor((lambda: [image], build), weights, outputs=names)
         compute = tf.function(predictor.tensors, input_signature=[image], autograph=False)
-        # With constants: variables that a tower reads are the run's.
+        # Use constants, because a tower would save and restore variables with those of the run.
         self._compute: Any = convert_variables_to_constants_v2(compute.get_concrete_function())
         self._names = sorted(names)
 
     def __call__(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Features [n, h, w, channels] of the layers by name.
+        """Return the features [n, h, w, channels] by layer.
 
         Args:
             image: float32 [n, h, w, 3]: red, green, blue from 0 to 255.
@@ -78,10 +78,10 @@ class FeatureNetwork:
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:
-    """Products of channels, means over all places (Gatys et al. 2016): [n, channels, channels]."""
+    """Return mean products of channels (Gatys et al. 2016), float32 [n, channels, channels]."""
     shape: Any = tf.shape(features)
-    places = tf.reshape(features, [shape[0], -1, features.shape[-1]])
-    return tf.matmul(places, places, transpose_a=True) / tf.cast(shape[1] * shape[2], tf.float32)
+    pixels = tf.reshape(features, [shape[0], -1, features.shape[-1]])
+    return tf.matmul(pixels, pixels, transpose_a=True) / tf.cast(shape[1] * shape[2], tf.float32)
 
 
 _LITE_LAYERS: Final = tuple(f"stride{2**i}" for i in range(1, 6))
@@ -97,8 +97,8 @@ def _lite(image: tf.Tensor) -> dict[str, tf.Tensor]:
 def _vgg(file: str) -> tuple[Any, SmartInit]:
     if not Path(file).expanduser().exists():
         raise ConfigError(
-            f"model.features={file!r}: there is no such file.",
-            expected=f"{_LITE}, or a .npz, .safetensors, .h5 or .keras with VGG-19's weights",
+            f"There is no file {file!r} for model.features.",
+            expected=f"{_LITE}, or a .npz, .safetensors, .h5 or .keras file of VGG-19",
         )
     path = str(Path(file).expanduser())
     weights, pixels = vgg19.arranged(read_arrays(path)[1], file)

@@ -1,4 +1,4 @@
-"""Photographs as batches, without labels."""
+"""Inputter of photographs without labels."""
 
 from __future__ import annotations
 
@@ -9,35 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.apps._inputter import Split
-from towerpack.apps._pictures import FilesInputter, listed, pictures_in, read_picture
+from towerpack.apps._pictures import FilesInputter, listed_by_split, pictures_in, read_picture
 from towerpack.apps._splits import are_classes, places, root_of
 from towerpack.apps.classification import augmenters
 from towerpack.apps.style_transfer._config import DataConfig, StyleConfig
 from towerpack.config import Registry
 from towerpack.dataflow import AugmentImageComponent, DataFlow
 
-Found = dict[str, list[str]]
-"""Files of each split."""
+Found = dict[str, list[str]]  # files by split
 
 
 class PhotoInputter(FilesInputter):
-    """Squares of photographs: batches (image uint8 [n, size, size, 3],).
+    """Squares of photographs. A batch is (image uint8 [n, size, size, 3],).
 
-    In training their place, size and side are drawn (as of the augmenter `vgg`); otherwise they are
-    the middle.
+    In training, scale, position and flip are random, as for the augmenter `vgg`. Otherwise, the
+    square is the center of the photograph.
 
     Args:
-        config: Which data, and how.
+        config: Section `data` of a recipe.
     """
 
     config: DataConfig
 
     def find(self) -> tuple[Sequence[str], dict[str, list[str]]]:
-        """No classes, and the files."""
         return (), INPUTTERS.get(self.config.inputter)(self.config)
 
     def decoder(self) -> Callable[[Any], Any]:
-        """Of files."""
         return _read
 
     def flow(self, split: Split) -> DataFlow:
@@ -46,27 +43,23 @@ class PhotoInputter(FilesInputter):
         return self.batches(split, lambda ds: AugmentImageComponent(ds, change, copy=False))
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """(uint8 [h, w, 3],): the picture as it is."""
+        """Return the picture at its own size: (uint8 [h, w, 3],)."""
         return (sample,)
 
 
 def in_folders(config: DataConfig) -> Found:
-    """Pictures in `train/`, `val/`, `test/` or the named folders; or in `path` alone."""
+    """Return the pictures in the folders of the splits, or in `path` if it contains no splits."""
     root = root_of(config)
     if config.train is None and are_classes(root):
         return {"train": pictures_in(root)}
-    given = places(config, "{}").items()
-    return {split: [file for n in names for file in pictures_in(n)] for split, names in given}
+    folders = places(config, "{}").items()
+    return {split: [file for n in names for file in pictures_in(n)] for split, names in folders}
 
 
 def in_lists(config: DataConfig) -> Found:
-    """Pictures that `train.csv`, `val.csv`, `test.csv` or the named lists name, one a line."""
-    return {
-        split: [
-            row.fields[0] for name in names for row in listed(name, ("image",), config.encoding)
-        ]
-        for split, names in places(config, "{}.csv").items()
-    }
+    """Return the pictures in `train.csv`, `val.csv`, `test.csv` or the configured lists."""
+    rows = listed_by_split(config, ("image",)).items()
+    return {split: [row.fields[0] for row in some] for split, some in rows}
 
 
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
@@ -80,5 +73,9 @@ def _read(file: str) -> tuple[NDArray[np.uint8]]:
 
 
 def make_inputter(config: StyleConfig | DataConfig) -> PhotoInputter:
-    """The inputter of a recipe, or of its section `data`."""
+    """Create the inputter of a recipe.
+
+    Args:
+        config: Recipe, or its section `data`.
+    """
     return PhotoInputter(config if isinstance(config, DataConfig) else config.data)

@@ -1,16 +1,16 @@
-"""The model of style transfer."""
+"""Modeler and display of style transfer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps._pictures import read_picture
 from towerpack.apps.style_transfer._config import StyleConfig
 from towerpack.apps.style_transfer._features import FeatureNetwork, gram
@@ -25,16 +25,12 @@ from towerpack.ops.picture_files import picture_of
 
 networks: Registry[Any] = Registry("network", {"fns": "towerpack.zoo.fns:net"})
 _JPEG_QUALITY = 95
+_GAP_PX: Final = 6
 _LOSSES = ("content", "style", "tv")
 
 
 class Painter(ModelDesc):
-    """A network from pictures to pictures. Exposes `'picture'` [n, h, w, 3] from 0 to 255.
-
-    Args:
-        network: What paints.
-        options: More arguments of it.
-    """
+    """Network from pictures to pictures. Exposes `'picture'` [n, h, w, 3] from 0 to 255."""
 
     def __init__(self, network: Callable[..., tf.Tensor], options: Mapping[str, Any]) -> None:
         self._network, self._options = network, options
@@ -46,21 +42,24 @@ class Painter(ModelDesc):
         self.painted(image)
 
     def painted(self, image: tf.Tensor) -> tf.Tensor:
-        """The picture, within another model's graph."""
+        """Return the stylized picture, for use in the graph of another model."""
         picture = self._network(tf.cast(image, tf.float32) / 127.5 - 1, **self._options)
         expose("picture", picture)
         return picture
 
 
 class StyleModeler(Modeler):
-    """Perceptual losses (Johnson et al. 2016) of what a network makes of photographs.
+    """Perceptual losses (Johnson et al. 2016) of the pictures that a network paints.
 
-    Each is a share: squared differences of features over the squares of the photograph's features,
-    of Gram matrices over those of the style's; so weights mean about the same for all feature
+    The content loss is relative to the squared features of the photograph, the style loss to the
+    squared Gram matrices of the style. So weights have about the same effect for all feature
     networks, layers and sizes. Exposes `'picture'` [n, h, w, 3] from 0 to 255, and the losses.
+
+    Args:
+        config: Recipe.
+        inputter: Data of the recipe.
     """
 
-    best = ("val/cost", "min")
     infer_outputs = ("picture",)
     config: StyleConfig
 
@@ -75,10 +74,10 @@ class StyleModeler(Modeler):
 
     @cached_property
     def _grams(self) -> dict[str, np.ndarray]:
-        with tf.init_scope():  # The style is no part of the graph that asks for it.
+        with tf.init_scope():  # Compute the style outside the graph that uses it.
             style = tf.constant(_style_picture(self.config)[None], tf.float32)
-            found = self._features(style)
-            return {name: gram(found[name]).numpy() for name in self._features.style}
+            features = self._features(style)
+            return {name: gram(features[name]).numpy() for name in self._features.style}
 
     def inputs(self) -> list[tf.TensorSpec]:
         return self.painter.inputs()
@@ -110,14 +109,14 @@ class StyleModeler(Modeler):
         return self.painter
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Files in, JPEGs of the same size out."""
+        """Return a signature from picture files to JPEG files of the same size."""
 
         def serve(compute: Callable[..., Any]) -> Any:
             def paint(file: tf.Tensor) -> tf.Tensor:
-                made = compute(picture_of(file)[None])["picture"][0]
-                made = tf.saturate_cast(tf.round(made), tf.uint8)
-                # Strokes of strong colours would blur.
-                return tf.io.encode_jpeg(made, quality=_JPEG_QUALITY, chroma_downsampling=False)
+                picture = compute(picture_of(file)[None])["picture"][0]
+                picture = tf.saturate_cast(tf.round(picture), tf.uint8)
+                # Downsampled chroma would blur strokes of strong colors.
+                return tf.io.encode_jpeg(picture, quality=_JPEG_QUALITY, chroma_downsampling=False)
 
             def pictures(image_bytes: tf.Tensor) -> dict[str, Any]:
                 text = tf.TensorSpec([], tf.string)
@@ -130,18 +129,31 @@ class StyleModeler(Modeler):
         return {"model": self.painter, "serve": serve, "metadata": about}
 
 
+class StyleDisplay(Display):
+    """The picture on the left, its stylized version on the right."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        height, width = outputs["picture"].shape[:2]
+        return {"height": height, "width": width}
+
+    def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        picture = np.rint(outputs["picture"]).clip(0, 255).astype(np.uint8)
+        gap = np.full((picture.shape[0], _GAP_PX, 3), 255, np.uint8)
+        return np.hstack([sample, gap, picture])
+
+
 def _style_picture(config: StyleConfig) -> np.ndarray:
     file = config.model.style
     if file is None:
-        raise ConfigError("The recipe names no style picture.", fix="set model.style to a picture")
+        raise ConfigError("The recipe has no style picture.", fix="set model.style to a picture")
     picture = read_picture(file)
     size = picture.shape[0], picture.shape[1]
     steps = scaled(size, shortest_edge(size, config.model.style_size))
     return TransformList(steps).apply_image(picture)
 
 
-def _share(found: tf.Tensor, wanted: tf.Tensor) -> Any:
-    difference = tf.reduce_mean(tf.math.squared_difference(found, wanted))
+def _share(features: tf.Tensor, wanted: tf.Tensor) -> Any:
+    difference = tf.reduce_mean(tf.math.squared_difference(features, wanted))
     return difference / tf.reduce_mean(tf.square(wanted))
 
 

@@ -1,16 +1,9 @@
-"""Text classification."""
-
-from __future__ import annotations
+"""Text classification: one class for each text."""
 
 from towerpack._core.lazy import lazy
-from towerpack.apps._application import Application
+from towerpack.apps._application import application
 from towerpack.apps.text_classification._config import TextClassificationConfig
 
-APPLICATION = Application(
-    config=TextClassificationConfig,
-    inputter=f"{__name__}:make_inputter",
-    modeler=f"{__name__}:TextClassificationModeler",
-    display=f"{__name__}:TextClassificationDisplay",
-)
+APPLICATION = application(__name__, TextClassificationConfig, "TextClassification")
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,6 +1,4 @@
-"""Settings of a recipe of text classification."""
-
-from __future__ import annotations
+"""Configuration of a text classification recipe."""
 
 from typing import Literal
 
@@ -11,34 +9,32 @@ from towerpack.config import Name, PathText
 
 
 class DataConfig(Data):
-    """Texts with labels, and their way to numbers of tokens."""
+    """Labeled texts, and how they become batches."""
 
     inputter: Name = "table"
-    "table (CSV, TSV), lines, folder (a file for each text, as IMDB's), or module:name."
+    "table (CSV, TSV), lines, folder (one file per text, as for IMDB), or module:name."
     validation: float = Field(default=0.1, gt=0, lt=1)
-    "Share of the training data that becomes the validation data, where there are none."
     text: str | int = "text"
-    "A table's column of texts: its name; or its number, from 0, where there is no header."
+    "Column of the texts in a table: its name, or its number from 0 if there is no header."
     label: str | int = "label"
-    "The column of the names of classes, likewise."
+    "Column of the class names, in the same form."
     class_names: list[str] | None = None
-    "Names of the classes in the order of their numbers; else those of the training data, sorted."
+    "Names of the classes in the order of their labels; null: the sorted names in training data."
     samples: int | None = Field(default=None, ge=2)
-    "Take so many of the training texts only."
+    "Train only on this many texts."
     tokenizer: Literal["word", "wordpiece"] = "word"
-    "Words, or parts of words as BERT's."
+    "Kind of tokens: words, or BERT's parts of words."
     vocabulary: PathText | None = None
-    "A tokenizer.json (of a run, say) or vocab.txt; else made of the training data, and kept."
+    "A tokenizer.json, for example of a run, or vocab.txt; null: created from the training data."
     vocab_size: int = Field(default=40_000, ge=10)
-    "The greatest number of tokens of a vocabulary that is made."
+    "Largest number of tokens in a created vocabulary."
     lowercase: bool = True
-    "Make letters small and take off their accents; a tokenizer.json says so itself."
+    "Convert to lower case and remove accents; a tokenizer.json has its own setting."
     vectors: PathText | None = None
-    "Vectors of words that a training starts from: a text file as GloVe's."
+    "Initial word vectors: a text file in GloVe's format."
     max_length: int = Field(default=256, ge=8)
-    "Tokens of a text that count; the rest is cut off."
+    "Largest number of tokens in a text; longer texts are cut off."
     batch_size: int = Field(default=64, ge=1)
-    "Texts in a batch."
 
 
 class ModelConfig(Network):
@@ -47,15 +43,12 @@ class ModelConfig(Network):
     network: Name = "seq2label_cnn"
     "seq2label_basic (LSTM), seq2label_cnn, bert, or module:function."
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    "Share of the target that goes to all classes alike."
+    "Share of the target that is spread evenly over all classes."
 
 
 class TextClassificationConfig(AppConfig):
     """A recipe of text classification."""
 
     task: str = "text_classification"
-    "The application."
     data: DataConfig = DataConfig()
-    "Texts and labels."
     model: ModelConfig = ModelConfig()
-    "The network and its loss."

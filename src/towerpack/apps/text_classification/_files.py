@@ -1,4 +1,4 @@
-"""Texts with labels in files: tables, one text a line, a file for each."""
+"""Readers of labeled texts: tables, files with one text per line, and folders."""
 
 from __future__ import annotations
 
@@ -14,51 +14,42 @@ from towerpack.dataflow.sources.discovery import NO_TEXT, Discovery, is_text
 
 _LOG = get_logger(__name__)
 
-Example = tuple[str, str, str]
-"""Text, name of its class, and where it is, for messages."""
+Example = tuple[str, str, str]  # text, name of its class, and location for errors
 
 PREFIX: Final = "__label__"
 
 
 def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Rows of a table: commas and double quotes in a `.csv`, tabs and no quotes otherwise.
-
-    Raises:
-        ConfigError: There is no such file or column.
-        FormatError: A row has no label, or another number of fields than the first one.
-    """
+    """Iterate over the rows of a table: commas and quotes in a `.csv`, otherwise tabs."""
     rows = read_rows(path, config.encoding)
     columns = [_column(path, rows, column) for column in (config.text, config.label)]
     text, label = columns
-    named = isinstance(config.text, str) or isinstance(config.label, str)
+    has_header = isinstance(config.text, str) or isinstance(config.label, str)
     fields = len(rows[0].fields) if rows else 0
-    if not named and is_header(rows, label, lambda text: " " in text):
-        _LOG.warning("%s is read as a header: %s.", rows[0], ", ".join(rows[0].fields))
-        named = True
-    rows = rows[named:]
+    if not has_header and is_header(rows, label, lambda text: " " in text):
+        _LOG.warning("Treating %s as a header: %s.", rows[0], ", ".join(rows[0].fields))
+        has_header = True
+    rows = rows[has_header:]
     for row in rows:
         if len(row.fields) != fields or fields <= max(columns):
             raise FormatError(
                 f"{row} has {len(row.fields)} fields.",
                 expected=f"{fields} as in the first line, and at least {max(columns) + 1}",
-                fix="enclose texts that contain the delimiter in quotation marks; set data.text "
-                "and data.label to columns that all rows have",
+                fix="enclose texts with the delimiter in quotation marks, or set data.text and "
+                "data.label to columns that all rows have",
             )
-    # A text that begins with a quotation mark may have swallowed rows up to the next mark.
-    several = [row for row in rows if "\n" in row.fields[text]]
-    if several:
-        _LOG.warning("%d texts span several lines, first in %s.", len(several), several[0])
+    # A quotation mark at the start of a text may include rows up to the next mark.
+    multiline = [row for row in rows if "\n" in row.fields[text]]
+    if multiline:
+        _LOG.warning(
+            "%d texts have several lines, for example in %s.", len(multiline), multiline[0]
+        )
     for row in rows:
         yield row.fields[text], row.fields[label], str(row)
 
 
 def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Lines `__label__CLASS text`, as fastText's; or texts alone, with classes in `NAME.labels`.
-
-    Raises:
-        ConfigError: There is no such file.
-        FormatError: A line has no label or several, or both files are of different length.
-    """
+    """Iterate over lines `__label__CLASS text`, or over texts with classes in `NAME.labels`."""
     listed = path.with_suffix(".labels")
     texts = lines_of(read_text(path, config.encoding))
     if listed.is_file():
@@ -86,20 +77,16 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Read the texts below the folder of each class.
+    """Iterate over the texts below the folder of each class.
 
-    Names of texts end in `.txt`, `.text`, `.md`, `.markdown` or `.rst`, in any case, or have no
-    extension. IMDB's `unsup`, which has no labels, is left out.
-
-    Raises:
-        ConfigError: There is no such folder, or none with texts in it.
+    The folder `unsup` of IMDB, which has no labels, is skipped.
     """
     discovery = Discovery(is_text, NO_TEXT)
     names = [name for name in discovery.folders(path) if name != "unsup"]
     files = list(discovery.by_class(path, names))
     discovery.report(path)
     if not files:
-        raise ConfigError(f"There are no texts in {path}.", expected="CLASS/*.txt")
+        raise ConfigError(f"No texts found in {path}.", expected="CLASS/*.txt")
     for number, file in files:
         yield read_text(Path(file), config.encoding), names[number], file
 
@@ -109,20 +96,20 @@ READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]
     "lines": (("{}.txt",), read_lines),
     "folder": (("{}",), read_folder),
 }
-"""Usual names, and what reads one file or folder."""
+"""Patterns of usual names, and the reader of a file or folder."""
 
 
-def _column(path: Path, rows: Sequence[Row], wanted: str | int) -> int:
-    """Return the number of a column; if it is wanted by name, the first row has the names."""
-    if isinstance(wanted, int):
-        return wanted
+def _column(path: Path, rows: Sequence[Row], column: str | int) -> int:
+    """Return the index of a column. A column name is looked up in the first row."""
+    if isinstance(column, int):
+        return column
     header = [field.strip() for field in rows[0].fields] if rows else []
     names = [name.casefold() for name in header]
-    if names.count(wanted.casefold()) != 1:
+    if names.count(column.casefold()) != 1:
         raise ConfigError(
-            f"{path} has {names.count(wanted.casefold()) or 'no'} column {wanted!r}.",
+            f"{path} must have one column {column!r}, got {names.count(column.casefold())}.",
             got=", ".join(header)[:200] or "an empty file",
-            fix="set data.text and data.label to names in the first line, or to the numbers of the "
-            "columns (from 0) if there is no such line",
+            fix="set data.text and data.label to names in the first line, or to column numbers "
+            "(from 0) if there is no header",
         )
-    return names.index(wanted.casefold())
+    return names.index(column.casefold())

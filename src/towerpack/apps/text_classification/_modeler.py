@@ -1,17 +1,18 @@
-"""The model of text classification."""
+"""Modeler and display of text classification."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.apps._class_report import ClassificationReport, expose_classes
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._class_report import ClassificationReport, expose_classes, most_likely
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps.text import VOCABULARY, Vocabulary, read_vectors
 from towerpack.apps.text_classification._config import TextClassificationConfig
 from towerpack.apps.text_classification._inputter import TextInputter
@@ -22,6 +23,7 @@ from towerpack.training.weights.read_foreign import read_arrays
 from towerpack.zoo import bert
 
 _LOG = get_logger(__name__)
+_NUM_SHOWN: Final = 5
 
 networks: Registry[Any] = Registry(
     "network",
@@ -31,9 +33,16 @@ networks: Registry[Any] = Registry(
 
 
 class TextClassificationModeler(Modeler):
-    """Cross-entropy over a network's logits.
+    """Cross-entropy of a network's logits.
 
     Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
+
+    Args:
+        config: Recipe.
+        inputter: Data of the recipe.
+
+    Raises:
+        ConfigError: The network is `bert`, and the tokenizer is not `wordpiece`.
     """
 
     best = ("val/error", "min")
@@ -45,7 +54,7 @@ class TextClassificationModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(config.model.network)
         if config.model.network == "bert" and config.data.tokenizer != "wordpiece":
-            raise ConfigError("bert reads parts of words.", fix="set data.tokenizer to wordpiece")
+            raise ConfigError("bert needs wordpieces.", fix="set data.tokenizer to wordpiece")
 
     def inputs(self) -> list[tf.TensorSpec]:
         return [
@@ -72,41 +81,45 @@ class TextClassificationModeler(Modeler):
         ]
 
     def pretrained(self) -> SmartInit | None:
-        """Vectors of words, then weights of elsewhere."""
-        data, given = self.config.data, super().pretrained()
+        """Return word vectors, and the weights of `transfer` after them."""
+        data, weights = self.config.data, super().pretrained()
         if data.vectors is None:
-            return given
+            return weights
         path, tokens = Path(data.vectors).expanduser(), self.inputter.vocabulary.tokens
         matrix = read_vectors(path, tokens, seed=self.config.train.seed or 0)
-        return SmartInit([SmartInit({"embedding/embeddings": matrix}), *([given] if given else [])])
+        vectors = SmartInit({"embedding/embeddings": matrix})
+        return SmartInit([vectors, *([weights] if weights else [])])
 
     def weights(self, source: str) -> Any:
-        """Weights of elsewhere; of BERT under Google's names or Hugging Face's.
+        """Return the weights; BERT's may have the names of Google or Hugging Face.
 
         Raises:
-            ConfigError: They are of a run with another vocabulary.
+            ConfigError: The weights belong to a run with a different vocabulary.
         """
-        kept = Path(source) / VOCABULARY
-        if kept.is_file() and Vocabulary.read(kept) != self.inputter.vocabulary:
+        file = Path(source) / VOCABULARY
+        if file.is_file() and Vocabulary.read(file) != self.inputter.vocabulary:
             raise ConfigError(
-                f"{source} was trained with another vocabulary.",
-                fix=f"set data.vocabulary to {kept}",
+                f"{source} was trained with a different vocabulary.",
+                fix=f"set data.vocabulary to {file}",
             )
         if self.config.model.network != "bert":
             return source
         return bert.named(read_arrays(source)[1])
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Signature from texts to classes, with the tokenizer inside where its rules are known."""
+        """Return a signature from texts to classes, if TensorFlow operations can tokenize them.
+
+        Otherwise, the exported model takes token ids.
+        """
         names, vocabulary = list(self.inputter.class_names), self.inputter.vocabulary
         length, inside = self.config.data.max_length, vocabulary.rules is not None
         how = {"tokenizer": "inside" if inside else VOCABULARY, "max_length": length}
-        told = {"task": self.config.task, "class_names": names, "preprocessing": how}
-        arguments = {"outputs": self.infer_outputs, "metadata": told}
+        metadata = {"task": self.config.task, "class_names": names, "preprocessing": how}
+        arguments = {"outputs": self.infer_outputs, "metadata": metadata}
         if not inside:
-            _LOG.warning("The exported model takes numbers of tokens: %s is beside it.", VOCABULARY)
+            _LOG.warning("The exported model takes token ids, see %s beside it.", VOCABULARY)
             return arguments
-        # Attributes, so that they are saved with the model.
+        # Keep the tables in attributes, so that they are saved with the model.
         (self.characters, self.tokens), numbers_of = vocabulary.operations(length)
 
         def make(compute: Callable[..., Any]) -> Any:
@@ -119,3 +132,11 @@ class TextClassificationModeler(Modeler):
             return tf.function(serve, input_signature=[spec], autograph=False)
 
         return {**arguments, "serve": make}
+
+
+class TextClassificationDisplay(Display):
+    """The most likely classes of a text, as rows."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        top = most_likely(self.inputter.class_names, outputs["probabilities"], _NUM_SHOWN)
+        return {**top[0], "top": top}

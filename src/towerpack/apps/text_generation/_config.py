@@ -1,6 +1,4 @@
-"""Settings of a recipe of text generation."""
-
-from __future__ import annotations
+"""Configuration of a text generation recipe."""
 
 from typing import Literal
 
@@ -14,29 +12,29 @@ class DataConfig(Config):
     """Texts, and how they are divided."""
 
     path: str = "."
-    "The folder of the files."
+    "Folder of the files."
     train: str | list[str] = "*.txt"
-    "Text files below path: names or patterns."
+    "Training texts below path: names or patterns of files."
     val: str | list[str] | None = None
-    "The same for validation; they are left out of `train`."
+    "Validation texts, in the same form; they are removed from `train`."
     test: str | list[str] | None = None
-    "The same for the final test."
+    "Test texts, in the same form; they are removed from `train`."
     validation: float = Field(default=0.05, gt=0, lt=0.5)
-    "Without val, or test, the last part of the training texts: this share of them for each."
+    "Share of each training text, at its end, that replaces missing `val` or `test` texts."
     encoding: str | None = None
     "Encoding of texts without a byte order mark, such as cp1252. null: UTF-8."
     unit: Literal["char", "word"] = "char"
-    "What a token is."
+    "Kind of tokens."
     vocab_size: int = Field(default=10_000, ge=4)
-    "Tokens that are known, at most: the most frequent ones of the training texts."
+    "Largest size of the vocabulary: the most frequent tokens of the training texts."
     batch_size: int = Field(default=32, ge=1)
-    "Streams that are read side by side: the training texts are cut into as many parts."
+    "Number of parallel streams into which the training texts are cut."
     steps: int = Field(default=64, ge=1)
-    "Tokens of each stream in a batch: so far gradients reach back."
+    "Tokens of each stream in a batch; gradients flow through this many steps."
     eval_steps: int = Field(default=512, ge=1)
-    "Tokens that are predicted in a row of an evaluation."
+    "Tokens predicted in each row of an evaluation batch."
     eval_context: int = Field(default=128, ge=0)
-    "Tokens of the same text that are read before them; from the text's beginning at most."
+    "Preceding tokens of the same text that are read before those, if there are as many."
 
 
 class ModelConfig(Network):
@@ -45,43 +43,36 @@ class ModelConfig(Network):
     network: Name = "rnn_basic"
     "rnn_basic, transformer, or module:name."
     vectors: PathText | None = None
-    "A file of GloVe's form with vectors of words, with which the embedding begins."
+    "Initial word vectors of the embedding: a text file in GloVe's format."
 
 
 class SampleConfig(Config):
-    """How texts are continued."""
+    """Sampling: how a text is continued."""
 
     length: int = Field(default=500, ge=1)
-    "Tokens."
+    "Number of new tokens."
     temperature: float = Field(default=0.8, ge=0)
-    "What logits are divided by; 0: always the most likely token."
+    "Divisor of the logits; 0: always choose the most likely token."
     top_k: int = Field(default=0, ge=0)
-    "Choose among so many of the most likely tokens; 0: all."
+    "Choose among this many most likely tokens; 0: among all."
     top_p: float = Field(default=1.0, gt=0, le=1)
-    "Choose among the most likely tokens that have this probability together."
+    "Choose among the most likely tokens whose probabilities add up to this value."
     seed: int = 0
-    "Of the choice."
+    "Seed of the choice."
 
 
 class TextOptimizer(Optimizer):
-    """Optimizer and learning rate; gradients of recurrent networks need a limit."""
+    """Optimizer and learning rate."""
 
     schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
-    "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
     clip_norm: float | None = Field(default=1.0, gt=0)
-    "Scale gradients whose common norm is larger."
 
 
 class TextGenerationConfig(AppConfig):
     """A recipe of text generation."""
 
     task: str = "text_generation"
-    "The application."
     data: DataConfig = DataConfig()
-    "Texts."
     model: ModelConfig = ModelConfig()
-    "The network."
     optimizer: TextOptimizer = TextOptimizer()  # pyright: ignore[reportIncompatibleVariableOverride]
-    "Optimizer and learning rate."
     sample: SampleConfig = SampleConfig()
-    "How texts are continued; each command may say it anew."

@@ -1,8 +1,8 @@
-"""Texts as streams of tokens."""
+"""Inputter of text generation: texts as streams of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.tables import read_text
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._text_files import Text, divided_texts
 from towerpack.apps.text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData
+from towerpack.dataflow.sources.discovery import Discovery
 
-IGNORED = -1
-"""The label of a token whose prediction does not count."""
+_LOG = get_logger(__name__)
+Text = tuple[str, str]  # name and content
+IGNORED = -1  # label of tokens whose prediction does not count
 
 
 class TextInputter(Inputter):
-    """Texts of files, in three parts that have no character in common.
+    """Texts of files, divided into three splits that have no characters in common.
 
-    Training reads streams: row r of batch k goes on where row r of batch k - 1 ended. Batches are
-    (token int32 [n, time], label int32 [n, time]: the next tokens, text int32 [n]: its number,
-    goes_on float32 [n]: 0 in an epoch's first batch, and wherever texts are evaluated).
+    In training, row r of batch k continues row r of batch k - 1. A batch is (token int32 [n, time],
+    label int32 [n, time], text int32 [n], goes_on float32 [n]). `label` is the next token, `text`
+    is the index of the text, and `goes_on` is 0 in the first batch of an epoch and in evaluations.
 
     Args:
-        config: The recipe.
+        config: Recipe.
 
     Raises:
         ConfigError: There are no such files, or too little text.
-        FormatError: A file is in another encoding.
+        FormatError: A file has a different encoding.
     """
 
     suffixes = (".txt",)
@@ -43,12 +46,12 @@ class TextInputter(Inputter):
         self.config = data = config.data
         self.batch_size = data.batch_size
         self.kind: Kind = "char" if data.unit == "char" else "spaced"
-        self._kept: Vocabulary | None = None
+        self._stored: Vocabulary | None = None
         self._ids: dict[str, list[NDArray[np.int32]]] = {}
 
     @cached_property
     def texts(self) -> dict[str, list[Text]]:
-        """By split, names and contents; read when they are needed."""
+        """Names and contents of the texts of each split, which are read when first needed."""
         data = self.config
         patterns = {"train": data.train, "val": data.val, "test": data.test}
         root = Path(data.path).expanduser()
@@ -56,9 +59,9 @@ class TextInputter(Inputter):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Of the training texts, or of the run."""
-        if self._kept is not None:
-            return self._kept
+        """Vocabulary of the run, or of the training texts."""
+        if self._stored is not None:
+            return self._stored
         train = [text for _, text in self.texts["train"]]
         return Vocabulary.train(train, self.kind, self.config.vocab_size)
 
@@ -67,36 +70,45 @@ class TextInputter(Inputter):
         return [(split, i) for split, some in self.texts.items() for i in range(len(some))]
 
     def keep(self, run_dir: Path) -> None:
-        """Write the vocabulary, so that predictions need no texts."""
         self.vocabulary.write(run_dir / VOCABULARY)
 
     def restore(self, run_dir: Path | None) -> None:
-        """Take the vocabulary of a run."""
         file = None if run_dir is None else run_dir / VOCABULARY
-        self._kept = Vocabulary.read(file) if file is not None and file.is_file() else None
+        self._stored = Vocabulary.read(file) if file is not None and file.is_file() else None
         vars(self).pop("vocabulary", None)
         self._ids.clear()
 
     def row_names(self, split: Split) -> Sequence[str]:
-        """Return the texts of a split."""
         return [text for _, text in self.texts[split]]
 
-    def sources(self, given: Sequence[str]) -> Sequence[str]:
-        """Beginnings of texts: as given, or the lines of files, or of standard input for `-`."""
-        return text_sources(given, self.config.encoding)
+    def sources(self, names: Sequence[str]) -> Sequence[str]:
+        """Return texts to continue: given texts, and lines of files or of `-` (stdin)."""
+        return text_sources(names, self.config.encoding)
 
     def name_of(self, number: int) -> str:
-        """The name of a text."""
+        """Return the name of a text.
+
+        Args:
+            number: Index of the text over all splits.
+        """
         split, i = self._numbers[number]
         return self.texts[split][i][0]
 
     def characters_per_token(self, number: int) -> float:
-        """Of a text."""
+        """Return the mean number of characters per token of a text.
+
+        Args:
+            number: Index of the text over all splits.
+        """
         split, i = self._numbers[number]
         return len(self.texts[split][i][1]) / max(len(self.ids(split)[i]) - 1, 1)
 
     def ids(self, split: str) -> list[NDArray[np.int32]]:
-        """The tokens of each text of a split, after the one that says that a text begins."""
+        """Return the token ids of each text of a split, each after the token that begins a text.
+
+        Args:
+            split: 'train', 'val' or 'test'.
+        """
         if split not in self._ids:
             first = np.array([BEGIN_ID], np.int32)
             self._ids[split] = [
@@ -105,7 +117,7 @@ class TextInputter(Inputter):
         return self._ids[split]
 
     def flow(self, split: Split) -> DataFlow:
-        """Batches of streams ('train'), or rows of each text, whose every token counts once."""
+        """Return batches of streams ('train'), or of rows that contain each token once."""
         if split == "train":
             return self._streams()
         first = self._numbers.index((split, 0))
@@ -118,7 +130,8 @@ class TextInputter(Inputter):
         batches = (len(every) - 1) // (n * steps)
         if not batches:
             raise ConfigError(
-                f"{len(every)} tokens are no batch.", expected=f"more than {n} streams of {steps}"
+                f"{len(every)} tokens do not fill a batch of {n} streams of {steps} tokens.",
+                fix="set data.batch_size or data.steps to a smaller number",
             )
         token, label = (every[i : i + n * steps * batches].reshape(n, -1) for i in (0, 1))
         text = np.zeros(n, np.int32)
@@ -143,17 +156,85 @@ class TextInputter(Inputter):
         return rows
 
     def read(self, source: Any) -> str:
-        """A text to go on with: as given.
+        """Return the text to continue.
+
+        Args:
+            source: Text, as `sources` returns it.
 
         Raises:
-            FormatError: The text is in a file of another encoding.
+            FormatError: The file of the text has a different encoding.
         """
         return text_of(source, empty=True)
 
     def prepare(self, sample: Any) -> tuple[NDArray[Any]]:
-        """(the text as bytes,)."""
+        """Return the text as bytes.
+
+        Raises:
+            ConfigError: The text is too long.
+        """
         if len(sample) >= LONGEST:
-            raise ConfigError(
-                f"A text of {len(sample):,} characters.", expected=f"fewer than {LONGEST:,}"
-            )
+            what = f"A text must have fewer than {LONGEST:,} characters, got {len(sample):,}."
+            raise ConfigError(what)
         return (np.array(sample.encode(), object),)
+
+
+def divided_texts(
+    root: Path,
+    patterns: Mapping[str, str | Sequence[str] | None],
+    share: float,
+    encoding: str | None = None,
+) -> dict[str, list[Text]]:
+    """Return the texts for 'train', 'val' and 'test', which have no characters in common.
+
+    Files of 'val' and 'test' are removed from 'train'. A split without files gets a share at the
+    end of each training text, so that adding a text does not change the others.
+    """
+    held = {split: _text_files(root, patterns[split], split) for split in ("val", "test")}
+    taken = {*held["val"], *held["test"]}
+    both = sorted({*held["val"]} & {*held["test"]})
+    if both:
+        raise ConfigError(f"{both[0]} is in both data.val and data.test.")
+    train = [path for path in _text_files(root, patterns["train"], "train") if path not in taken]
+    texts = {
+        split: [(path.stem, read_text(path, encoding)) for path in paths]
+        for split, paths in (("train", train), ("test", held["test"]), ("val", held["val"]))
+        if paths or split == "train"
+    }
+    empty = [name for rows in texts.values() for name, text in rows if not text.strip()]
+    if empty:
+        _LOG.warning("%d texts are empty, for example %s.", len(empty), empty[0])
+    whole = texts["train"]
+    for split in ("test", "val"):
+        if split not in texts:
+            counts = [round(share * len(text)) for _, text in whole]
+            texts[split], texts["train"] = _last(texts["train"], counts)
+    for split, split_texts in texts.items():
+        if not any(text for _, text in split_texts):
+            raise ConfigError(
+                f"The split '{split}' has no text in {root}.",
+                got=", ".join(f"data.{name}={files!r}" for name, files in patterns.items()),
+                fix=f"set data.{split} to files with text",
+            )
+    return texts
+
+
+def _text_files(root: Path, patterns: str | Sequence[str] | None, split: str) -> list[Path]:
+    files: list[Path] = []
+    discovery = Discovery()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+        new = [Path(file) for file in discovery.matching(root, pattern)]
+        if not new:
+            raise ConfigError(
+                f"data.{split}: no files match {root / pattern}.",
+                fix=f"set data.{split} to files below data.path",
+            )
+        files += new
+    discovery.report(f"data.{split}")
+    return list(dict.fromkeys(files))
+
+
+def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:
+    """Return the last `counts` characters of each text, and the remaining texts."""
+    rows = [(n, t, len(t) - count) for (n, t), count in zip(texts, counts, strict=True)]
+    ends = [(name, text[start:]) for name, text, start in rows if text[start:]]
+    return ends, [(name, text[:start]) for name, text, start in rows]

@@ -1,4 +1,4 @@
-"""The model of text generation."""
+"""Modeler and display of text generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._modeler import Modeler
+from towerpack.apps._modeler import Display, Modeler
 from towerpack.apps.text import read_vectors
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._inputter import TextInputter
@@ -22,22 +22,21 @@ from towerpack.nn import expose, get_current_tower_context
 from towerpack.zoo.language_model import LanguageModel
 
 networks: Registry[LanguageModel] = Registry(
-    "network",
-    {
-        "rnn_basic": "towerpack.zoo.rnn_basic:NETWORK",
-        "transformer": "towerpack.zoo.transformer:NETWORK",
-    },
+    "network", {name: f"towerpack.zoo.{name}:NETWORK" for name in ("rnn_basic", "transformer")}
 )
 
 
 class TextGenerationModeler(Modeler):
-    """Cross-entropy of each next token.
+    """Cross-entropy of the next token.
 
-    In training, the state in which a batch ends is kept in variables, which checkpoints hold, and
-    the next batch begins with it. Exposes `'nats'` [n] and `'counted'` [n], the sums over each row.
+    In training, variables carry the state from the end of a batch to the next batch; checkpoints
+    contain them. Exposes the sums over each row as `'nats'` [n] and `'counted'` [n].
+
+    Args:
+        config: Recipe.
+        inputter: Data of the recipe.
     """
 
-    best = ("val/cost", "min")
     infer_outputs = ("generated",)
     config: TextGenerationConfig
     inputter: TextInputter
@@ -46,7 +45,7 @@ class TextGenerationModeler(Modeler):
         super().__init__(config, inputter)
         options = dict(config.model.options)
         if config.model.vectors is not None:
-            # Words are known with the space before them.
+            # Tokens include the space before a word.
             words = [token.strip(" ") or token for token in inputter.vocabulary.tokens]
             path = Path(config.model.vectors).expanduser()
             options["vectors"] = read_vectors(path, words, seed=config.train.seed or 0)
@@ -63,17 +62,17 @@ class TextGenerationModeler(Modeler):
     def build_graph(
         self, token: tf.Tensor, label: tf.Tensor, text: tf.Tensor, goes_on: tf.Tensor
     ) -> tf.Tensor:
-        kept: dict[str, tf.Variable] = {}
+        carried: dict[str, tf.Variable] = {}
         if self.training:
-            kept = self._kept(self.config.data.batch_size)
+            carried = self._carried_state(self.config.data.batch_size)
             state = {
                 name: variable * tf.cast(_like(goes_on, variable), variable.dtype)
-                for name, variable in kept.items()
+                for name, variable in carried.items()
             }
         else:
             state = self.network.zero_state(tf.shape(token)[0])
         logits, state = self.network.net(token, len(self.inputter.vocabulary), state)
-        for name, variable in kept.items():
+        for name, variable in carried.items():
             variable.assign(tf.cast(state[name], variable.dtype))
         counted = tf.cast(label >= 0, tf.float32)
         losses = counted * tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -84,10 +83,10 @@ class TextGenerationModeler(Modeler):
         expose("text", text)
         return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(counted), 1)
 
-    def _kept(self, rows: int) -> dict[str, tf.Variable]:
+    def _carried_state(self, rows: int) -> dict[str, tf.Variable]:
         if get_current_tower_context().total > 1:
             raise ConfigError(
-                "Replicas have no state that is carried from batch to batch.",
+                "Text generation needs a single replica, because batches carry a state.",
                 got=f"trainer: {self.config.train.trainer}",
                 expected="trainer: simple",
             )
@@ -103,7 +102,7 @@ class TextGenerationModeler(Modeler):
         return Sampler(self.network, self.inputter, self.config.sample, fed=False)
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """What continues texts as each call says."""
+        """Return a model that continues texts, with the settings of each call as inputs."""
         sample = self.config.sample
         model = Sampler(self.network, self.inputter, sample, fed=True)
         states: list[Any] = model.inputs()[-len(model.states) :]
@@ -124,6 +123,20 @@ class TextGenerationModeler(Modeler):
                 "optional_inputs": model.states,
             },
         }
+
+
+class TextGenerationDisplay(Display):
+    """The generated part of each text in the tables, and the whole text as a file."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        return {"generated": _decoded(outputs)}
+
+    def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
+        return {".txt": (str(sample) + _decoded(outputs)).encode()}
+
+
+def _decoded(outputs: Mapping[str, Any]) -> str:
+    return bytes(outputs["generated"]).decode()
 
 
 def _like(rows: tf.Tensor, other: tf.Variable) -> tf.Tensor:

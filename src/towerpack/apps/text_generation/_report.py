@@ -1,4 +1,4 @@
-"""How well texts are predicted."""
+"""Evaluation of text generation: cost, perplexity, bits per character."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from towerpack.apps.text_generation._inputter import TextInputter
 
 
 class TextReport(Reporting):
-    """Cost in nats per token, perplexity, and bits per character; also of each text.
+    """Cost in nats per token, perplexity, and bits per character, in total and for each text.
 
     Args:
-        inputter: Knows the texts.
+        inputter: Data, which contain the texts.
     """
 
     better = "min"
@@ -55,20 +55,17 @@ class TextReport(Reporting):
         return [table]
 
     def _numbers(self, texts: Sequence[int]) -> tuple[float, float, float]:
-        nats, tokens = (sum(by[t] for t in texts) for by in (self._nats, self._tokens))
+        nats, tokens = (sum(sums[t] for t in texts) for sums in (self._nats, self._tokens))
         characters = sum(self._tokens[t] * self._inputter.characters_per_token(t) for t in texts)
         cost = nats / max(tokens, 1)
         return cost, math.exp(min(cost, 700)), nats / math.log(2) / max(characters, 1)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            ("text", "tokens", "nats/token", "perplexity", "bits/character"),
-            *(
-                (
-                    self._inputter.name_of(text),
-                    f"{self._tokens[text]:.0f}",
-                    *(f"{value:.4f}" for value in self._numbers([text])),
-                )
-                for text in sorted(self._nats)
-            ),
+        rows: list[tuple[str, ...]] = [
+            ("text", "tokens", "nats/token", "perplexity", "bits/character")
         ]
+        for text in sorted(self._nats):
+            values = [f"{value:.4f}" for value in self._numbers([text])]
+            name, tokens = self._inputter.name_of(text), f"{self._tokens[text]:.0f}"
+            rows.append((name, tokens, *values))
+        return rows

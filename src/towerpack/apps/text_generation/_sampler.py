@@ -1,4 +1,4 @@
-"""Texts that go on: a whole one is one call of the graph."""
+"""Sampler: a model that continues texts in a single call of the graph."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import tensorflow as tf
 
 from towerpack.apps.text_generation._config import SampleConfig
 from towerpack.apps.text_generation._inputter import TextInputter
-from towerpack.apps.text_generation._tokens import (
-    BEGIN_ID,
-    LONGEST,
-    NUM_SPECIAL,
-    ids_of,
-    texts_of,
-)
+from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST, NUM_SPECIAL, ids_of, texts_of
 from towerpack.model import ModelDesc
 from towerpack.nn import expose
 from towerpack.ops.sampling import choose, uniform_at
@@ -24,23 +18,22 @@ _PREFIX: Final = "state_"
 
 
 class Sampler(ModelDesc):
-    """Continue texts token by token, each drawn from what the network expects.
+    """Model that continues texts token by token, each drawn from the network's prediction.
 
-    Which number is drawn for the k-th new token of a text depends on the seed, the text's place in
-    the call and k alone: in several calls, each with the state that the one before gave, a text
-    becomes what it becomes in one. Exposes `'generated'`, string [n], the new part, and
-    `'state_NAME'`, [n, …], for each name of `states`. Only known tokens are drawn, and no beginning
-    of another text.
+    The random number for the k-th new token of a text depends only on the seed, on k and on the
+    index of the text in the batch. So several calls, each with the state of the call before, give
+    the same text as one call. Unknown tokens and beginnings of other texts are never drawn.
+
+    Exposes the new part as `'generated'`, string [n], and `'state_NAME'`, [n, …], for each state.
 
     Args:
-        network: Predicts.
-        inputter: Knows its tokens.
-        config: `top_k` and `top_p`, and all else unless it is fed.
-        fed: Have `length`, `temperature`, `seed` and the state as inputs, too; a state of zeros is
-            the beginning of a text.
+        network: Network that predicts tokens.
+        inputter: Inputter with the vocabulary.
+        config: Sampling settings: `top_k` and `top_p`, and all others unless `fed` is set.
+        fed: Add inputs for `length`, `temperature`, `seed` and the state; zeros begin a text.
 
     Attributes:
-        states: Names of what a text is continued from.
+        states: Names of the tensors in the state.
     """
 
     def __init__(
@@ -77,15 +70,17 @@ class Sampler(ModelDesc):
             length, temperature, seed = config.length, config.temperature, config.seed
             values = tuple(self._start(tf.shape(text)[0]).values())
         *before, last, drawn = values
-        # The last token that was drawn was not read yet.
+        # The network has not read the last drawn token yet.
         last = tf.where(last == 0, BEGIN_ID, last)[:, None]
         parts: Any = [last, ids_of(text, vocabulary, self._inputter.kind)]
         prompt: Any = tf.concat(parts, 1)
         longest = tf.maximum(tf.reduce_max(tf.cast(prompt.row_lengths(), tf.int32)), length)
         with tf.control_dependencies(
             [
-                tf.debugging.assert_positive(length, "length: at least 1"),
-                tf.debugging.assert_less_equal(longest, LONGEST, f"at most {LONGEST:,} tokens"),
+                tf.debugging.assert_positive(length, "length must be at least 1"),
+                tf.debugging.assert_less_equal(
+                    longest, LONGEST, f"texts must have at most {LONGEST:,} tokens"
+                ),
             ]
         ):
             length = tf.identity(length)

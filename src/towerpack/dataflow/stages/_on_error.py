@@ -9,12 +9,12 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arguments import check_choice
 from towerpack.dataflow._batch_rows import without_rows
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally
+from towerpack.dataflow.arguments import check_choice
 from towerpack.dataflow.datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
