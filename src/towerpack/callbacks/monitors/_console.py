@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from towerpack._core.logs import ONLY_FILE, get_logger
+from towerpack._display.meter import clock_text
 from towerpack.callbacks.monitors._base import Monitor
 
 _GAP: Final = 4
@@ -99,14 +100,10 @@ class ConsoleMonitor(Monitor):
         return table
 
     def _cell(self, name: str, value: float) -> tuple[Text, Text, Text]:
-        before = self._before.get(name)
         signs = "+-" if self._console.options.ascii_only else "▲▼"
-        change = "" if before is None else _change(value - before, value, signs)
-        return (
-            Text(f"  {name}", "cyan"),
-            Text(_number(value), "bold" if math.isfinite(value) else "bold red"),
-            Text(change, "dim"),
-        )
+        change = _change(value - self._before.get(name, math.nan), value, signs)
+        number = Text(_number(value), "bold" if math.isfinite(value) else "bold red")
+        return Text(f"  {name}", "cyan"), number, Text(change, "dim")
 
 
 def _number(value: float) -> str:
@@ -126,6 +123,4 @@ def _change(change: float, value: float, signs: str) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
+    return clock_text(seconds) + (" min" if round(seconds) < 3600 else "")
