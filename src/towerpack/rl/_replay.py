@@ -90,8 +90,8 @@ class ReplayMemory:
         least = num_envs * (frames + n_step + 1)
         if min(frames, n_step, num_envs) < 1 or capacity < least or not 0 <= discount <= 1:
             raise ConfigError(
-                f"ReplayMemory needs num_envs, frames and n_step of at least 1, a capacity of at "
-                f"least {least} and a discount from 0 to 1.",
+                "ReplayMemory needs num_envs, frames and n_step of at least 1, a discount from 0 to "
+                f"1, and a capacity of at least {least}.",
                 got=f"{capacity=}, {num_envs=}, {frames=}, {n_step=}, {discount=}",
             )
         if frames > 1 and shape[:1] != (frames,):

@@ -229,14 +229,14 @@ def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> Non
         )
     with pytest.raises(ConfigError, match="GB free"):
         memory(tmp_path / "large", {**form, "capacity": 10**14})
-    with pytest.raises(ConfigError, match="not stacks"):
+    with pytest.raises(ConfigError, match="must have 2 frames on the first axis"):
         ReplayMemory(
             tmp_path / "stacks",
             observation_space=Box(0, 1, (3,)),
             action_space=Discrete(2),
             **{**form, "frames": 2},
         )
-    with pytest.raises(ConfigError, match="capacity of 9"):
+    with pytest.raises(ConfigError, match="capacity of at least 9"):
         memory(tmp_path / "small", {**form, "capacity": 8})
 
 
