@@ -24,8 +24,7 @@ class ProgressBar(Callback):
     """Progress bar with epoch, steps, remaining time of epoch and run, speed, and chosen outputs.
 
     Without a terminal, each epoch has one line in the log. If a monitor such as `ConsoleMonitor`
-    logs the epoch's values, the remaining time is added to its line. The bar is drawn at most five
-    times a second and does not slow down the steps, except to fetch `names`.
+    logs the epoch's values, the remaining time is added to its line.
 
     Args:
         names: Name or names of scalar outputs of the training tower to show, such as `'cost'`.

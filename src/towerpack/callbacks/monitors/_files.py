@@ -41,8 +41,7 @@ class Record:
 class JSONLMonitor(Monitor):
     """Append numbers to a file of JSON lines. Images and histograms are ignored.
 
-    A record is written when its step is over, and at each `flush`, which also syncs the file. An
-    incomplete last line of a killed process is removed first.
+    A record is written when its step is over, and at each `flush`, which also syncs the file.
 
     Args:
         path: The file, such as the run's `stats.jsonl`; created if absent.
