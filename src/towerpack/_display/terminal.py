@@ -42,9 +42,11 @@ class Style:
         return Text.assemble((filled, "green" if share >= 1 else "cyan"), (rest, "grey30"))
 
     def line(
-        self, width: int, *, head: str, share: float | None, count: str, parts: Sequence[str]
+        self, width: int, *, head: str, done: int, total: int | None, parts: Sequence[str]
     ) -> Text:
-        """Return a row: head, a bar filled to `share`, count, and the first parts that fit."""
+        """Return a row: head, a bar if the total is known, count, and the first parts that fit."""
+        share = None if total is None else done / max(1, total)
+        count = f"{done:,}" if total is None else f"{done:>{len(f'{total:,}')},}/{total:,}"
         separator = " - " if self.ascii_only else " · "
         used = len(head) + 1 + len(count)
         bar_space = 0 if share is None else _SHORTEST_BAR + 1
@@ -200,9 +202,7 @@ def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
         parts = []
         if total is not None and meter.rate:
             parts.append(f"{clock_text(max(0, total - done) / meter.rate)} left")
-        share = None if total is None else done / max(1, total)
-        count = f"{done:,}" if total is None else f"{done:>{len(f'{total:,}')},}/{total:,}"
-        return style.line(width, head=name, share=share, count=count, parts=parts)
+        return style.line(width, head=name, done=done, total=total, parts=parts)
 
     def advance() -> None:
         nonlocal done, drawn, shown

@@ -207,13 +207,8 @@ class Callbacks(Callback):
 
     def keys(self) -> list[str]:
         """Return a key for each callback that is stable over restarts: its class and a number."""
-        counts: dict[str, int] = {}
-        keys = []
-        for callback in self.callbacks:
-            kind = repr(callback)
-            counts[kind] = counts.get(kind, -1) + 1
-            keys.append(f"{kind}#{counts[kind]}")
-        return keys
+        kinds = [repr(callback) for callback in self.callbacks]
+        return [f"{kind}#{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
 
     def check_order(self, known: Sequence[str]) -> None:
         """Check the order of callbacks, the values they produce and the hyper-parameters they set.

@@ -24,8 +24,7 @@ class HumanHyperParamSetter(Callback):
         learning_rate: 0.001
 
     A value is held against schedules as long as it is in the file. Mistakes in the file are logged
-    once for each version of the file, and never end training. Changes are logged and stored in
-    checkpoints.
+    and never end training. Changes are logged and stored in checkpoints.
 
     Args:
         param: Name or names of hyper-parameters to read; None for all that the trainer has.

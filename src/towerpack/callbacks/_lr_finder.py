@@ -36,8 +36,7 @@ class LearningRateFinder(Callback):
         SimpleTrainer(TrainConfig(dataflow=…, model=…, callbacks=[finder], run_dir="find")).train()
 
     Args:
-        low: Learning rate of the first step.
-        high: Learning rate of the last step.
+        low, high: Learning rates of the first and the last step.
         steps: Number of steps. Each multiplies the learning rate by the same factor.
 
     Raises:

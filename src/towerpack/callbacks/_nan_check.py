@@ -53,8 +53,9 @@ class CheckNumerics(Callback):
             got = "finite inputs in this worker"
             fix = f"see which worker has inputs that are not finite; if none has, {fix}"
         raise NumericsError(
-            f"The {name} is NaN or infinite at step {step}. The step was not applied.",
+            f"The {name} is NaN or infinite at step {step}.",
             got=got,
+            expected="finite numbers; the step was not applied",
             fix=f"{fix}; {look}",
         )
 

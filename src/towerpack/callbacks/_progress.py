@@ -24,8 +24,7 @@ class ProgressBar(Callback):
     """Progress bar with epoch, steps, remaining time of epoch and run, speed, and chosen outputs.
 
     Without a terminal, each epoch has one line in the log. If a monitor such as `ConsoleMonitor`
-    logs the epoch's values, the remaining time is added to its line. The bar is drawn at most five
-    times a second and does not slow down the steps, except to fetch `names`.
+    logs the epoch's values, the remaining time is added to its line.
 
     Args:
         names: Name or names of scalar outputs of the training tower to show, such as `'cost'`.
@@ -98,22 +97,14 @@ class ProgressBar(Callback):
 
     def _row(self, style: Style, width: int) -> Text:
         trainer = self.trainer
-        total = trainer.steps_per_epoch
-        done = trainer.local_step
+        total, done = trainer.steps_per_epoch, trainer.local_step
         parts = []
-        in_epoch = self._meter.left(max(0, total - done))
-        in_run = self._run_left()
+        in_epoch, in_run = self._meter.left(max(0, total - done)), self._run_left()
         if in_epoch is not None and in_run is not None:
             parts = [f"{clock_text(in_epoch)} left", f"{clock_text(in_run)} to the end"]
-        parts.append(speed_text(self._meter.rate))
-        parts += self._numbers()
-        return style.line(
-            width,
-            head=f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}",
-            share=done / max(1, total),
-            count=f"{done:>{len(f'{total:,}')},}/{total:,}",
-            parts=parts,
-        )
+        parts += [speed_text(self._meter.rate), *self._numbers()]
+        head = f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}"
+        return style.line(width, head=head, done=done, total=total, parts=parts)
 
     def _report(self, now: float) -> str:
         start, step = self._start

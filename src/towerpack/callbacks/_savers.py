@@ -91,10 +91,8 @@ class BestSaver(Callback):
         self._watch.seen_step = state["seen"]
 
     def __repr__(self) -> str:
-        if type(self) is BestSaver:
-            mode = f", {self._mode!r}" if self._mode else ""
-            return f"BestSaver({self._name!r}{mode})"
-        return f"{type(self).__name__}({self._name!r})"
+        mode = f", {self._mode!r}" if self._mode and type(self) is BestSaver else ""
+        return f"{type(self).__name__}({self._name!r}{mode})"
 
 
 class MinSaver(BestSaver):

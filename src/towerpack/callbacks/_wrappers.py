@@ -94,13 +94,12 @@ class ProxyCallback(Callback):
 class EnableCallbackIf(ProxyCallback):
     """Let a callback act only while a condition holds.
 
-    The condition is evaluated for every hook of epochs, steps and calls. `setup`, `before_train`
-    and `after_train` are always forwarded.
+    The hooks `setup`, `before_train` and `after_train` are always forwarded.
 
     Args:
         callback: The callback to wrap.
         pred: Takes this object, with `epoch_num`, `global_step`, `local_step` and `trainer`.
-            Returns True if the callback is to act.
+            Returns whether the callback is to act in the current hook.
     """
 
     def __init__(self, callback: Callback, pred: Callable[[EnableCallbackIf], bool]) -> None:

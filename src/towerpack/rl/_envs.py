@@ -310,8 +310,7 @@ def make_envs(
 ) -> VectorEnv:
     """Create environments that are stepped together.
 
-        envs = make_envs("CartPole-v1", 8, seed=0)
-        observations = envs.reset()
+        observations = make_envs("CartPole-v1", 8, seed=0).reset()
 
     Args:
         env: A Gymnasium id, a function that creates one environment, or `Atari('Pong')`. Ids of

@@ -52,8 +52,7 @@ class ReplayMemory:
     they are drawn. The newest `n_step` slots are not drawn.
 
     A checkpoint contains counters and priorities, not the data. It can be restored until more than
-    `slack` slots have been written after it. The files survive a killed process, but not a power
-    failure.
+    `slack` slots have been written after it. The files may not survive a power failure.
 
     Args:
         path: Directory of the files. Existing files of the same form are used again; they count as
@@ -90,8 +89,8 @@ class ReplayMemory:
         least = num_envs * (frames + n_step + 1)
         if min(frames, n_step, num_envs) < 1 or capacity < least or not 0 <= discount <= 1:
             raise ConfigError(
-                f"ReplayMemory needs num_envs, frames and n_step of at least 1, a capacity of at "
-                f"least {least} and a discount from 0 to 1.",
+                "ReplayMemory needs num_envs, frames and n_step of at least 1, a discount of 0 to "
+                f"1, and a capacity of at least {least}.",
                 got=f"{capacity=}, {num_envs=}, {frames=}, {n_step=}, {discount=}",
             )
         if frames > 1 and shape[:1] != (frames,):

@@ -128,7 +128,7 @@ def console(width: int, *, encoding: str = "utf-8", colour: bool = True) -> Cons
 def drawn(width: int, **kwargs: object) -> str:
     style = Style(console(width, **kwargs))  # type: ignore[arg-type]
     parts = ["0:15 left", "12:30 to the end", "38.2 steps/s", "cost 0.3124"]
-    line = style.line(width, head="Epoch 3/30", share=0.5, count="500/1,000", parts=parts)
+    line = style.line(width, head="Epoch 3/30", done=500, total=1000, parts=parts)
     return line.plain
 
 
@@ -136,16 +136,16 @@ def test_a_line_shows_what_fits() -> None:
     def bar(columns: int) -> str:
         return "━" * (columns // 2) + ("╸" if columns % 2 else "") + "━" * (columns // 2)
 
-    line = f"Epoch 3/30 {bar(40)} 500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
-    assert drawn(122) == f"{line} · cost 0.3124"
-    line = f"Epoch 3/30 {bar(13)} 500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
-    assert drawn(80) == line
-    assert len(line) == 80
-    assert drawn(61) == f"Epoch 3/30 {bar(9)} 500/1,000 · 0:15 left · 12:30 to the end"
-    assert drawn(41) == f"Epoch 3/30 {bar(8)} 500/1,000 · 0:15 left"
-    assert drawn(33) == f"Epoch 3/30 {bar(12)} 500/1,000"
-    assert drawn(25) == "Epoch 3/30 500/1,000"
-    assert drawn(12) == "Epoch 3/30 …"
+    line = f"Epoch 3/30 {bar(40)}   500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
+    assert drawn(124) == f"{line} · cost 0.3124"
+    line = f"Epoch 3/30 {bar(13)}   500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
+    assert drawn(82) == line
+    assert len(line) == 82
+    assert drawn(63) == f"Epoch 3/30 {bar(9)}   500/1,000 · 0:15 left · 12:30 to the end"
+    assert drawn(43) == f"Epoch 3/30 {bar(8)}   500/1,000 · 0:15 left"
+    assert drawn(35) == f"Epoch 3/30 {bar(12)}   500/1,000"
+    assert drawn(27) == "Epoch 3/30   500/1,000"
+    assert drawn(14) == "Epoch 3/30   …"
 
 
 def test_a_line_never_wraps() -> None:
@@ -155,8 +155,8 @@ def test_a_line_never_wraps() -> None:
 
 
 def test_poor_terminals() -> None:
-    assert drawn(41, encoding="ascii") == "Epoch 3/30 ####---- 500/1,000 - 0:15 left"
-    assert drawn(41, colour=False) == "Epoch 3/30 ━━━━     500/1,000 · 0:15 left"
+    assert drawn(43, encoding="ascii") == "Epoch 3/30 ####----   500/1,000 - 0:15 left"
+    assert drawn(43, colour=False) == "Epoch 3/30 ━━━━       500/1,000 · 0:15 left"
     assert drawn(12, encoding="ascii").isascii()
 
 
@@ -172,7 +172,7 @@ def test_log_handlers_get_their_streams_back(monkeypatch: pytest.MonkeyPatch) ->
     logger.addHandler(handler)
     try:
         on = Screen(Console(stderr=True, force_terminal=True, width=40))
-        row = lambda style, width: style.line(width, head="row", share=None, count="1", parts=[])  # noqa: E731
+        row = lambda style, width: style.line(width, head="row", done=1, total=None, parts=[])  # noqa: E731
         on.show(row)
         assert handler.stream is not err
         logger.error("above")

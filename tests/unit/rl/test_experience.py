@@ -17,7 +17,7 @@ from small_envs import Walk
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.inference import Predictor
-from towerpack.rl import A2C, DQN, MLP, PPO, DQNConfig, Evaluator, PPOConfig, make_envs
+from towerpack.rl import A2C, DQN, MLP, PPO, DQNConfig, Evaluator, Experience, PPOConfig, make_envs
 
 N, T, GAMMA, LAMBDA = 3, 8, 0.9, 0.7
 
@@ -35,6 +35,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         callbacks=[Evaluator(Walk, 7, num_envs=3)],
     )  # fmt: skip
     return agent, trainer, run_dir
+
+
+def test_the_old_name_of_reported_settings_works() -> None:
+    class Source(Experience):
+        told = {"agent.game": "chess"}  # noqa: RUF012
+
+        def gather(self, poll: Any) -> None: ...
+
+    source = Source(lambda seed: None, MLP(), "policy", output="q", batches=1, room=[1])  # type: ignore[arg-type,return-value]
+    assert source.settings() == {"agent.game": "chess"}
+    del Source.told
+    assert source.settings() == {}
 
 
 def test_rollouts_hold_advantages_of_what_was_played(trained: Any) -> None:

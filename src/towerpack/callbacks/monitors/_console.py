@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from towerpack._core.logs import ONLY_FILE, get_logger
+from towerpack._display.meter import clock_text
 from towerpack.callbacks.monitors._base import Monitor
 
 _FIXED: Final = {"epoch": 5, "step": 7, "time": 8}  # columns of every table, and their widths
@@ -135,6 +136,4 @@ def _number(value: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
+    return clock_text(seconds) + (" min" if round(seconds) < 3600 else "")

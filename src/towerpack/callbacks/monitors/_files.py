@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from towerpack._core.files import append_whole, csv_of, open_lines, open_plain, replace_file
 from towerpack._core.logs import get_logger
@@ -41,8 +41,7 @@ class Record:
 class JSONLMonitor(Monitor):
     """Append numbers to a file of JSON lines. Images and histograms are ignored.
 
-    A record is written when its step is over, and at each `flush`, which also syncs the file. An
-    incomplete last line of a killed process is removed first.
+    A record is written when its step is over, and at each `flush`, which also syncs the file.
 
     Args:
         path: The file, such as the run's `stats.jsonl`; created if absent.
@@ -141,14 +140,13 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def _parse(line: bytes) -> Record | int:
-    tree = json.loads(line)
+    tree: Any = json.loads(line)
     if not isinstance(tree, dict):
         raise ValueError("not an object")
-    fields = cast("dict[str, Any]", tree)
-    if "resumed_at" in fields:
-        return int(fields["resumed_at"])
-    scalars = {str(name): float(value) for name, value in dict(fields["scalars"]).items()}
-    return Record(int(fields["step"]), int(fields["epoch"]), float(fields["time"]), scalars)
+    if "resumed_at" in tree:
+        return int(tree["resumed_at"])
+    scalars = {str(name): float(value) for name, value in dict(tree["scalars"]).items()}
+    return Record(int(tree["step"]), int(tree["epoch"]), float(tree["time"]), scalars)
 
 
 class CSVMonitor(Monitor):
