@@ -2,5 +2,3 @@
 
 from towerpack.cluster._cluster import Cluster as Cluster
 from towerpack.cluster._launcher import Launcher as Launcher
-
-__all__ = ["Cluster", "Launcher"]
