@@ -16,7 +16,7 @@ _WORDS = {
     r"train with WeightEMA\(.*": "set train.ema and train again",
     r"continue from .*? with a lower learning rate": "remove the newest checkpoints, and set "
     "optimizer.learning_rate to a lower value",
-    r"; \S*=\S* leaves out and counts bad datapoints": "",
+    r"; set \S*=\S* to skip and count bad datapoints": "",
     r" \(in Python: .*?\)": "",
     r"TrainConfig\(resume='never', init=SmartInit\(.*\)\)": "set transfer.pretrained=RUN, "
     "transfer.ignore_mismatch=true and --run-dir NEW",

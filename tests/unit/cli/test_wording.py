@@ -154,7 +154,7 @@ def test_a_fix_names_a_setting_or_a_command() -> None:
 
 PYTHON = {
     "train with WeightEMA(optimizer, decay)": "set train.ema and train again",
-    "check the list; on_error='skip' leaves out and counts bad datapoints": "check the list",
+    "check the list; set on_error='skip' to skip and count bad datapoints": "check the list",
     "set data.encoding to cp1252 (in Python: encoding=)": "set data.encoding to cp1252",
     "begin a new run: TrainConfig(resume='never', init='runs/a', …)": (
         "begin a new run: set transfer.pretrained=RUN and --run-dir NEW"

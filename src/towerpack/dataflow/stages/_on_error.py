@@ -91,7 +91,8 @@ class Mapper:
         )
 
     def _or_skip(self, fix: str) -> str:
-        return fix if self.skipping is None else f"{fix}, or skip bad datapoints: {self.skipping}"
+        skipping = f"; set {self.skipping} to skip and count bad datapoints"
+        return fix + skipping * (self.skipping is not None)
 
 
 class MapStream(InnerStream):
