@@ -53,7 +53,7 @@ class GANStep(TrainStep):
         """
         _check_cost(setup.trace)
         of_player = _by_player(setup.trainable, self._scopes)
-        setup.given = _two(setup.given)
+        setup.available = _two(setup.available)
         self._players = {n: (own, setup.optimizer(n, own)) for n, own in of_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:

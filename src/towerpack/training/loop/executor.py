@@ -27,13 +27,10 @@ _MOST_STEPS = 4096
 
 
 class Pace:
-    """Choose the number of steps so that a call lasts about `budget_s`.
+    """Choice of the number of steps per call, so that a call lasts about `budget_s` seconds.
 
-    Long enough that the cost of a call vanishes, short enough that signals, displays and callbacks
-    are served in time. It starts with one step and at most doubles.
-
-    Args:
-        budget_s: Seconds that a call should last.
+    Long calls have little overhead; short ones let signals, displays and callbacks act in time. The
+    number starts at one and at most doubles from call to call.
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
@@ -52,54 +49,46 @@ class Pace:
 
 
 class Guard:
-    """Apply a step's update only if that is to be, and take back what the model has moved.
+    """Guard against updates that are not finite, which restores the variables in `moved`.
 
-    Args:
-        moved: Variables that the model itself changes, before the cost is known.
+    The model itself changes these variables, before the cost is known.
     """
 
     def __init__(self, moved: Sequence[tf.Variable]) -> None:
         self._moved = list(moved)
 
     def before(self) -> list[tf.Tensor]:
-        """In the graph, before the step: what `apply` may have to put back."""
+        """Read the values before the step, in the graph; `apply` may have to restore them."""
         return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
         self, finite: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
     ) -> tf.Tensor:
-        """In the graph: update if all is finite; gives back whether it was."""
-
-        def done() -> tf.Tensor:
+        def apply_update() -> tf.Tensor:
             update()
             return tf.constant(True)
 
-        def undone() -> tf.Tensor:
+        def restore() -> tf.Tensor:
             for variable, value in zip(self._moved, before, strict=True):
                 variable.assign(value, read_value=False)
             return tf.constant(False)
 
-        return tf.cond(finite, done, undone)
+        return tf.cond(finite, apply_update, restore)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """Parts that a `StepRunner` is made of.
+    """Parts of a `StepRunner`.
 
     Attributes:
         step: The step; built already.
         trained: Variables that the step's optimizers change.
-        distribution: Where the replicas of the step run.
-        tower: The model.
         trace: Training tower of the model, for shapes, dtypes and summaries.
-        source: Gives each replica its batches.
-        global_step: Number of applied steps, int64. A Keras optimizer's own count can lose
-            increments if updates are asynchronous.
+        global_step: Number of applied steps, int64. Asynchronous updates may lose increments of a
+            Keras optimizer's own count.
         fetches: Outputs to return for each step.
         schedules: Variables that are set after each step.
         check_finite: End the call at a cost that is not finite, and do not apply that step.
-        xla: Compile forward and backward of each replica.
-        eager: Run steps in Python, one by one.
     """
 
     step: TrainStep
@@ -117,14 +106,10 @@ class StepParts:
 
 
 class Executor:
-    """Run a step `n` times in a row inside one `tf.function`; a `StepRunner`.
-
-    Args:
-        parts: Parts of the step.
-        budget_s: Seconds that a call should last.
+    """`StepRunner` that runs a step many times inside one `tf.function`.
 
     Raises:
-        ConfigError: `xla` is set, and TensorFlow cannot compile replicas where they run.
+        ConfigError: `xla` is set, but TensorFlow cannot compile replicas of this distribution.
     """
 
     def __init__(self, parts: StepParts, *, budget_s: float = BUDGET_S) -> None:
@@ -135,7 +120,7 @@ class Executor:
         self._distribution = distribution
         self._tower = tower
         self._source = parts.source
-        self._global_step = self._at = parts.global_step
+        self._global_step = self._step_number = parts.global_step
         self._schedules = parts.schedules
         moved = [tower.store.named_variables()[name] for name in trace.moved]
         self._guard = Guard(moved) if parts.check_finite else None
@@ -169,7 +154,7 @@ class Executor:
 
     @property
     def optimizers(self) -> Sequence[OptimizerAdapter]:
-        """Those that the step uses, once it is compiled."""
+        """Optimizers of the step, known after `compile`."""
         return self._optimizers
 
     def compile(self) -> None:
@@ -178,12 +163,12 @@ class Executor:
         self._run.get_concrete_function()
         if self.has_heavy:
             self._run_heavy.get_concrete_function()
-        self._tell_untrained()
+        self._warn_of_untrained()
 
-    def _tell_untrained(self) -> None:
+    def _warn_of_untrained(self) -> None:
         if self._untrained:
             names = ", ".join(self._untrained)
-            _LOG.warning("The cost does not depend on %s: not trained.", names)
+            _LOG.warning("Not trained, because the cost does not depend on them: %s.", names)
 
     def run(self, steps: int, *, after: int) -> CallResult:
         done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
@@ -206,8 +191,6 @@ class Executor:
             nonfinite=None if finite else [tensor.numpy() for tensor in batch],
         )
 
-    # ------------------------------------------------------------------ in the graph
-
     def _many_steps(self, due: tf.Tensor) -> Any:
         steps = tf.shape(due)[1]
         values = self._schedules.rows(due)
@@ -216,12 +199,12 @@ class Executor:
             tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
             for dtype in self._packing.dtypes()
         ]
-        # The inputs of the last step leave the loop, for the one that was not applied.
-        kept = self._tower.specs * self._distribution.local_replicas if self._guard else []
-        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in kept]
-        free = [_any_of_rank(spec.shape.rank) for spec in kept]
+        # Return the inputs of the last step, in case it was not applied.
+        specs = self._tower.specs * self._distribution.local_replicas if self._guard else []
+        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in specs]
+        shapes = [_any_of_rank(spec.shape.rank) for spec in specs]
 
-        def going_on(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
+        def unfinished(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
             return (i < steps) & finite
 
         def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
@@ -229,14 +212,14 @@ class Executor:
             vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
             arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
             i_next = i + tf.cast(finite, tf.int32)
-            return i_next, finite, rows.write(i, computed.row), arrays, inputs if kept else []
+            return i_next, finite, rows.write(i, computed.row), arrays, inputs if specs else []
 
         scalar = tf.TensorShape([])
         done, finite, rows, arrays, batch = tf.while_loop(
-            going_on,
+            unfinished,
             body,
             (tf.constant(0), tf.constant(True), rows, arrays, batch),
-            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), free),
+            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), shapes),
         )
         return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
 
@@ -247,12 +230,12 @@ class Executor:
         return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
 
     def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
-        """Inputs of all replicas, what they gave, and whether it was applied."""
+        """Return the inputs of all replicas, the computed values, and whether they were applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        inputs, computed = self._distribution.replicate(compute, self._source, self._at)
+        inputs, computed = self._distribution.replicate(compute, self._source, self._step_number)
         gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
         pairs = list(zip(self._optimizers, gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
@@ -281,25 +264,25 @@ class Executor:
             self._tower,
             index=index,
             total=self._distribution.replicas,
-            step=self._at,
+            step=self._step_number,
             watched=self._trained,
         )
         self._step(context, batch)
         result = context.result
         if result is None or result.cost is None:
-            raise InternalError("a training tower without a cost went unnoticed")
+            raise InternalError("a training tower without a cost was not detected earlier")
         self._optimizers = [minimized.optimizer for minimized in context.minimized]
         gradients = [minimized.gradients for minimized in context.minimized]
-        self._untrained = [n for of in gradients for n, value in of.items() if value is None]
+        self._untrained = [n for named in gradients for n, g in named.items() if g is None]
         summaries = result.summaries
         row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
         fetched = [result.outputs[name] for name in self._packing.names]
         heavy = [s.value for s in summaries if s.kind in HEAVY]
-        return Computed(row, fetched, heavy, [list(of.values()) for of in gradients])
+        return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])
 
     def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
-        """Cost, scalar summaries, and which of these the replica has (1) or has not (0)."""
-        # By position: TensorFlow counts the names of tensors of later replicas on.
+        """Return the cost, the scalar summaries, and 1 or 0 for each: present or not."""
+        # Match by position, because TensorFlow renames the tensors of later replicas.
         names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
         values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}
         absent = tf.constant(0.0)
@@ -312,18 +295,17 @@ class Executor:
         )
 
     def _averages(self, row: tf.Tensor) -> tf.Tensor:
-        """Of a mean of rows: the cost, and averages over the replicas that have reported."""
+        """Return the cost and the averages over replicas that have a value, from the mean row."""
         _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
         return tf.concat([row[:1], values / present], axis=0)
 
 
 def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
-    """Refuse names that are no outputs of the tower."""
     for name in names:
         if name not in outputs:
             raise LayerError(
-                f"{who} asks for the output '{name}', which the tower lacks.",
-                expected="a layer's output ('conv0/output') or a name given to expose()",
+                f"{who} asks for the output '{name}', which the tower does not have.",
+                expected="a layer's output ('conv0/output') or a name passed to expose()",
                 fix=did_you_mean(name, outputs),
             )
 
@@ -331,17 +313,17 @@ def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) ->
 def _sum_repeated_rows(gradients: list[list[Any]]) -> list[list[Any]]:
     """Sum the values of sparse gradients that have the same index.
 
-    Norms, limits and squares of gradients are wrong if a row is split into several values.
+    Otherwise norms, clipping and squares of gradients would be wrong.
     """
 
     def summed(gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
-        indices, places = tf.unique(gradient.indices)
-        values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+        indices, segments = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, segments, tf.size(indices))
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
-    return [[summed(gradient) for gradient in of] for of in gradients]
+    return [[summed(gradient) for gradient in group] for group in gradients]
 
 
 def _any_of_rank(rank: int | None) -> tf.TensorShape:

@@ -1,4 +1,4 @@
-"""Optimizers around optimizers: the predecessor's module of this name, and its names of classes."""
+"""Optimizer wrappers, under the module and class names of Tensorpack."""
 
 from towerpack._core.old_arguments import accept as _accept
 from towerpack.training.optim.optimizer_wrappers import AccumulateGradients as AccumulateGradients

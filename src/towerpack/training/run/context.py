@@ -1,4 +1,4 @@
-"""What callbacks see of a training: `towerpack.callbacks.TrainerHost`, over the parts of a run."""
+"""View of a run for callbacks, which implements `towerpack.callbacks.TrainerHost`."""
 
 from __future__ import annotations
 
@@ -28,25 +28,14 @@ from towerpack.training.steps.graph_checks import check_summaries
 
 
 class RunContext(RunStateView):
-    """The run, for its callbacks.
-
-    Args:
-        tower: The tower function, with its variables.
-        monitors: Takes numbers and pictures; keeps their history.
-        run_dir: Where everything of this run is.
-        seed: The run's seed.
-        replicas: How many batches a step takes.
-        alone: No other process takes part.
-        state: Where the run stands.
-        hyper_params: What can be changed.
-        saves: Writes checkpoints.
-        check_interrupt: Leaves a callback where the run is to end early.
-        fast_dev_run: Batches of an evaluation in a run that only tries everything; else 0.
-        overfitted: Gives the batches that evaluations read instead of their own, if any.
+    """View of a run for callbacks; `TrainerHost` documents its methods.
 
     Attributes:
-        optimizers: Those of the step, once they are built.
-        checks_finite: A callback wants calls to end at a cost that is not finite.
+        check_interrupt: Raises `Interrupted` if the run must end early.
+        fast_dev_run: Number of batches per evaluation in a `fast_dev_run`, otherwise 0.
+        overfitted: Returns the batches that evaluations read in an `overfit_batches` run.
+        optimizers: Optimizers of the step, set once they are built.
+        checks_finite: Whether a callback asks to end calls at a cost that is not finite.
     """
 
     def __init__(
@@ -85,20 +74,13 @@ class RunContext(RunStateView):
 
     @property
     def given_anew(self) -> Collection[str]:
-        """Hyper-parameters for which the program of a continued run gives a new value."""
-        return self._hyper_params.given_anew
+        return self._hyper_params.overridden
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
-        """Have a checkpoint written once all callbacks of this moment have acted.
-
-        Args:
-            keep: How many ordinary checkpoints to keep; None for all.
-            best: Keep it as the best by this monitored name instead.
-        """
+        """Request a checkpoint, which is written after the current hooks of all callbacks."""
         self._saves.request(keep=keep, best=best)
 
     def will_save(self) -> None:
-        """Save the end of this run, even if no save is ever due."""
         self._saves.save_end()
 
     def hyper_param(self, name: str) -> VariableParam:
@@ -114,31 +96,29 @@ class RunContext(RunStateView):
         self._hyper_params.schedule(name, schedule)
 
     def averages(self) -> dict[str, tf.Variable]:
-        """The variables of `WeightEMA`, by the names of the model's."""
-        found = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
-        if not found:
+        """Return the variables of `WeightEMA`, by names of the model's variables."""
+        averages = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
+        if not averages:
             raise ConfigError(
-                "ema=True: this run keeps no averages of its weights.",
-                fix="wrap its optimizer: WeightEMA(optimizer, 0.999)",
+                "ema=True needs averages of the weights, which this run does not keep.",
+                fix="wrap the optimizer: WeightEMA(optimizer, 0.999)",
             )
-        return found
+        return averages
 
     def final_values(self) -> dict[str, tf.Variable]:
-        """Variables that evaluation and prediction read instead of trained ones, by their names."""
+        """Return the variables that replace trained ones outside training, by name."""
         return {n: v for o in self.optimizers.values() for n, v in o.final_values().items()}
 
     def nonfinite_gradients(self) -> list[str]:
-        """Variables for whose gradients `CheckGradient` has forbidden the last step."""
         return [name for o in self.optimizers.values() for name in o.nonfinite()]
 
     def predict_function(
         self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
-        """Cut the tower to some outputs; see `TrainerHost.predict_function`."""
         key = tuple(outputs), ema, device
         instead = self.averages() if ema else self.final_values()
         trace = self.trace_inference()
-        # An evaluation moves copies of what the model moves in inference: states of RNNs.
+        # Evaluations change copies of variables that the model updates, such as states of RNNs.
         copied = trace.moved if device is None else trace.used
         if copied:
             known = self.tower.store.named_variables() | instead
@@ -162,7 +142,7 @@ class RunContext(RunStateView):
     def _copies(
         self, key: tuple[bool, str | None], variables: Mapping[str, tf.Variable]
     ) -> dict[str, tf.Variable]:
-        """Return variables on a device, with the values that others have now."""
+        """Return copies of variables on a device, with their current values."""
         values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
         if key not in self._copied:
             device = None if key[1] is None else checked_device(key[1])
@@ -173,14 +153,13 @@ class RunContext(RunStateView):
         return self._copied[key]
 
     def trace_inference(self) -> TowerTrace:
-        """The tower in inference mode; it may make variables that training does not have."""
+        """Trace the tower in inference mode, which may create variables that training lacks."""
         if self._inference_trace is None:
             self._inference_trace = self.tower.trace(is_training=False)
             check_summaries(self._inference_trace)
         return self._inference_trace
 
     def stop_on_nonfinite(self) -> None:
-        """End a call of several steps at a cost that is not finite; do not apply that step."""
         self.checks_finite = True
 
     @property
@@ -188,11 +167,10 @@ class RunContext(RunStateView):
         return self._alone
 
     def nonfinite(self) -> dict[str, Any] | None:
-        """The inputs of the step whose cost was not finite, by name, if there was one."""
         return None if self._state.nonfinite is None else self.named(self._state.nonfinite)
 
     def named(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The inputs of one step, of all replicas in a row, by name."""
+        """Return the inputs of one step by name, from a list of the inputs of all replicas."""
         names = [
             name if replica == 0 else f"{name}-replica{replica}"
             for replica in range(self._replicas)
@@ -201,7 +179,6 @@ class RunContext(RunStateView):
         return dict(zip(names, inputs, strict=True))
 
     def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
-        """The model's variables by name, as copies; with `ema` averages where there are some."""
         averages = self.averages() if ema else self.final_values()
         return arrays_of({**self.tower.store.named_variables(), **averages})
 
@@ -213,5 +190,4 @@ class RunContext(RunStateView):
         )
 
     def request_stop(self, reason: str = "") -> None:
-        """End training normally after the current step or epoch's triggers; say why."""
         self._state.stop_reason = self._state.stop_reason or reason
