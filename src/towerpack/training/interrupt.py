@@ -40,39 +40,30 @@ class InterruptFlag:
     """Record of a received SIGTERM or Ctrl-C."""
 
     def __init__(self) -> None:
-        self._signal: int | None = None
+        self.signal = 0
+        """Number of the received signal; 0 for none."""
         self._raise_immediately = False
 
     @property
     def exit_code(self) -> int:
         """Exit status for the signal: 143 for SIGTERM, 130 for Ctrl-C."""
-        return 128 + (self._signal or 0)
-
-    @property
-    def signal(self) -> int:
-        """Number of the received signal; 0 for none."""
-        return self._signal or 0
+        return 128 + self.signal
 
     def receive(self, number: int, process: str) -> None:
         """Record a signal that another process has received."""
-        if self._signal is None:
-            self._signal = number
-            _LOG.warning(
-                "%s received %s. Saving the run and ending all processes.", process, self._name
-            )
-
-    @property
-    def _name(self) -> str:
-        return signal.Signals(self._signal or 0).name
+        if not self.signal:
+            self.signal = number
+            name = signal.Signals(number).name
+            _LOG.warning("%s received %s. Saving the run and ending all processes.", process, name)
 
     def check(self) -> None:
         """Raise `Interrupted` if a signal was received."""
-        if self._signal is not None:
-            raise Interrupted(self._name)
+        if self.signal:
+            raise Interrupted(signal.Signals(self.signal).name)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is None:
-            self._signal = number
+        if not self.signal:
+            self.signal = number
             _LOG.warning(
                 "Received %s. Saving the run and exiting; the same command continues the run.",
                 _DESCRIPTIONS[number],
@@ -81,7 +72,7 @@ class InterruptFlag:
             # The next Ctrl-C ends the process, even inside TensorFlow.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._raise_immediately:
-            raise Interrupted(self._name)
+            self.check()
 
     @contextmanager
     def raised_immediately(self) -> Iterator[None]:

@@ -35,17 +35,12 @@ class Pace:
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
         self._budget_s = budget_s
-        self._steps = 1
-
-    @property
-    def steps(self) -> int:
-        return self._steps
+        self.steps = 1
 
     def ran(self, steps: int, seconds: float) -> None:
-        if steps < 1:
-            return
-        fitting = int(self._budget_s / max(seconds / steps, 1e-7))
-        self._steps = max(1, min(fitting, 2 * max(steps, self._steps), _MOST_STEPS))
+        if steps:
+            fitting = int(self._budget_s / max(seconds / steps, 1e-7))
+            self.steps = max(1, min(fitting, 2 * max(steps, self.steps), _MOST_STEPS))
 
 
 class Guard:

@@ -22,7 +22,6 @@ from towerpack.training.optim.learning_rate import call_optimizer
 from towerpack.training.run.context import RunContext
 from towerpack.training.run.opening import OpenRun
 from towerpack.training.run.parts import RunParts
-from towerpack.training.run.practice import overfitted
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.report import show_variables
 from towerpack.training.state.settings import FORMAT, Settings, common_settings, settings_of
@@ -62,7 +61,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
     config, source, callbacks = parts.config, parts.source, parts.callbacks
     tower, trace = _build_tower(parts, run.seed)
     source.setup(tower.specs, seed=run.seed, replicas=parts.distribution.local_replicas)
-    context = _make_context(parts, run, tower)
+    context = RunContext(parts, run, tower)
     callbacks.setup(context)
     optimizer = _make_optimizer(parts, run.step_variable)
     # Read settings before weights are loaded, because values of variables are settings, and before
@@ -123,23 +122,6 @@ def _build_tower(parts: RunParts, seed: int) -> tuple[TowerFunction, TowerTrace]
     return tower, trace
 
 
-def _make_context(parts: RunParts, run: OpenRun, tower: TowerFunction) -> RunContext:
-    return RunContext(
-        tower=tower,
-        monitors=run.monitors,
-        run_dir=run.run_dir,
-        seed=run.seed,
-        replicas=parts.distribution.local_replicas,
-        alone=parts.distribution.team.size == 1,
-        state=parts.state,
-        hyper_params=parts.hyper_params,
-        saves=parts.saves,
-        check_interrupt=run.check_interrupt,
-        fast_dev_run=int(parts.config.fast_dev_run),
-        overfitted=functools.partial(overfitted, parts.config, run.seed),
-    )
-
-
 def _make_optimizer(parts: RunParts, step_variable: tf.Variable) -> Any:
     with parts.distribution.scope():
         if parts.config.optimizer is None:
@@ -151,16 +133,9 @@ def _build_step(
     parts: RunParts, tower: TowerFunction, trace: TowerTrace, optimizer: Any, *, checks_finite: bool
 ) -> StepSetup:
     config = parts.config
+    scale, frozen, only = config.precision == "float16", config.frozen, config.trainable
     with parts.distribution.scope():
-        scale_loss = config.precision == "float16"
-        setup = StepSetup(
-            tower,
-            trace,
-            optimizer,
-            scale_loss=scale_loss,
-            frozen=config.frozen,
-            only=config.trainable,
-        )
+        setup = StepSetup(tower, trace, optimizer, scale_loss=scale, frozen=frozen, only=only)
         parts.step.build(setup)
     setup.check(checks_finite=checks_finite)
     return setup

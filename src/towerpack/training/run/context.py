@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.callbacks.monitors import Monitors
 from towerpack.inference import Predictor
 from towerpack.inference.predictor import checked_device, copies_on
 from towerpack.nn import components_of
@@ -19,11 +18,12 @@ from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import arrays_of
 from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.optim.adapter import OptimizerAdapter
-from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.schedules import Schedule
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.state.counters import RunState, RunStateView
-from towerpack.training.state.saver import Saves
+from towerpack.training.run.opening import OpenRun
+from towerpack.training.run.parts import RunParts
+from towerpack.training.run.practice import overfitted
+from towerpack.training.state.counters import RunStateView
 from towerpack.training.steps.graph_checks import check_summaries
 
 
@@ -38,35 +38,19 @@ class RunContext(RunStateView):
         checks_finite: Whether a callback asks to end calls at a cost that is not finite.
     """
 
-    def __init__(
-        self,
-        *,
-        tower: TowerFunction,
-        monitors: Monitors,
-        run_dir: Path,
-        seed: int,
-        replicas: int,
-        alone: bool,
-        state: RunState,
-        hyper_params: HyperParams,
-        saves: Saves,
-        check_interrupt: Callable[[], None],
-        fast_dev_run: int = 0,
-        overfitted: Callable[[], list[Any] | None] = lambda: None,
-    ) -> None:
+    def __init__(self, parts: RunParts, run: OpenRun, tower: TowerFunction) -> None:
         self.tower = tower
-        self.monitors = monitors
-        self.run_dir = run_dir
-        self.seed = seed
+        self.monitors = run.monitors
+        self.run_dir = run.run_dir
+        self.seed = run.seed
         self.checks_finite = False
-        self.check_interrupt = check_interrupt
-        self.fast_dev_run = fast_dev_run
-        self.overfitted = overfitted
-        self._replicas = replicas
-        self._alone = alone
-        self._state = state
-        self._hyper_params = hyper_params
-        self._saves = saves
+        self.check_interrupt = run.check_interrupt
+        self.fast_dev_run = int(parts.config.fast_dev_run)
+        self.overfitted = functools.partial(overfitted, parts.config, run.seed)
+        self._distribution = parts.distribution
+        self._state = parts.state
+        self._hyper_params = parts.hyper_params
+        self._saves = parts.saves
         self.optimizers: Mapping[str, OptimizerAdapter] = {}
         self._predictors: dict[tuple[tuple[str, ...], bool, str | None], Any] = {}
         self._copied: dict[tuple[bool, str | None], dict[str, tf.Variable]] = {}
@@ -164,7 +148,7 @@ class RunContext(RunStateView):
 
     @property
     def is_alone(self) -> bool:
-        return self._alone
+        return self._distribution.team.size == 1
 
     def nonfinite(self) -> dict[str, Any] | None:
         return None if self._state.nonfinite is None else self.named(self._state.nonfinite)
@@ -173,7 +157,7 @@ class RunContext(RunStateView):
         """Return the inputs of one step by name, from a list of the inputs of all replicas."""
         names = [
             name if replica == 0 else f"{name}-replica{replica}"
-            for replica in range(self._replicas)
+            for replica in range(self._distribution.local_replicas)
             for name in self.tower.input_names
         ]
         return dict(zip(names, inputs, strict=True))

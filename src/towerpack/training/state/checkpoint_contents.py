@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,84 +30,68 @@ from towerpack.training.state.step_metrics import Numbers
 _LOG = get_logger(__name__)
 
 
+@dataclass(kw_only=True)
 class Contents:
     """State of a run as checkpoints hold it.
 
-    Args:
-        state: Counters of the run.
-        numbers: Metrics of the current epoch.
-        callbacks: Callbacks, which have states.
-        source: Source of the data, which has a position.
-        hyper_params: Hyper-parameters, which callbacks may have changed.
+    Attributes:
         groups: Returns the variables in groups; the model's in the group `'model'`.
         settings: Settings of the run, including `'seed'`.
-        check_nan: Refuse to save weights that are NaN.
-        warns: Log a warning about changed settings; only one process of a run does.
+        check_nan: Whether to refuse to save weights that are NaN.
+        warns: Whether to log changed settings, which only one process of a run does.
         flush: Writes to disk everything that must precede a checkpoint.
     """
 
-    def __init__(
-        self,
-        *,
-        state: RunState,
-        numbers: Numbers,
-        callbacks: Callbacks,
-        source: InputSource,
-        hyper_params: HyperParams,
-        groups: Callable[[], Groups],
-        settings: Settings,
-        check_nan: bool,
-        warns: bool,
-        flush: Callable[[], None],
-    ) -> None:
-        self._state = state
-        self._numbers = numbers
-        self._callbacks = callbacks
-        self._source = source
-        self._hyper_params = hyper_params
-        self._groups = groups
-        self._settings = settings
-        self._check_nan = check_nan
-        self._flush = flush
-        self._warns = warns
+    state: RunState
+    numbers: Numbers
+    callbacks: Callbacks
+    source: InputSource
+    hyper_params: HyperParams
+    groups: Callable[[], Groups]
+    settings: Settings
+    check_nan: bool
+    warns: bool
+    flush: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._copies = HostCopies()
         self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     def hold(self) -> None:
         """Make `capture` use the present state of callbacks and hyper-parameters until `let_go`."""
-        self._held = self._callbacks.state(), self._hyper_params.arrays()
+        self._held = self.callbacks.state(), self.hyper_params.arrays()
 
     def let_go(self) -> None:
         self._held = None
 
     def check(self) -> None:
         """Raise `NumericsError` if weights are NaN and `check_nan` is set."""
-        if self._check_nan:
-            check_no_nan(arrays_of(self._groups()["model"]), self._state.step)
+        if self.check_nan:
+            check_no_nan(arrays_of(self.groups()["model"]), self.state.step)
 
     def capture(self) -> Snapshot:
         """Return the contents of a checkpoint. The next call overwrites the arrays."""
-        self._flush()
-        tensors = {name: self._copies.copy(name, group) for name, group in self._groups().items()}
-        if self._check_nan:
-            check_no_nan(tensors["model"], self._state.step)
-        callbacks, held = self._held or (self._callbacks.state(), {})
+        self.flush()
+        tensors = {name: self._copies.copy(name, group) for name, group in self.groups().items()}
+        if self.check_nan:
+            check_no_nan(tensors["model"], self.state.step)
+        callbacks, held = self._held or (self.callbacks.state(), {})
         for name, arrays in held.items():
             tensors[name].update(arrays)
         state = {
-            **self._state.state(),
-            **self._numbers.state(),
-            "seed": self._settings["seed"],
-            "data": self._source.state(),
+            **self.state.state(),
+            **self.numbers.state(),
+            "seed": self.settings["seed"],
+            "data": self.source.state(),
             "callbacks": callbacks,
-            "settings": dict(self._settings),
+            "settings": dict(self.settings),
         }
-        return Snapshot(self._state.step, self._state.place, tensors, state)
+        return Snapshot(self.state.step, self.state.place, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> Any:
         """Restore a checkpoint. Return the state of the data."""
         path = str(checkpoint.path)
-        groups = self._groups()
+        groups = self.groups()
         if set(checkpoint.tensors) != set(groups):
             raise CheckpointMismatchError(
                 f"The checkpoint {path} was saved by a different kind of step.",
@@ -117,7 +102,7 @@ class Contents:
             )
         saved = checkpoint.state
         # Warn before variables are compared, since a changed setting may be why they do not fit.
-        changed = self._warn_of_changes(saved.get("settings", self._settings))
+        changed = self._warn_of_changes(saved.get("settings", self.settings))
         overridden = changed_variables(changed)
         for name, group in groups.items():
             values = checkpoint.group(name)
@@ -129,19 +114,17 @@ class Contents:
                 {n: a for n, a in values.items() if n not in skipped},
                 f"the {name} in {path}",
             )
-        self._state.restore(saved)
-        self._numbers.restore(saved)
-        self._callbacks.restore(saved["callbacks"])
-        _LOG.info(
-            "Resumed at step %d, epoch %d, from %s.", self._state.step, self._state.epoch, path
-        )
-        names = self._hyper_params.names()
-        self._hyper_params.override({c.name: c.new for c in changed if c.name in names})
+        self.state.restore(saved)
+        self.numbers.restore(saved)
+        self.callbacks.restore(saved["callbacks"])
+        _LOG.info("Resumed at step %d, epoch %d, from %s.", self.state.step, self.state.epoch, path)
+        names = self.hyper_params.names()
+        self.hyper_params.override({c.name: c.new for c in changed if c.name in names})
         return saved["data"]
 
     def _warn_of_changes(self, old: Settings) -> list[Change]:
-        changed = changes(old, self._settings)
-        if changed and self._warns:
+        changed = changes(old, self.settings)
+        if changed and self.warns:
             _LOG.warning(
                 "Settings that differ from those of the continued run:\n%s", changes_text(changed)
             )

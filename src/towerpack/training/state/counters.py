@@ -71,10 +71,8 @@ class RunState:
         return {**{name: getattr(self, name) for name in names}, "phase": str(self.phase)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.step = int(state["step"])
-        self.epoch = int(state["epoch"])
-        self.local_step = int(state["local_step"])
-        self.in_epoch = bool(state["in_epoch"])
+        self.step, self.epoch = int(state["step"]), int(state["epoch"])
+        self.local_step, self.in_epoch = int(state["local_step"]), bool(state["in_epoch"])
         self.phase = Phase(state["phase"])
 
     def end_after(self, steps: int) -> None:

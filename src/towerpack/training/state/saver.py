@@ -35,33 +35,17 @@ class Saves:
         self._keep: int | None = None
         self._best: list[str] = []
         self._saved: tuple[Any, ...] | None = None
-        self._store: CheckpointStore | None = None
-        self._contents: Contents | None = None
-        self._ledger: Ledger | None = None
 
-    @property
-    def store(self) -> CheckpointStore:
-        if self._store is None:
-            raise InternalError("a checkpoint was requested before the run directory was open")
-        return self._store
-
-    @property
-    def contents(self) -> Contents:
-        if self._contents is None:
-            raise InternalError("a checkpoint was requested before the run was built")
-        return self._contents
-
-    @property
-    def ledger(self) -> Ledger:
-        if self._ledger is None:
-            raise InternalError("a checkpoint was requested before the run had a ledger")
-        return self._ledger
+    def __getattr__(self, name: str) -> Any:
+        if name in ("store", "contents", "ledger"):
+            raise InternalError(f"a checkpoint was requested before the run had a {name}")
+        raise AttributeError(name)
 
     def open(self, directory: Path, contents: Contents, ledger: Ledger) -> CheckpointStore:
-        self._store = CheckpointStore(directory)
-        self._contents = contents
-        self._ledger = ledger
-        return self._store
+        self.store = CheckpointStore(directory)
+        self.contents = contents
+        self.ledger = ledger
+        return self.store
 
     def close(self) -> None:
         """Wait until all checkpoints are on disk."""
