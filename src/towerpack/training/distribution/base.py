@@ -16,14 +16,10 @@ from towerpack.training.distribution.team import Team
 
 
 class Computed(NamedTuple):
-    """Tensors of one step.
+    """Tensors of one step: cost and scalar summaries, outputs, values for histograms and images.
 
-    Attributes:
-        row: Vector of the cost and the scalar summaries.
-        fetched: Outputs that callbacks have asked for.
-        heavy: Values for histograms and images.
-        gradients: Gradients for each optimizer of the step.
-        moved: Variables and the values to assign if the step is applied.
+    `gradients` has a list for each optimizer, `moved` variables and the values to assign to them if
+    the step is applied.
     """
 
     row: tf.Tensor

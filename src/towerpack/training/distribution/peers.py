@@ -39,13 +39,10 @@ def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResol
 def wait_for_peers(
     addresses: Mapping[str, str], listen: str | None = None, seconds: float = 60.0
 ) -> None:
-    """Wait until each peer answers. TensorFlow would hold the GIL while it waits.
+    """Wait until each peer answers, without holding the GIL as TensorFlow does.
 
-    Args:
-        addresses: Addresses of the peers, for example `{'worker 1': 'host:port'}`.
-        listen: Address at which to answer peers in the meantime; None if a server of this process
-            answers already, or no peer asks.
-        seconds: Largest number of seconds to wait.
+    Answer the peers at the address `listen` in the meantime. None if a server of this process
+    answers already, or no peer asks.
     """
     _warn_of_open_ports()
     missing = dict(addresses)

@@ -34,13 +34,7 @@ def on_replicas(
 ) -> Any:
     """Call a function on each replica with its copies of the values, in the graph.
 
-    Args:
-        strategy: Strategy of the distributed values, if there are any.
-        function: Computes tensors without changing variables.
-        *values: Structures of tensors, variables and distributed values.
-
-    Returns:
-        Distributed results if some value is distributed, otherwise the plain result.
+    The function must not change variables. The result is distributed if some value is.
     """
     if any(isinstance(value, tf.distribute.DistributedValues) for value in tf.nest.flatten(values)):
         return strategy.run(function, args=values)
@@ -48,13 +42,7 @@ def on_replicas(
 
 
 def update(variable: tf.Variable, function: Callable[..., Any], *values: Any) -> None:
-    """Call a function that changes a variable on each replica's copy of it, in the graph.
-
-    Args:
-        variable: Variable, distributed or not.
-        function: Takes a copy of the variable, and the values.
-        *values: Tensors, variables and distributed values.
-    """
+    """Call a function that changes a variable on each replica's copy of it, in the graph."""
     if isinstance(variable, tf.distribute.DistributedValues):
         variable.distribute_strategy.extended.update(variable, function, args=values)
     else:

@@ -38,7 +38,6 @@ class Proposal(NamedTuple):
         steps: Number of steps of the next call; processes agree on the smallest.
         numbers: Value of each hyper-parameter, and the value at which it is held or None. Processes
             use those of the chief.
-        ending: Reason why there is no next call.
         process: Index of the process that ends the run.
         reason: Error message of the process that failed.
     """

@@ -60,9 +60,7 @@ class Agreement:
     def leave(self, ending: Ending | None = None, reason: str = "") -> None:
         """Tell the other processes that this one runs no more steps, unless they know already.
 
-        Args:
-            ending: Kind of the ending; None if a signal interrupted this process.
-            reason: Error message, if this process has failed.
+        `ending` is None after a signal. `reason` is the error message of a failed process.
         """
         if self._left:
             return

@@ -79,11 +79,9 @@ class StepParts:
         step: The step; built already.
         trained: Variables that the step's optimizers change.
         trace: Training tower of the model, for shapes, dtypes and summaries.
-        global_step: Number of applied steps, int64. Asynchronous updates may lose increments of a
-            Keras optimizer's own count.
+        global_step: Number of applied steps, int64.
         fetches: Outputs to return for each step.
-        schedules: Variables that are set after each step.
-        check_finite: End the call at a cost that is not finite, and do not apply that step.
+        check_finite: Whether a step whose cost is not finite ends the call and is not applied.
     """
 
     step: TrainStep
@@ -109,30 +107,25 @@ class Executor:
 
     def __init__(self, parts: StepParts, *, budget_s: float = BUDGET_S) -> None:
         self.budget_s = budget_s
-        tower, trace, distribution = parts.tower, parts.trace, parts.distribution
-        self._step = parts.step
-        self._trained = list(parts.trained.values())
-        self._distribution = distribution
-        self._tower = tower
-        self._source = parts.source
-        self._global_step = self._step_number = parts.global_step
-        self._schedules = parts.schedules
-        moved = [tower.store.named_variables()[name] for name in trace.moved]
+        self._parts = parts
+        self._distribution, self._schedules = parts.distribution, parts.schedules
+        self._step_number = parts.global_step
+        variables = parts.tower.store.named_variables()
+        moved = [variables[name] for name in parts.trace.moved]
         self._guard = Guard(moved) if parts.check_finite else None
-        self._xla = parts.xla
         if parts.xla:
-            distribution.check_xla()
-        summaries = trace.result.summaries
-        self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
-        self._heavy = [s.name for s in summaries if s.kind in HEAVY]
+            self._distribution.check_xla()
+        result = parts.trace.result
+        self._scalars = [s.name for s in result.summaries if s.kind not in HEAVY]
+        self._heavy = [s.name for s in result.summaries if s.kind in HEAVY]
         self._heavy_gradients: list[str] = []
-        wanted = [name for name in dict.fromkeys(parts.fetches) if name != COST]
-        templates = [trace.result.outputs[name] for name in wanted]
-        self._packing = Packing(wanted, templates, joined=distribution.local_replicas > 1)
-        self._optimizers: list[OptimizerAdapter] = []
+        names = [name for name in dict.fromkeys(parts.fetches) if name != COST]
+        templates = [result.outputs[name] for name in names]
+        self._packing = Packing(names, templates, joined=self._distribution.local_replicas > 1)
         self._untrained: list[str] = []
+        self.optimizers: Sequence[OptimizerAdapter] = []
+        """Optimizers of the step, known after `compile`."""
         spec = self._schedules.spec
-        self._eager = parts.eager
         self._run: Any = lambda due: self._heavy_step(due)[:-1]
         self._run_heavy: Any = self._heavy_step
         if not parts.eager:
@@ -141,19 +134,14 @@ class Executor:
 
     @property
     def one_step_only(self) -> bool:
-        return self._eager or self._packing.one_step_only
+        return self._parts.eager or self._packing.one_step_only
 
     @property
     def has_heavy(self) -> bool:
         return bool(self._heavy or self._heavy_gradients)
 
-    @property
-    def optimizers(self) -> Sequence[OptimizerAdapter]:
-        """Optimizers of the step, known after `compile`."""
-        return self._optimizers
-
     def compile(self) -> None:
-        if self._eager:
+        if self._parts.eager:
             return
         self._run.get_concrete_function()
         if self.has_heavy:
@@ -195,7 +183,7 @@ class Executor:
             for dtype in self._packing.dtypes()
         ]
         # Return the inputs of the last step, in case it was not applied.
-        specs = self._tower.specs * self._distribution.local_replicas if self._guard else []
+        specs = self._parts.tower.specs * self._distribution.local_replicas if self._guard else []
         batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in specs]
         shapes = [_any_of_rank(spec.shape.rank) for spec in specs]
 
@@ -228,11 +216,12 @@ class Executor:
         """Return the inputs of all replicas, the computed values, and whether they were applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute
-        if self._xla:
+        if self._parts.xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        inputs, computed = self._distribution.replicate(compute, self._source, self._step_number)
+        source, step = self._parts.source, self._step_number
+        inputs, computed = self._distribution.replicate(compute, source, step)
         gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
-        pairs = list(zip(self._optimizers, gradients, strict=True))
+        pairs = list(zip(self.optimizers, gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
         self._heavy_gradients = list(shown)
         computed = computed._replace(
@@ -244,7 +233,7 @@ class Executor:
                 optimizer.apply(gradients)
             for variable, value in computed.moved:
                 variable.assign(value, read_value=False)
-            self._global_step.assign_add(1, read_value=False)
+            self._parts.global_step.assign_add(1, read_value=False)
             self._schedules.assign(due)
 
         if self._guard:
@@ -256,17 +245,17 @@ class Executor:
 
     def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
         context = StepContext(
-            self._tower,
+            self._parts.tower,
             index=index,
             total=self._distribution.replicas,
             step=self._step_number,
-            watched=self._trained,
+            watched=list(self._parts.trained.values()),
         )
-        self._step(context, batch)
+        self._parts.step(context, batch)
         result = context.result
         if result is None or result.cost is None:
             raise InternalError("a training tower without a cost was not detected earlier")
-        self._optimizers = [minimized.optimizer for minimized in context.minimized]
+        self.optimizers = [minimized.optimizer for minimized in context.minimized]
         gradients = [minimized.gradients for minimized in context.minimized]
         self._untrained = [n for named in gradients for n, g in named.items() if g is None]
         summaries = result.summaries

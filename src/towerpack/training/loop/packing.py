@@ -13,12 +13,8 @@ class Packing:
     """Packing of outputs for callbacks into vectors, which the loop over steps concatenates.
 
     Shapes may differ from step to step. Each output becomes a vector, followed by a vector of its
-    shape if the static shape is not fully defined.
-
-    Args:
-        names: Names of the outputs.
-        templates: Symbolic tensors of one replica, for dtypes and static shapes.
-        joined: Whether arrays of several replicas are concatenated along their first axis.
+    shape if the static shape is not fully defined. `templates` are symbolic tensors of one replica.
+    If `joined`, arrays of several replicas are concatenated along their first axis.
     """
 
     def __init__(

@@ -32,15 +32,8 @@ _BUDGET_S = 0.5
 class RemoteExecutor(Executor):
     """`StepRunner` that sends shares of a call's steps to the workers, each with its batches.
 
-    Args:
-        parts: Parts of the step.
-        coordinator: TensorFlow's `ClusterCoordinator`.
-        peers: Addresses of the other processes, by name.
-        seconds: Seconds after which a process that does not answer ends the run.
-
-    Attributes:
-        failed: Error because of which the run cannot go on. Steps done before it have been
-            returned.
+    A peer that does not answer for `seconds` ends the run: `failed` is then the error, and the
+    results of earlier steps are returned.
     """
 
     def __init__(

@@ -28,12 +28,8 @@ def step_error(
 ) -> StepError:
     """Create an error from one of TensorFlow, whose text is mostly its own call stack.
 
-    Args:
-        error: Error of TensorFlow.
-        what: Subject of the message, such as 'Step 12'.
-        path: File in which to save the inputs.
-        read_again: Returns the inputs by name, or None; may take long or fail.
-        seconds: Largest number of seconds to wait for the inputs.
+    `what` is the subject of the message, such as 'Step 12'. `read_again` returns the inputs by
+    name, or None, for at most `seconds`; they are saved at `path`.
     """
     message = re.sub(r"\s*\[\[\{\{.*", "", error.message or str(error), flags=re.DOTALL)
     stack, _, essence = message.rstrip().rpartition("\n\n")

@@ -34,10 +34,8 @@ class HyperParams:
     def find(self, groups: Groups, optimizers: Mapping[str, OptimizerAdapter]) -> None:
         """Collect the hyper-parameters. Called once, after the model and optimizers are built.
 
-        Args:
-            groups: All variables of the run; the model's in the group `'model'`.
-            optimizers: Optimizers by name. If there are several, their learning rates are called
-                `'<name>/learning_rate'`.
+        The group `'model'` has the model's variables. If there are several optimizers, their rates
+        are called `'<name>/learning_rate'`.
         """
         params = {
             name: VariableParam(name, variable)
@@ -108,11 +106,8 @@ class HyperParams:
     def schedule(self, name: str, schedule: Schedule) -> None:
         """Add a schedule, which sets a hyper-parameter after each step inside the compiled loop.
 
-        Args:
-            name: Name of the hyper-parameter.
-            schedule: Function from the number of steps done to the value for the next step, or None
-                to keep the value. It is called several steps ahead, so it must depend on nothing
-                else. If a name has two schedules, the one added last has priority.
+        It is called several steps ahead, so it must depend only on the number of steps done. If a
+        name has two schedules, the one added last has priority.
         """
         if self._params is not None:
             raise ConfigError(

@@ -40,10 +40,6 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
     In TensorFlow 1, `lr / 8.` and `tf.minimum(0.1, 1 / step)` are tensors; eagerly they are
     constants. For optimizers of `tf.compat.v1.train` the graph of the step therefore computes
     them: it calls `optimizer()` again with the variables of the first call.
-
-    Args:
-        function: Method `optimizer` of the model.
-        step: Global step.
     """
     variables: list[tf.Variable] = []
     again = functools.partial(_call_with, variables, function, step)
@@ -203,14 +199,8 @@ def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[t
 class RateFunction:
     """Learning rate that a function computes in the graph, once per step.
 
-    Args:
-        function: Returns the rate; for example a schedule of `tf.compat.v1.train`.
-
-    Attributes:
-        rate: Variable with the rate of the last step.
-
-    Raises:
-        ConfigError: The function reads a global step that is not the run's.
+    The function may be a schedule of `tf.compat.v1.train`. `rate` is the variable with the rate of
+    the last step.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:

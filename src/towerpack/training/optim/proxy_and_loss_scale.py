@@ -33,13 +33,7 @@ def named_optimizer(optimizer: Any) -> Any:
 
 
 def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
-    """Return the adapter of an optimizer.
-
-    Args:
-        optimizer: Optimizer of Keras 3 or `tf.compat.v1.train`, or a wrapper such as
-            `AccumulateGradients`.
-        scale_loss: Scale the loss dynamically (for float16).
-    """
+    """Return the adapter of an optimizer; with `scale_loss` it scales the loss for float16."""
     optimizer = named_optimizer(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return LossScale(
@@ -150,13 +144,9 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
 class LossScale(ProxyOptimizer):
     """Optimizer wrapper that scales the loss, so that small gradients do not vanish in float16.
 
-    Steps whose gradients overflow are skipped and halve the scale. This is the outermost wrapper.
-    Keras's `LossScaleOptimizer` cannot wrap adapters and does not work in cross-replica context.
-
-    Args:
-        optimizer: Optimizer to wrap.
-        initial: Initial scale.
-        growth_steps: Number of steps without overflow after which the scale is doubled.
+    Steps whose gradients overflow are skipped and halve the scale; `growth_steps` steps without
+    overflow double it. This is the outermost wrapper. Keras's `LossScaleOptimizer` cannot wrap
+    adapters and does not work in cross-replica context.
     """
 
     def __init__(

@@ -22,13 +22,9 @@ class Phase(StrEnum):
 
 @dataclass
 class RunState:
-    """Counters of a training.
+    """Counters of a training; see also `RunStateView`.
 
     Attributes:
-        step: Steps done since the beginning of the run.
-        epoch: Number of the current epoch, from 1; 0 before the first.
-        local_step: Steps done in the current epoch.
-        in_epoch: Whether an epoch has begun and its last triggers are not done.
         settled: Whether counters, callbacks and data position match the weights, so that the run
             can be saved or ended.
         stop_reason: Reason, possibly empty, of the callback that asked to end training; None if no

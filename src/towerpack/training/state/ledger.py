@@ -82,20 +82,10 @@ def goodput_of(totals: Mapping[str, float]) -> float:
 
 
 class Ledger:
-    """Context manager that writes the records of this life.
+    """Context manager that writes the records of this life, without waiting for the disk.
 
-    It never waits for the disk. If the file cannot be written, it logs one warning, and training
-    continues.
-
-    Args:
-        path: Path of the file, which is created if missing.
-        clock: Clock of this life.
-        step: Returns the global step.
-        resumed_at: Step from which this life continues; None for a new run.
-        wall_clock: Returns seconds since 1970.
-
-    Attributes:
-        ending: Description of the ending, if no exception ends the life.
+    If the file cannot be written, it logs one warning. The life continues from the step
+    `resumed_at`, or None for a new run. `ending` describes an ending without exception.
     """
 
     def __init__(
@@ -107,11 +97,8 @@ class Ledger:
         resumed_at: int | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.clock = clock
-        self.ending = "Stopped"
-        self._path = path
-        self._step = step
-        self._warned = False
+        self.clock, self.ending = clock, "Stopped"
+        self._path, self._step, self._warned = path, step, False
         self._began = wall_clock() - sum(clock.seconds().values())
         self._resumed_at = resumed_at or 0
         self._due = clock.now()
@@ -132,13 +119,9 @@ class Ledger:
 
     def totals(self) -> dict[str, float]:
         """Return the seconds of each part of `ALL_PARTS` in all lives until now."""
-        earlier = totals_of([*self._before[:-1]])
-        down = self._before[-1].seconds[DOWN]
-        return {
-            **_sum(earlier, self.clock.seconds()),
-            LOST: earlier[LOST],
-            DOWN: earlier[DOWN] + down,
-        }
+        totals = totals_of(self._before[:-1])
+        totals[DOWN] += self._before[-1].seconds[DOWN]
+        return totals | {part: totals[part] + s for part, s in self.clock.seconds().items()}
 
     @property
     def lives(self) -> int:
@@ -199,10 +182,6 @@ class Ledger:
             _LOG.warning("%s cannot be written and is incomplete: %s.", self._path, problem)
         self._warned = True
         return 0
-
-
-def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {name: a.get(name, 0.0) + value for name, value in b.items()}
 
 
 def _records(written: bytes, path: object) -> list[dict[str, Any]]:

@@ -34,13 +34,7 @@ _SLOW_S = 1.0
 def show_variables(
     variables: Mapping[str, Any], trained: Collection[str], frozen: Collection[str] = ()
 ) -> None:
-    """Log a table of a model's variables. The console shows only the beginning of a long table.
-
-    Args:
-        variables: Variables by name.
-        trained: Names of the trained variables.
-        frozen: Names of the variables that the configuration freezes.
-    """
+    """Log a table of a model's variables. The console shows only the beginning of a long table."""
     table = variables_text(variables, trained, frozen)
     if len(variables) <= _CONSOLE_ROWS:
         _LOG.info("%s", table)

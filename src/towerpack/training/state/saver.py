@@ -22,9 +22,7 @@ _BEST = "best"  # key of the metrics in a checkpoint's manifest of which it is t
 class Saves:
     """Writer of the checkpoints that callbacks request, after all callbacks have acted.
 
-    Args:
-        latest: Returns the newest value of a monitored name.
-        writes: Whether this process writes checkpoints, or another process of the run does.
+    `latest` returns the newest value of a monitored name. Only one process of a run `writes`.
     """
 
     def __init__(self, latest: Callable[[str], float], *, writes: bool = True) -> None:

@@ -66,12 +66,7 @@ class StepAverages:
 class Numbers:
     """Collector of the summaries of each call, which sends them to the monitors.
 
-    Args:
-        summaries: Summaries of the training tower.
-        monitors: Receivers of the summaries.
-        more: Returns other numbers at the end of an epoch; summaries of the same name override
-            them.
-        ledger: Ledger of the time spent.
+    `more` returns other numbers at the end of an epoch. Summaries of the same name override them.
     """
 
     def __init__(

@@ -81,12 +81,7 @@ class AsyncExecutor:
     """`StepRunner` that distributes the steps of a call over devices and waits for all of them.
 
     Each device has its own `Executor` and repeatedly takes a share of the remaining steps, so that
-    slow devices take fewer steps.
-
-    Args:
-        parts: Parts of the step; their distribution is replaced by one for each device.
-        devices: Names of the devices.
-        scale: Factor for the gradients.
+    slow devices take fewer steps. Gradients are multiplied by `scale`.
     """
 
     budget_s = BUDGET_S
