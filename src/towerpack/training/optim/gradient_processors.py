@@ -160,7 +160,7 @@ class MapGradient(_Matching):
         if len(needed) not in (1, 2):
             raise ConfigError(
                 f"The function of {type(self).__name__} must take a gradient, or a gradient and "
-                f"its variable, got a function of {len(needed)} arguments.",
+                f"its variable, got a function of {len(needed)} arguments."
             )
         super().__init__(regex)
         self.func = func
@@ -206,9 +206,7 @@ class ScaleGradient(GradientProcessor):
     """
 
     def __init__(
-        self,
-        multipliers: tuple[str, float] | Sequence[tuple[str, float]],
-        verbose: bool = True,
+        self, multipliers: tuple[str, float] | Sequence[tuple[str, float]], verbose: bool = True
     ) -> None:
         is_pair = isinstance(multipliers, tuple)
         self.multipliers: list[Any] = [multipliers] if is_pair else list(multipliers)

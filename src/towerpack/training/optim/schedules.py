@@ -31,7 +31,7 @@ class Schedules:
             if steps - np.count_nonzero(set_at) != changes.count(None):
                 raise CallbackError(
                     f"A schedule of '{variable.name}' must return finite numbers or None, got "
-                    f"{changes} for the steps after {after}.",
+                    f"{changes} for the steps after {after}."
                 )
             row[:] = values[np.maximum.accumulate(set_at)][1:]
         return due

@@ -149,7 +149,7 @@ class BuiltStep:
         if rows is not None and rows % self._replicas:
             raise SpecError(
                 "The batch size must be a multiple of the number of replicas, "
-                f"{self._replicas}, got {rows}.",
+                f"{self._replicas}, got {rows}."
             )
         return self._run(*batch)
 
