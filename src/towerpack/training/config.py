@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training.state.run_dir import OnExisting
-from towerpack.training.weights.match_by_name import as_init
+from towerpack.training.weights.match_by_name import SmartInit
 
 T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -123,7 +123,8 @@ class TrainConfig:
             raise ConfigError(
                 "init= and session_init= are two names of one setting.", fix="pass only init="
             )
-        self.init = as_init(self.session_init if self.init is None else self.init)
+        init = self.session_init if self.init is None else self.init
+        self.init = init if init is None or isinstance(init, SmartInit) else SmartInit(init)
         self.session_init = None
         for name in ("steps_per_epoch", "max_epoch", "overfit_batches"):
             value = getattr(self, name)

@@ -20,7 +20,6 @@ from towerpack.checkpoint import load_checkpoint
 from towerpack.nn import BatchNorm, FullyConnected
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit, TrainConfig
-from towerpack.training.weights.match_by_name import as_init
 from towers import fill, variables
 
 STILL = {"optimizer": "sgd", "max_epoch": 1}
@@ -71,7 +70,7 @@ def test_every_kind_of_source_gives_the_same_weights(
     checkpoint = load_checkpoint(first).path
     paths = [first, str(checkpoint), tmp_path / "w.npz", tmp_path / "w.safetensors"]
     for source in [*paths, load_checkpoint(first), saved, half]:
-        assert_same(load(tower, as_init(source)), saved)
+        assert_same(load(tower, SmartInit(source)), saved)
     assert_same(start(tmp_path / "new", first, dataflow=flow(16)), saved)
     assert_same(start(tmp_path / "old", None, session_init=SmartInit(str(first))), saved)
     assert start(tmp_path / "none", "").keys() == saved.keys()

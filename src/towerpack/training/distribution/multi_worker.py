@@ -56,7 +56,8 @@ def _join(peer_timeout: float) -> MultiWorker:
         )
     if cluster.number_of_workers == 1:
         _LOG.warning("MultiWorkerTrainer found no other worker and trains alone.")
-        return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster)
+        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+        return MultiWorker(tf.distribute.MirroredStrategy(gpus or ["CPU:0"]), cluster)
     address = cluster.jobs[cluster.task_type][cluster.task_index]
     wait_for_peers(cluster.peers, address, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
@@ -101,8 +102,3 @@ class MultiWorker(Mirrored):
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         super().__init__(strategy)
         self.team = WorkerTeam(strategy, cluster)
-
-
-def _local_devices() -> list[str]:
-    gpus = tf.config.list_logical_devices("GPU")
-    return [device.name for device in gpus] or ["CPU:0"]

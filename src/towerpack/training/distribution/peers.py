@@ -27,7 +27,6 @@ _SERVICE, _METHOD = "tensorflow.WorkerService", "GetStatus"
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return a cluster in TensorFlow's format."""
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({job: list(a) for job, a in cluster.jobs.items() if a}),
         task_type=cluster.task_type,

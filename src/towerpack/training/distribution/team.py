@@ -68,7 +68,6 @@ class Team:
         return self.index == 0
 
     def share(self, data: Any) -> Any:
-        """Return this process's part of the data."""
         return data
 
     def exchange(self, value: Any) -> list[Any]:
@@ -80,11 +79,9 @@ class Team:
         return self.exchange(value)[0]
 
     def agree(self, proposal: Proposal) -> Proposal:
-        """Return the action on which all processes agree."""
         return proposal
 
     def name(self, index: int) -> str:
-        """Return the name of a process for messages."""
         return f"process {index}"
 
     def lost(self, error: Exception) -> Exception | None:

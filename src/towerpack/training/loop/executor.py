@@ -73,15 +73,10 @@ class Guard:
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """Parts of a `StepRunner`.
+    """Parts of a `StepRunner`, with a step that is built already.
 
-    Attributes:
-        step: The step; built already.
-        trained: Variables that the step's optimizers change.
-        trace: Training tower of the model, for shapes, dtypes and summaries.
-        global_step: Number of applied steps, int64.
-        fetches: Outputs to return for each step.
-        check_finite: Whether a step whose cost is not finite ends the call and is not applied.
+    If `check_finite`, a step whose cost is not finite ends the call and is not applied. `fetches`
+    are the outputs to return for each step.
     """
 
     step: TrainStep
@@ -154,23 +149,21 @@ class Executor:
             _LOG.warning("Not trained, because the cost does not depend on them: %s.", names)
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
-        return self._result(int(done), bool(finite), rows, packed, batch, [])
+        return self._result(*self._run(self._schedules.due(steps, after)))
 
     def run_heavy(self, *, after: int) -> CallResult:
-        done, finite, rows, packed, batch, heavy = self._run_heavy(self._schedules.due(1, after))
-        return self._result(int(done), bool(finite), rows, packed, batch, heavy)
+        return self._result(*self._run_heavy(self._schedules.due(1, after)))
 
     def _result(
-        self, done: int, finite: bool, rows: Any, packed: Any, batch: Any, heavy: Any
+        self, done: Any, finite: Any, rows: Any, packed: Any, batch: Any, heavy: Any = ()
     ) -> CallResult:
-        table = rows.numpy()
+        table, steps = rows.numpy(), int(done)
         names = [*self._heavy, *self._heavy_gradients]
         return CallResult(
-            steps=done,
-            outputs={COST: table[:, 0], **self._packing.unpack(packed, done)},
+            steps=steps,
+            outputs={COST: table[:, 0], **self._packing.unpack(packed, steps)},
             summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
-            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if done},
+            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if steps},
             nonfinite=None if finite else [tensor.numpy() for tensor in batch],
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,11 +33,8 @@ class Loop:
            └─ the last epoch is over ──▶ `run` returns
 
     While `state.settled` is False, counters, callbacks and data position do not match the weights
-    yet. Until they do, no checkpoint is written and only an error ends the loop.
-
-    Args:
-        poll: Raises an error if the run must end early.
-        explain: Converts an error of TensorFlow that ended a call.
+    yet. Until they do, no checkpoint is written and only an error ends the loop. `poll` raises an
+    error if the run must end early; `explain` converts an error of TensorFlow that ended a call.
     """
 
     def __init__(
@@ -54,17 +51,11 @@ class Loop:
         explain: Callable[[tf.errors.OpError], Exception],
         agreement: Agreement,
     ) -> None:
-        self._executor = executor
-        self._source = source
-        self._callbacks = list(callbacks)
-        self._spent = {id(callback): 0.0 for callback in callbacks}
-        self._state = state
-        self._saver = saver
-        self._numbers = numbers
-        self._monitors = monitors
-        self._poll = poll
-        self._explain = explain
+        self._executor, self._source, self._callbacks = executor, source, list(callbacks)
+        self._state, self._saver, self._numbers = state, saver, numbers
+        self._monitors, self._poll, self._explain = monitors, poll, explain
         self._agreement = agreement
+        self._spent = {id(callback): 0.0 for callback in callbacks}
         self._pace = Pace(executor.budget_s)
         # Do not call hooks that no callback overrides.
         self._before_step = self._acting("before_step")
@@ -195,7 +186,8 @@ class Loop:
             self._each(before, "before_step")
             state.advance(1)
             for callback in self._after_step:
-                self._fire(callback, "after_step", _of_step(result.outputs, callback, i))
+                outputs = {name: result.outputs[name][i] for name in callback.fetches}
+                self._fire(callback, "after_step", outputs)
             if i == result.steps - 1 and state.step == self._due:
                 self._trigger_due_step()
             else:
@@ -250,7 +242,3 @@ class Loop:
         except StopTraining as reason:
             self._reason = self._reason or reason
         self._spent[id(callback)] += time.perf_counter() - began
-
-
-def _of_step(outputs: Mapping[str, Any], callback: Callback, i: int) -> dict[str, Any]:
-    return {name: outputs[name][i] for name in callback.fetches}

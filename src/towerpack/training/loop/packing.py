@@ -32,7 +32,6 @@ class Packing:
         return any(template.shape.rank is None for template in self._templates)
 
     def dtypes(self) -> list[tf.DType]:
-        """Return the dtypes of the vectors of one step."""
         dtypes = []
         for template in self._templates:
             dtypes.append(template.dtype)

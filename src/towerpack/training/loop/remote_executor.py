@@ -140,9 +140,7 @@ class RemoteExecutor(Executor):
                 raise step_error(value, what, Path(), no_batch) from value
             if isinstance(value, Exception):
                 raise value
-            results.append(
-                self._result(int(value[0]), bool(value[1]), *value[2:], *[[]] * (not heavy))
-            )
+            results.append(self._result(*value))
         return results
 
     def _fetch(self, value: Any) -> Any:
@@ -196,13 +194,7 @@ class RemoteExecutor(Executor):
 
 
 class _Share(NamedTuple):
-    """Steps for one worker.
-
-    Attributes:
-        start: Number of the step before the first.
-        due: Values of schedules, of shape [schedules, steps].
-        batches: Batches of each input, of shape [steps, …].
-    """
+    """Steps after `start` for one worker: values of schedules, and batches of [steps, …]."""
 
     start: int
     due: tf.Tensor

@@ -55,7 +55,6 @@ class OptimizerAdapter(ABC):
         """Return numbers for the monitors, such as a schedule's value at the last step."""
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        """Return the scaled cost, from which gradients are computed."""
         return cost
 
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
@@ -63,7 +62,6 @@ class OptimizerAdapter(ABC):
         return tf.constant(True)
 
     def checks(self) -> bool:
-        """Return whether `check` may forbid a step."""
         return False
 
     def nonfinite(self) -> list[str]:

@@ -131,7 +131,7 @@ class GlobalNormClip(GradientProcessor):
 class _Matching(GradientProcessor):
     """Base class of processors for the variables whose full names match `regex`."""
 
-    def __init__(self, regex: str) -> None:
+    def __init__(self, regex: str = ".*") -> None:
         self.regex = regex
 
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
@@ -308,9 +308,6 @@ class PrintGradient(_Matching):
     Args:
         regex: Regular expression for full names of variables.
     """
-
-    def __init__(self, regex: str = ".*") -> None:
-        super().__init__(regex)
 
     def observe(self, gradients: Gradients) -> None:
         for name in self._matching:

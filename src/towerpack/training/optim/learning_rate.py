@@ -77,10 +77,7 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
 
 
 def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call a function. The first call adds its variables to the list, later calls get them back.
-
-    In the place of None they get a new one.
-    """
+    """Call `optimizer()` with the variables in the list. Append missing ones, also for None."""
     known = iter(list(variables))
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:

@@ -13,7 +13,6 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean, unique
 from towerpack.training.distribution.replicas import first, on_replicas
 from towerpack.training.optim.adapter import CompatOptimizer, KerasOptimizer, OptimizerAdapter
-from towerpack.training.optim.variable_param import VariableParam
 
 
 def named_optimizer(optimizer: Any) -> Any:
@@ -55,6 +54,13 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
             fix="create an instance, for example keras.optimizers.Adam(1e-3)",
         )
     return LossScale(adapter) if scale_loss and not isinstance(adapter, LossScale) else adapter
+
+
+def _delegate(name: str) -> Any:
+    def method(self: ProxyOptimizer, *args: Any) -> Any:
+        return getattr(self.inner, name)(*args)
+
+    return method
 
 
 class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
@@ -104,41 +110,22 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
         """Create the variables of this wrapper eagerly. Return them by name for checkpoints."""
         return {}
 
-    def apply(self, gradients: Sequence[Any]) -> None:
-        self.inner.apply(gradients)
-
     def variables(self) -> dict[str, tf.Variable]:
         variables = self.inner.variables()
         for name, variable in self._variables.items():
             variables[unique(name, variables)] = variable
         return variables
 
-    def hyper_params(self) -> dict[str, VariableParam]:
-        return self.inner.hyper_params()
-
-    def scheduled(self) -> dict[str, float]:
-        return self.inner.scheduled()
-
-    def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        return self.inner.scale_loss(cost)
-
-    def check(self, gradients: Sequence[Any]) -> tf.Tensor:
-        return self.inner.check(gradients)
-
-    def checks(self) -> bool:
-        return self.inner.checks()
-
-    def nonfinite(self) -> list[str]:
-        return self.inner.nonfinite()
-
-    def averages(self) -> dict[str, tf.Variable]:
-        return self.inner.averages()
-
-    def final_values(self) -> dict[str, tf.Variable]:
-        return self.inner.final_values()
-
-    def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
-        return self.inner.histograms(gradients)
+    apply = _delegate("apply")
+    hyper_params = _delegate("hyper_params")
+    scheduled = _delegate("scheduled")
+    scale_loss = _delegate("scale_loss")
+    check = _delegate("check")
+    checks = _delegate("checks")
+    nonfinite = _delegate("nonfinite")
+    averages = _delegate("averages")
+    final_values = _delegate("final_values")
+    histograms = _delegate("histograms")
 
 
 class LossScale(ProxyOptimizer):

@@ -42,7 +42,6 @@ class Schedules:
         return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
 
     def assign_after(self, steps: int, due: np.ndarray) -> None:
-        """Set the variables to their values after `steps` steps."""
         self.assign([row[steps - 1] for row in Schedules.rows(self, tf.constant(due))])
 
     def assign(self, values: Sequence[tf.Tensor]) -> None:

@@ -19,8 +19,7 @@ class VariableParam:
     """
 
     def __init__(self, name: str, variable: tf.Variable) -> None:
-        self.name = name
-        self.variable = variable
+        self.name, self.variable = name, variable
         self.held: float | None = None
 
     def get(self) -> float:

@@ -57,7 +57,6 @@ class AssembledRun:
 
 
 def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
-    """Create the model, its optimizers, the compiled step and the loop."""
     config, source, callbacks = parts.config, parts.source, parts.callbacks
     tower, trace = _build_tower(parts, run.seed)
     source.setup(tower.specs, seed=run.seed, replicas=parts.distribution.local_replicas)
@@ -108,7 +107,6 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
 
 
 def _build_tower(parts: RunParts, seed: int) -> tuple[TowerFunction, TowerTrace]:
-    """Create the model's variables, and pass them to the distribution."""
     tower = TowerFunction(
         parts.model.build_graph,
         parts.model.inputs(),
@@ -150,7 +148,6 @@ def _compile_step(
     *,
     check_finite: bool,
 ) -> StepRunner:
-    """Create the step runner, which returns the outputs that callbacks have asked for."""
     callbacks = parts.callbacks.callbacks
     for callback in callbacks:
         check_outputs(repr(callback), callback.fetches, trace.result.outputs)

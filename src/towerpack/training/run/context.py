@@ -30,12 +30,8 @@ from towerpack.training.steps.graph_checks import check_summaries
 class RunContext(RunStateView):
     """View of a run for callbacks; `TrainerHost` documents its methods.
 
-    Attributes:
-        check_interrupt: Raises `Interrupted` if the run must end early.
-        fast_dev_run: Number of batches per evaluation in a `fast_dev_run`, otherwise 0.
-        overfitted: Returns the batches that evaluations read in an `overfit_batches` run.
-        optimizers: Optimizers of the step, set once they are built.
-        checks_finite: Whether a callback asks to end calls at a cost that is not finite.
+    `optimizers` is set once they are built. `checks_finite` says whether a callback asks to end
+    calls at a cost that is not finite.
     """
 
     def __init__(self, parts: RunParts, run: OpenRun, tower: TowerFunction) -> None:

@@ -38,7 +38,6 @@ _LOG = get_logger(__name__)
 
 
 def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
-    """Return the callbacks that run in this process, in order."""
     callbacks, extra = config.callbacks, config.extra_callbacks
     callbacks = [callbacks] if isinstance(callbacks, Callbacks) else list(callbacks)
     extra = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
@@ -65,13 +64,7 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """Run whose directory is open.
-
-    Attributes:
-        checkpoint: Checkpoint that the run continues from; None for a new run.
-        step_variable: Global step in the graph.
-        check_interrupt: Raises `Interrupted` if the run must end early.
-    """
+    """Run whose directory is open. `check_interrupt` raises an error if it must end early."""
 
     directory: RunDir
     checkpoint: Checkpoint | None
@@ -201,7 +194,6 @@ def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
 
 
 def _find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
-    """Return the checkpoint to continue from; None for a new run."""
     if resume == "never":
         return None
     if resume != "auto":

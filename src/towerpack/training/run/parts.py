@@ -22,13 +22,7 @@ from towerpack.training.steps.step_runner import StepRunner
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Parts of a run.
-
-    Attributes:
-        callbacks: Callbacks of this process.
-        hyper_params: Hyper-parameters, collected while the run is assembled.
-        watch: Raises any other error that must end the run. Called several times a second.
-    """
+    """Parts of a run. `watch` is called several times a second and raises errors of peers."""
 
     config: TrainConfig
     model: ModelDesc

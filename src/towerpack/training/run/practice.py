@@ -16,7 +16,6 @@ _LOG = get_logger(__name__)
 
 
 def as_practice(config: TrainConfig) -> TrainConfig:
-    """Apply the settings `fast_dev_run` and `overfit_batches` to a configuration."""
     steps, batches = int(config.fast_dev_run), config.overfit_batches
     if steps:
         epochs = min(steps, config.max_epoch)
@@ -50,7 +49,6 @@ def as_practice(config: TrainConfig) -> TrainConfig:
 
 
 def overfitted(config: TrainConfig, seed: int) -> list[Any] | None:
-    """Return the batches that `overfit_batches` trains on, or None if it is not set."""
     if not config.overfit_batches:
         return None
     with config.dataflow.iterate(seed=seed, epoch=0) as batches:

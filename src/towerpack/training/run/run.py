@@ -24,14 +24,7 @@ _LOG = get_logger(__name__)
 
 
 class Run:
-    """Run from its configuration to its end.
-
-    Attributes:
-        opened: The open run; None until its directory is open.
-        assembled: The assembled run; None until it is ready for training.
-        complete: Whether the last epoch is done.
-        was_complete: Whether the run was complete before this start.
-    """
+    """Run from its configuration to its end."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
@@ -132,7 +125,6 @@ class Run:
         return failure
 
     def _restore(self, run: OpenRun, assembled: AssembledRun, checkpoint: Checkpoint) -> Any:
-        """Restore a checkpoint. Return the state of the data."""
         if not checkpoint.model.keys() <= assembled.tower.store.named_variables().keys():
             # Create the variables that only evaluation uses.
             assembled.context.trace_inference()

@@ -76,13 +76,9 @@ def assign(
 ) -> None:
     """Set variables to saved values by exact name. `what` names the values in errors."""
     compare_names(
-        {name: (_shape(v), v.dtype.name) for name, v in variables.items()},
+        {name: (tuple(v.numpy().shape), v.dtype.name) for name, v in variables.items()},
         {name: (tuple(values[name].shape), values[name].dtype.name) for name in values},
         what=what,
     )
     for name, variable in variables.items():
         variable.assign(values[name])
-
-
-def _shape(variable: tf.Variable) -> tuple[int, ...]:
-    return tuple(variable.numpy().shape)

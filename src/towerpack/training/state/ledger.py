@@ -6,9 +6,8 @@ Each life appends lines to `ledger.jsonl` when it begins, saves and ends:
     {"event": "save", "time": 1700000040.0, "step": 500, "seconds": {"productive": 31.2, …}}
     {"event": "end", "time": 1700000060.0, "step": 600, "seconds": {…}, "ending": "Complete"}
 
-`seconds` holds the seconds of each part of the life so far. Their sum is `time` minus the time of
-the start. Ten times per second a `"beat"` line overwrites the previous beat, so that the end of a
-killed life is known.
+`seconds` holds the seconds of each part of the life so far. Ten times per second a `"beat"` line
+overwrites the previous beat, so that the end of a killed life is known.
 """
 
 from __future__ import annotations
@@ -118,7 +117,6 @@ class Ledger:
         self._append(start)
 
     def totals(self) -> dict[str, float]:
-        """Return the seconds of each part of `ALL_PARTS` in all lives until now."""
         totals = totals_of(self._before[:-1])
         totals[DOWN] += self._before[-1].seconds[DOWN]
         return totals | {part: totals[part] + s for part, s in self.clock.seconds().items()}

@@ -68,7 +68,6 @@ def variables_text(
 
 
 def log_spending(totals: Mapping[str, float], lives: int) -> None:
-    """Log the seconds that each part of a run took."""
     starts = "" if lives == 1 else f" in {lives} starts"
     _LOG.info("Time spent%s:\n%s", starts, spending_text(totals))
 
@@ -94,13 +93,11 @@ def log_slow_callbacks(spent: Iterable[tuple[object, float]], seconds: float) ->
 
 
 def log_ending(ending: str, *, epoch: int, max_epoch: int, step: int, run_dir: Path) -> None:
-    """Log how a training ended, and the paths of its checkpoints."""
     last = f" of {max_epoch}" if epoch <= max_epoch else f", more than max_epoch={max_epoch}"
     _LOG.info("%s: epoch %d%s, step %d; %s.", ending, epoch, last, step, _saved_text(run_dir))
 
 
 def _saved_text(run_dir: Path) -> str:
-    """Return the paths of the best checkpoints of a run, or of the newest."""
     rows = [row for row in list_checkpoints(run_dir) if row.valid]
     best = {row.info["name"]: row for row in rows if (row.tag or "").startswith("best-")}
     if best:

@@ -223,7 +223,6 @@ def default_run_dir() -> Path:
 
 
 def program_name() -> str:
-    """Return the name of the running script or package, or `interactive`."""
     program = Path(sys.argv[0] if sys.argv else "")
     name = program.parent.name if program.name == "__main__.py" else program.stem
     interactive = name in ("", "-c", "-", "-m", "ipython", "ipykernel_launcher")

@@ -72,7 +72,6 @@ class Saves:
             self._best.append(best)
 
     def write(self) -> None:
-        """Write the checkpoints requested since the last call."""
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
         if not self._writes:
@@ -122,12 +121,8 @@ class Saves:
 
         All other checkpoints are kept too, because the cause may be older.
         """
-        if (
-            not self._writes
-            or isinstance(error, CheckpointError)
-            or place[0] == 0
-            or not self._unsaved(place)
-        ):
+        needless = isinstance(error, CheckpointError) or place[0] == 0
+        if needless or not self._writes or not self._unsaved(place):
             return
         self.store.keep = None
         try:

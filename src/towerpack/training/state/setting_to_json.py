@@ -54,7 +54,6 @@ def described(value: Any) -> Any:
 
 
 def checksum_of_data(flow: DataFlow) -> str:
-    """Return a checksum of a flow's functions and samples of its content."""
     return checksum_of_setting([content_of(flow, sample=True), functions_of(flow)])
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import keras
 
 from towerpack._core.arguments import arguments_of
+from towerpack._core.columns import aligned
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
@@ -60,6 +61,7 @@ def settings_of(
     `tower` must have its initial values. `optimizer` is an optimizer or a dict of optimizers.
     """
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
+    optimizers = optimizer if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     with noting_uncompared() as classes:
         data = _data(source)
     uncompared = [f"{each} in data.functions" for each in classes]
@@ -70,7 +72,7 @@ def settings_of(
         "step": class_of(step),
         **step.settings(),
         **_callbacks(callbacks),
-        **_optimizers(optimizer),
+        **{n: v for name, o in optimizers.items() for n, v in _optimizer(name, o).items()},
         **operations_of(trace),
         **_variables(tower, trace),
         FORMAT: 4,
@@ -156,9 +158,7 @@ def _holds(name: str, new: Any) -> str:
 def changes_text(changed: Sequence[Change]) -> str:
     rows = [("setting", "old", "new", "in effect")]
     rows += [(c.name, _short(c.old), _short(c.new), c.holds) for c in changed]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join("  " + line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in aligned(rows, "<<<<"))
 
 
 def _short(value: Any) -> str:
@@ -209,11 +209,6 @@ def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
             table = value.ndim > 1 and value.dtype.kind == "f"
             values[f"{_TABLE if table else _VARIABLE}{name}"] = value
     return values
-
-
-def _optimizers(optimizers: Any) -> Settings:
-    by_name = optimizers if isinstance(optimizers, Mapping) else {"optimizer": optimizers}
-    return {n: v for name, o in by_name.items() for n, v in _optimizer(name, o).items()}
 
 
 def _optimizer(name: str, optimizer: Any) -> Settings:

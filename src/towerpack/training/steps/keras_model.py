@@ -132,13 +132,12 @@ class KerasModel(ModelDesc):
     def _predict(self, *inputs: tf.Tensor, training: bool = False) -> Any:
         structure = getattr(self.keras_model, "input", None)
         if structure is not None:
-            return self.keras_model(
-                keras.tree.pack_sequence_as(structure, list(inputs)), training=training
-            )
-        return self.keras_model(inputs[0] if len(inputs) == 1 else list(inputs), training=training)
+            x = keras.tree.pack_sequence_as(structure, list(inputs))
+        else:
+            x = inputs[0] if len(inputs) == 1 else list(inputs)
+        return self.keras_model(x, training=training)
 
     def _evaluate(self, *tensors: tf.Tensor, training: bool) -> tuple[Any, Any, dict[str, Any]]:
-        """Return predictions, loss and metrics of one batch."""
         split = len(self._inputs), len(self._inputs) + len(self._targets)
         inputs, targets = tensors[: split[0]], list(tensors[split[0] : split[1]])
         x = inputs[0] if len(inputs) == 1 else list(inputs)
@@ -225,7 +224,7 @@ class KerasMetrics(Inferencer):
 
 
 def _shaped(target: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """A target of one number for each prediction, as [batch] or [batch, 1], as Keras has it."""
+    """Reshape a target like its output, or like Keras's class indices."""
     if target.shape.rank is not None:
         return target
     indices = target.dtype.is_integer

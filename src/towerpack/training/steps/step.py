@@ -55,9 +55,8 @@ class StepContext:
         self.step = step
         self.result: TowerResult | None = None
         self.minimized: list[Minimized] = []
-        self._tower = tower
+        self._tower, self._watched = tower, watched
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-        self._watched = watched
 
     def tower(self, *batch: tf.Tensor) -> TowerResult:
         """Call the model in training mode on a batch of this replica.
@@ -120,8 +119,7 @@ class StepSetup:
         optimizers: The optimizer of the configuration or the model, or a dict of several.
         scale_loss: Scale losses dynamically (for float16).
         frozen: Regular expressions for full names of variables that are not trained.
-        only: Regular expressions for full names of the only variables that are trained; empty for
-            all.
+        only: Expressions for the only variables that are trained; empty for all.
 
     Attributes:
         trace: Training tower of the model.

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,8 +28,7 @@ from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.executor import Executor, StepParts
 from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.run.assembly import AssembledRun
-from towerpack.training.run.opening import OpenRun, callbacks_of, steps_of_one_pass
+from towerpack.training.run.opening import callbacks_of, steps_of_one_pass
 from towerpack.training.run.parts import RunParts
 from towerpack.training.run.practice import as_practice
 from towerpack.training.run.run import Run
@@ -95,22 +95,22 @@ class Trainer(RunStateView):
     @property
     def seed(self) -> int:
         """Seed of the run."""
-        return self._opened("seed").seed
+        return self._part("opened", "seed").seed
 
     @property
     def run_dir(self) -> Path:
         """Path of the run directory."""
-        return self._opened("run_dir").run_dir
+        return self._part("opened", "run_dir").run_dir
 
     @property
     def monitors(self) -> Monitors:
         """Monitors, which receive numbers and images and keep the history of numbers."""
-        return self._opened("monitors").monitors
+        return self._part("opened", "monitors").monitors
 
     @property
     def tower(self) -> TowerFunction:
         """Tower function, with its variables."""
-        return self._assembled("tower").tower
+        return self._part("assembled", "tower").tower
 
     @property
     def complete(self) -> bool:
@@ -122,17 +122,11 @@ class Trainer(RunStateView):
         """Whether the run was complete before this start."""
         return self._run is not None and self._run.was_complete
 
-    def _opened(self, name: str) -> OpenRun:
-        opened = None if self._run is None else self._run.opened
-        if opened is None:
+    def _part(self, part: str, name: str) -> Any:
+        value = getattr(self._run, part, None)
+        if value is None:
             raise ConfigError(f"A trainer has no {name} before train().")
-        return opened
-
-    def _assembled(self, name: str) -> AssembledRun:
-        assembled = None if self._run is None else self._run.assembled
-        if assembled is None:
-            raise ConfigError(f"A trainer has no {name} before train().")
-        return assembled
+        return value
 
     def hyper_param(self, name: str) -> VariableParam:
         """Return a hyper-parameter that the graph reads: a learning rate or a scalar variable.
@@ -158,7 +152,7 @@ class Trainer(RunStateView):
         Raises:
             ConfigError: The trainer has not been started, or keeps no averages.
         """
-        return self._assembled("weights").context.get_weights(ema=ema)
+        return self._part("assembled", "weights").context.get_weights(ema=ema)
 
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
@@ -173,7 +167,7 @@ class Trainer(RunStateView):
         Raises:
             ConfigError: The trainer has not been started.
         """
-        return self._assembled("predictor").context.get_predictor(inputs, outputs)
+        return self._part("assembled", "predictor").context.get_predictor(inputs, outputs)
 
     def train(self) -> None:
         """Train to the last epoch, or until the data end or a callback stops training.

@@ -175,7 +175,6 @@ class _CallBatches(InputSource):
 
 
 def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """Return the spec of the batch of all replicas together."""
     if replicas == 1 or spec.shape.rank is None:
         return spec
     if spec.shape.rank == 0:

@@ -98,12 +98,10 @@ class ParameterServerTrainer(Trainer):
         over = threading.Event()
         # The executor notices a hanging worker while it waits for its share, and the run is saved.
         # The threads are for the case that the chief hangs in TensorFlow before that.
-        for peers, seconds in (
-            (servers, self._peer_timeout),
-            (self._peers, 2 * self._peer_timeout),
-        ):
+        timeout = self._peer_timeout
+        for watched in ((servers, timeout, over), (self._peers, 2 * timeout, over)):
             threading.Thread(
-                target=watch, args=(peers, seconds, over), name="towerpack-watch", daemon=True
+                target=watch, args=watched, name="towerpack-watch", daemon=True
             ).start()
         try:
             super().train()

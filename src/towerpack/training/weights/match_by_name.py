@@ -139,8 +139,8 @@ class SmartInit:
             array, variable = values[name], variables[target]
             fitting = _fitted(array, tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
             if fitting is None:
-                got, wanted = _text(array.shape, array.dtype), _spec(variable)
-                matches.unfit.append(f"{target}: {name} is {got}, needs {wanted}")
+                text = f"{target}: {name} is {_spec(array)}, needs {_spec(variable)}"
+                matches.unfit.append(text)
             else:
                 matches.loaded[target] = (name, fitting)
         without = variables.keys() - matches.loaded.keys() - skipped
@@ -155,7 +155,6 @@ class SmartInit:
     def _target(
         self, name: str, values: Mapping[str, Any], variables: Mapping[str, Any], is_part: bool
     ) -> str | None:
-        """Return the name of the variable that a value matches, or None."""
         renamed: str | None = name
         if isinstance(self._rename, Mapping):
             renamed = self._rename.get(name, name)
@@ -194,8 +193,8 @@ class SmartInit:
             example = f"{{{close[0]!r}: {missing[0]!r}}}" if close else "…"
             raise CheckpointMismatchError(
                 f"No value in {what} has the name of a variable of the model.",
-                got=_listed(values),
-                expected=_listed(missing),
+                got="\n".join(_cut(values)),
+                expected="\n".join(_cut(missing)),
                 fix=f"map the names with SmartInit(…, rename={example})",
             )
 
@@ -235,12 +234,7 @@ class _Matches:
         _LOG.log(logging.INFO if self.loaded else logging.WARNING, "%s", "\n".join(lines))
 
 
-def as_init(init: Any) -> SmartInit | None:
-    return init if init is None or isinstance(init, SmartInit) else SmartInit(init)
-
-
 def start_from(init: SmartInit | None, variables: Mapping[str, Any], *, resumed: bool) -> None:
-    """Load the initial weights, unless the run is resumed from a checkpoint."""
     if init is None:
         return
     if resumed:
@@ -283,18 +277,11 @@ def _is_weight(name: str) -> bool:
     return name.rpartition("/")[2] not in _NOT_WEIGHTS
 
 
-def _spec(variable: Any) -> str:
-    return _text(variable.shape, variable.dtype)
+def _spec(value: Any) -> str:
+    return f"{value.dtype.name} {list(value.shape)}"
 
 
-def _text(shape: Iterable[int], dtype: Any) -> str:
-    return f"{dtype.name} {list(shape)}"
-
-
-def _cut(names: Sequence[str]) -> list[str]:
+def _cut(names: Iterable[str]) -> list[str]:
+    names = list(names)
     more = [f"… and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return [*names[:_SHOWN], *more]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return "\n".join(_cut(list(names)))

@@ -45,17 +45,14 @@ def _foreign(source: Any) -> Weights | None:
         return str(path), _read(path, _keras), True
     if path.name == "checkpoint" and not path.is_dir():
         # TensorFlow's list of checkpoints, or else a run directory with such a file.
-        return _foreign(_latest(path.parent)) or (*read_weights(path.parent), False)
+        import tensorflow as tf
+
+        latest = tf.train.latest_checkpoint(str(path.parent))
+        return _foreign(latest) or (*read_weights(path.parent), False)
     prefix = _TENSORFLOW.sub("", str(path))
     if Path(f"{prefix}.index").exists():
         return prefix, _read(Path(prefix), _tensorflow), False
     return None
-
-
-def _latest(directory: Path) -> str | None:
-    import tensorflow as tf
-
-    return tf.train.latest_checkpoint(str(directory))
 
 
 def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
@@ -66,7 +63,6 @@ def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
 
 
 def _tensorflow(prefix: Path) -> dict[str, np.ndarray]:
-    """Read a checkpoint of `tf.compat.v1.train.Saver` or `tf.train.Checkpoint`."""
     import tensorflow as tf
 
     try:
