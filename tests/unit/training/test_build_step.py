@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from small_training import Model, X, Y, train
 from towerpack import ConfigError, LayerError, SpecError
-from towerpack.training import SharedVariables, TrainStep, build_step
+from towerpack.training import SharedVariables, SupervisedStep, TrainStep, build_step
 
 TWO = SharedVariables([None, None])
 
@@ -93,3 +93,15 @@ def test_mistakes() -> None:
     with pytest.raises(LayerError, match="input 'x' is a scalar"):
         scalar = [tf.TensorSpec([], tf.float32, "x")]
         build_step((scalar, lambda x: x * rate, "sgd"), distribution=TWO)
+
+
+def test_the_old_name_of_the_available_optimizers() -> None:
+    class Older(SupervisedStep):
+        def build(self, setup: Any) -> None:
+            setup.given = {"optimizer": setup.given["optimizer"]}
+            assert setup.available is setup.given
+            with pytest.raises(AttributeError, match="'taken'"):
+                _ = setup.taken
+            super().build(setup)
+
+    assert "optimizer" in build_step(Model(), step=Older()).variables()

@@ -22,7 +22,7 @@ _BEST = "best"  # key of the metrics in a checkpoint's manifest of which it is t
 class Saves:
     """Writer of the checkpoints that callbacks request, after all callbacks have acted.
 
-    `latest` returns the newest value of a monitored name. Only one process of a run `writes`.
+    `latest` returns the newest value of a monitored name. `writes` is True in the chief only.
     """
 
     def __init__(self, latest: Callable[[str], float], *, writes: bool = True) -> None:

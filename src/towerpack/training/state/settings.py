@@ -199,8 +199,8 @@ def _callbacks(callbacks: Callbacks) -> Settings:
 def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
     """Return values of the program's own `tf.Variable`s that training does not change.
 
-    Changed scalars and vectors are in effect, such as weights of classes. Tables of floats may be
-    random, so the saved ones are.
+    If the program changes them, new scalars and vectors take effect, such as class weights. Tables
+    of floats may be random, so saved ones stay in effect.
     """
     values: dict[str, Any] = {}
     for name, variable in tower.store.bare_variables().items():

@@ -190,9 +190,9 @@ class StepSetup:
                 optimizer, or some of the variables are frozen.
         """
         if name not in self.available or name in self.optimizers:
-            problem = "twice" if name in self.optimizers else "which the model does not return"
+            problem = " twice" if name in self.optimizers else ", which the model does not return"
             raise ConfigError(
-                f"The step asks for the optimizer '{name}', {problem}.",
+                f"The step asks for the optimizer '{name}'{problem}.",
                 got=f"optimizer() returns {sorted(self.available)}",
                 fix="return a dict with an optimizer for each of these names from optimizer()",
             )

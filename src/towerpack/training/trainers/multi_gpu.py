@@ -147,7 +147,7 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
             kind = kind if kind in ("CPU", "GPU") and f"{kind}:0" in known else "CPU"
             parts = f"[tf.config.LogicalDeviceConfiguration()] * {max(2, len(chosen))}"
             raise ConfigError(
-                f"TensorFlow has no device '{name}', but {', '.join(known)}.",
+                f"TensorFlow has no device '{name}'. Its devices are {', '.join(known)}.",
                 got=f"devices={devices!r}",
                 fix=f"split a {kind} into '{kind}:0', '{kind}:1', … before TensorFlow uses it: "
                 "tf.config.set_logical_device_configuration("
