@@ -166,7 +166,7 @@ class TrainConfig:
             raise ConfigError(
                 f"{mode} uses a separate run directory and cannot continue another run, "
                 f"got resume={str(self.resume)!r}.",
-                fix="start from the run's weights with init=PATH",
+                fix="start from the run's weights with init=…",
             )
 
     @property

@@ -153,7 +153,7 @@ def _refuse_to_delete_sources(config: TrainConfig) -> None:
         if source.resolve().is_relative_to(deleted):
             raise ConfigError(
                 f"on_existing='delete' would delete {source} before the run starts from it.",
-                fix="set on_existing='new', which uses a new directory beside it",
+                fix="use on_existing='new', which takes a new directory beside it",
             )
 
 

@@ -25,8 +25,7 @@ class RunState:
     """Counters of a training; see also `RunStateView`.
 
     Attributes:
-        settled: Whether counters, callbacks and data position match the weights, so that the run
-            can be saved or ended.
+        settled: Whether counters, callbacks and data position match the weights, as for saving.
         stop_reason: Reason, possibly empty, of the callback that asked to end training; None if no
             callback has asked.
         nonfinite: Inputs of the step that was not applied because its cost was not finite.

@@ -36,16 +36,20 @@ class StepRunner(Protocol):
     @property
     def one_step_only(self) -> bool:
         """Whether a call is limited to one step."""
+        ...
 
     @property
     def has_heavy(self) -> bool:
         """Whether the model has histograms or images, for the last step of each epoch."""
+        ...
 
     def compile(self) -> None:
         """Trace the functions that the loop calls, so that errors occur before the first step."""
 
     def run(self, steps: int, *, after: int) -> CallResult:
         """Run `steps` steps after the global step `after`; fewer if a cost is not finite."""
+        ...
 
     def run_heavy(self, *, after: int) -> CallResult:
         """Run one step with histograms and images."""
+        ...

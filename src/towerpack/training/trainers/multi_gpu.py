@@ -149,7 +149,7 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
             raise ConfigError(
                 f"TensorFlow has no device '{name}'. Its devices are {', '.join(known)}.",
                 got=f"devices={devices!r}",
-                fix=f"split a {kind} into '{kind}:0', '{kind}:1', … before TensorFlow uses it: "
+                fix=f"split a {kind} before TensorFlow uses it, into '{kind}:0', '{kind}:1', …: "
                 "tf.config.set_logical_device_configuration("
                 f"tf.config.list_physical_devices('{kind}')[0], {parts})",
             )

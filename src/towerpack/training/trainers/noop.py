@@ -21,9 +21,8 @@ from towerpack.training.trainers.base import Trainer
 class NoOpTrainer(Trainer):
     """Trainer that builds the model and runs callbacks; its steps compute and read nothing.
 
-    Use it for callbacks that evaluate or predict with a model that is restored (`resume=`) or
-    loaded (`init=`). Steps and epochs are counted and all hooks are called. A run that is continued
-    by this trainer keeps its position in the data.
+    Use it for callbacks that evaluate or predict with a restored (`resume=`) or loaded (`init=`)
+    model. Steps and epochs are counted and all hooks are called; the data position is kept.
 
     Args:
         config: Configuration; None if `launch_train_with_config` passes it later.

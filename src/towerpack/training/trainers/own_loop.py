@@ -37,8 +37,7 @@ def build_step(
         for images, labels in batches:
             cost = train(images, labels)["cost"]
 
-    The function computes and applies gradients like a step of a trainer. It has no callbacks,
-    checkpoints or summaries, and does not check whether the cost is finite.
+    The function has no callbacks, checkpoints, summaries or checks of the cost.
 
     Args:
         model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
