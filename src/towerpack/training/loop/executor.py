@@ -34,13 +34,16 @@ class Pace:
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
-        self._budget_s = budget_s
-        self.steps = 1
+        self._budget_s, self._steps = budget_s, 1
+
+    @property
+    def steps(self) -> int:
+        return self._steps
 
     def ran(self, steps: int, seconds: float) -> None:
         if steps:
             fitting = int(self._budget_s / max(seconds / steps, 1e-7))
-            self.steps = max(1, min(fitting, 2 * max(steps, self.steps), _MOST_STEPS))
+            self._steps = max(1, min(fitting, 2 * max(steps, self._steps), _MOST_STEPS))
 
 
 class Guard:
@@ -146,7 +149,7 @@ class Executor:
     def _warn_of_untrained(self) -> None:
         if self._untrained:
             names = ", ".join(self._untrained)
-            _LOG.warning("Not trained, because the cost does not depend on them: %s.", names)
+            _LOG.warning("The cost does not depend on %s: not trained.", names)
 
     def run(self, steps: int, *, after: int) -> CallResult:
         return self._result(*self._run(self._schedules.due(steps, after)))

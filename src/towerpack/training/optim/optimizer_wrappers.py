@@ -91,11 +91,10 @@ def _firsts(gradients: Mapping[str, Any]) -> dict[str, Any]:
 def apply_grad_processors(
     opt: Any, gradprocs: GradientProcessor | Sequence[GradientProcessor]
 ) -> ProcessGradients:
-    """Wrap an optimizer in `ProcessGradients`; Tensorpack's name for it.
+    """Wrap an optimizer in `ProcessGradients`, under the name of Tensorpack.
 
     Args:
-        opt: Optimizer to wrap.
-        gradprocs: One processor or several, applied in order.
+        opt, gradprocs: Optimizer, and a processor or several.
     """
     return ProcessGradients(opt, gradprocs)
 

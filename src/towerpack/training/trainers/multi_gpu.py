@@ -82,9 +82,7 @@ class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
     averages of batch normalization follow the first replica.
 
     Args:
-        config: See `SyncMultiGPUTrainer`.
-        devices: See `SyncMultiGPUTrainer`.
-        step: Definition of a step; None for one cost and one optimizer.
+        config, devices, step: See `SyncMultiGPUTrainer`.
 
     Raises:
         ConfigError: A device does not exist or is listed twice.

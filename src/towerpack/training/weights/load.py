@@ -31,10 +31,8 @@ def load_weights(
             name. Variables of a Keras model have the names that `KerasModel` uses: paths such as
             `conv0/kernel`, with automatic numbers counted from 1. If `source` is a dict, it may
             also use Keras's own paths.
-        source: See `SmartInit`.
-        skip: See `SmartInit`.
+        source, skip, rename: See `SmartInit`.
         ignore_mismatch: Skip values of a different shape or type instead of raising an error.
-        rename: See `SmartInit`.
 
     Returns:
         Names of the variables that were set, in the model's order.
