@@ -311,7 +311,7 @@ def the_number_of_replicas_changes(where: Path) -> None:
 def devices_are_checked(where: Path) -> None:
     for devices, words in (
         (["CPU:0", "CPU:7"], "no device 'CPU:7'"),
-        (["CPU:0", "/device:cpu:0"], "each listed once"),
+        (["CPU:0", "/device:cpu:0"], "each device once"),
         ([], "at least one"),
         (0, "at least one"),
         (2, "no device 'GPU:0'"),

@@ -46,7 +46,7 @@ def test_piped(tmp_path: Path) -> None:
     assert [line.split()[0] for line in table[31:]] == parts
     told = [line.partition(" ")[2] for line in lines if line not in table]
     assert told[:2] == [
-        f"The run is in {run}: 2 epochs of 6 steps.",
+        f"Run directory: {run}. Training: 2 epochs of 6 steps.",
         "The model has 54 variables with 216 numbers, 54 of them not trained:",
     ]
     header, first, second, _, end = told[2:]  # an epoch is one row

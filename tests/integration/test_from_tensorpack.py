@@ -74,7 +74,7 @@ def test_weights_that_are_given_to_the_finished_configuration(tmp_path: Path) ->
     numbers = run(tmp_path, tmp_path, "boilerplate", "--epochs", "1", "--load", str(given))
     assert {"val/total_costs", "total_costs", "learning_rate"} <= numbers.keys()
     said = (tmp_path / "runs" / "boilerplate" / "log.txt").read_text()
-    assert f"Starting from {given}" in said and "linear/kernel" in said
+    assert f"Initial weights from {given}" in said and "linear/kernel" in said
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ class Subclassed(keras.Model):
 def test_a_subclassed_model_and_one_with_losses_of_layers_alone(tmp_path: Path) -> None:
     model = Subclassed()
     model.compile("sgd", {"scores": "sparse_categorical_crossentropy", "half": "mse"})
-    with pytest.raises(ConfigError, match=r"not known") as caught:
+    with pytest.raises(ConfigError, match=r"does not define its inputs") as caught:
         KerasModel(model)
     assert "inputs=" in str(caught.value)
     made = KerasModel(model, inputs=[tf.TensorSpec([None, 3], tf.float32, "x")])

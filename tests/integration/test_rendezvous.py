@@ -24,12 +24,12 @@ def test_two_that_wait_meet(host: str, caplog: pytest.LogCaptureFixture) -> None
         other.start()
         wait_for_peers({"worker 1": addresses[1]}, addresses[0], 20)
         assert watch.seconds < 10
-    assert "keep them behind a firewall" in caplog.text
+    assert "Keep them behind a firewall" in caplog.text
 
 
 def test_another_program_at_the_address_is_no_peer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign, stopwatch() as watch:
         address = f"127.0.0.1:{foreign.getsockname()[1]}"
-        with pytest.raises(PeerError, match=f"worker 1 .{address}. have not come within 1 s"):
+        with pytest.raises(PeerError, match=f"worker 1 .{address}. did not start within 1 s"):
             wait_for_peers({"worker 1": address}, f"127.0.0.1:{free_port()}", 1)
         assert watch.seconds < 5

@@ -140,5 +140,5 @@ def test_a_run_that_begins_anew_though_it_got_somewhere_says_so(
     assert "begins at step 0" not in caplog.text
     shutil.rmtree(tmp_path / "checkpoints")
     train(tmp_path, [ModelSaver()], model=LINE, monitors=None)
-    assert "came to step 12" in caplog.text
+    assert "reached step 12" in caplog.text
     assert "begins at step 0" in caplog.text

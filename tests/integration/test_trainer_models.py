@@ -206,10 +206,10 @@ def test_inputs_of_any_rank_and_of_text(tmp_path: Path) -> None:
 
 def test_the_length_of_an_epoch(tmp_path: Path) -> None:
     endless = DataFromGenerator(lambda: iter([(X[:8], Y[:8])]))
-    with pytest.raises(ConfigError, match="How long is an epoch"):
+    with pytest.raises(ConfigError, match="length of an epoch is unknown"):
         config_of = TrainConfig(model=Model(), dataflow=endless)
         SimpleTrainer(config_of)
-    with pytest.raises(ConfigError, match="not make a single step"):
+    with pytest.raises(ConfigError, match="must make at least one step"):
         SimpleTrainer(TrainConfig(model=Model(), dataflow=flow(100)))
 
 

@@ -87,7 +87,7 @@ def test_an_optimizer_can_be_given_to_the_config(tmp_path: Path) -> None:
     assert trainer.hyper_param("learning_rate").get() == 0.0625
     with pytest.raises(ConfigError, match="not an optimizer") as caught:
         train(tmp_path / "b", optimizer=keras.optimizers.SGD)
-    assert "call the class" in str(caught.value)
+    assert "create an instance" in str(caught.value)
     with pytest.raises(ConfigError, match="has been used"):
         train(tmp_path / "c", optimizer=used)
 

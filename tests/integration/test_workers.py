@@ -137,7 +137,7 @@ def test_the_log_says_which_part_of_the_data_a_worker_reads(
     for i in range(2):
         name = f"worker {i} ({workers.addresses[i]})"
         assert f"{name} reads part {i + 1} of 2." in workers.said(i)
-        assert f"{name} reads all of its own data" in workers.said(i)
+        assert f"{name} reads all of its data" in workers.said(i)
 
 
 def test_another_number_of_workers_continues_at_the_end_of_an_epoch(
@@ -150,7 +150,7 @@ def test_another_number_of_workers_continues_at_the_end_of_an_epoch(
         train(tmp_path / "new", model=model, resume=str(middle), max_epoch=4)
     trainer = train(run, model=model, max_epoch=4)
     assert trainer.complete and trainer.global_step == 9 + 6
-    assert "with 1 replicas instead of 2: the data start anew" in caplog.text
+    assert "with 1 replicas instead of 2, so the data start" in caplog.text
 
 
 def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
@@ -158,7 +158,8 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
     assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
     for i in range(2):
         assert (
-            f"worker 1 ({workers.addresses[1]}) has other settings than worker 0" in workers.said(i)
+            f"The settings of worker 1 ({workers.addresses[1]}) differ from those of worker 0"
+            in workers.said(i)
         )
         for name in (
             "seed: 0 in worker 0, 1 in worker 1",

@@ -63,7 +63,7 @@ def test_a_parameter_that_is_not_there(tmp_path: Path, kind: str) -> None:
 def test_an_optimizer_without_a_number_for_its_rate(tmp_path: Path) -> None:
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     model = Model(lambda: keras.optimizers.SGD(rate))
-    with pytest.raises(ConfigError, match="give the optimizer a number as its learning rate"):
+    with pytest.raises(ConfigError, match="pass a number as the optimizer's learning rate"):
         train(tmp_path, [BAD_PARAMS["table"]], model=model)
 
 
@@ -111,7 +111,7 @@ BUILT_IN = ["cost", "learning_rate", "queue/fill", "throughput/steps_per_s", "ti
 @pytest.mark.parametrize("report", [summary.scalar, summary.moving_average])
 def test_a_summary_by_the_name_of_a_built_in(tmp_path: Path, report: Any, name: str) -> None:
     model = Summarising(lambda cost, x: report(name, tf.reduce_max(x)))
-    with pytest.raises(LayerError, match=f"(?s)'{name}'.*every trainer reports.*'my_{name}'"):
+    with pytest.raises(LayerError, match=f"(?s)'{name}'.*trainers report themselves.*'my_{name}'"):
         train(tmp_path, model=model)
 
 

@@ -10,8 +10,8 @@ _COMMANDS = {"train", "eval", "infer", "tune", "export", "model", "demo"}
 _KEYS = "xla|deterministic|precision|steps_per_epoch|overfit_batches|fast_dev_run|devices"
 # What Python programs write, and what stands for it on the command line; in this order.
 _WORDS = {
-    r"SmartInit\(…, ignore.*": "set transfer.ignore_mismatch=true or transfer.skip=REGEX",
-    r"SmartInit\(…, rename=.*": "set transfer.pretrained to weights of this network",
+    r"skip .*SmartInit\(…, ignore.*": "set transfer.ignore_mismatch=true or transfer.skip=REGEX",
+    r"map .*SmartInit\(…, rename=.*": "set transfer.pretrained to weights of this network",
     r"SmartInit\(skip=(.*?)\)": r"transfer.skip=\1",
     r"train with WeightEMA\(.*": "set train.ema and train again",
     r"continue from .*? with a lower learning rate": "remove the newest checkpoints, and set "
@@ -24,7 +24,7 @@ _WORDS = {
     r"TrainConfig\((\w+=[^,)]*)[^)]*\)": r"\1",
     r"init=…": "transfer.pretrained=RUN",
     r"split a \w+ before.*": "set train.devices=NUMBER, which splits a processor",
-    r", or BatchData\(…, remainder=True\)": "",
+    r", or (use )?BatchData\(…, remainder=True\)": "",
     r"run_dir=( or on_existing='new')?": "--run-dir",
     r"on_existing='new'|resume='never'": "a new --run-dir",
     r"outputs=\['prob'\]": "--outputs prob",

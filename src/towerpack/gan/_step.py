@@ -55,7 +55,7 @@ class GANStep(TrainStep):
         """
         _check_cost(setup.trace)
         by_player = _by_player(setup.trainable, self._scopes)
-        setup.given = _two(setup.given)
+        setup.available = _two(setup.available)
         self._players = {name: (v, setup.optimizer(name, v)) for name, v in by_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:

@@ -1,6 +1,6 @@
-"""The loop, trainers, distribution, optimizers and gradient processors, and the run directory.
+"""Trainers, the training loop, distribution, optimizers, gradient processors and run directories.
 
-Names are loaded when they are first used, so that the parts that need no TensorFlow do not load it.
+Names are imported on first use, so that names that do not need TensorFlow do not import it.
 """
 
 from __future__ import annotations

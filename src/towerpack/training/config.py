@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training.state.run_dir import OnExisting
-from towerpack.training.weights.match_by_name import as_init
+from towerpack.training.weights.match_by_name import SmartInit
 
 T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -23,13 +23,13 @@ POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_flo
 
 
 def _with_near_misses(cls: type[T]) -> type[T]:
-    """Name near misses of an unknown setting, which Python only refuses."""
+    """Make the error for an unknown setting suggest settings with similar names."""
     known, init = set(inspect.signature(cls).parameters), cls.__init__
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **settings: Any) -> None:
         for name in settings.keys() - known:
-            raise TypeError(f"{cls.__name__} has no '{name}'. {did_you_mean(name, known)}")
+            raise TypeError(f"{cls.__name__} has no setting '{name}'. {did_you_mean(name, known)}")
         init(self, *args, **settings)
 
     cls.__init__ = checked
@@ -37,50 +37,49 @@ def _with_near_misses(cls: type[T]) -> type[T]:
 
 
 @_with_near_misses
-@dataclass(kw_only=True, slots=True)  # So that a misspelt setting is an error
+@dataclass(kw_only=True, slots=True)  # slots: assigning to a misspelled setting is an error
 class TrainConfig:
-    """Everything that a trainer needs.
+    """Configuration of a training run, passed to a trainer.
 
     Attributes:
-        dataflow: A DataFlow of batches; it goes behind a `QueueInput`. Or give `data`.
-        data: An `InputSource`, or a `tf.data.Dataset`.
+        dataflow: DataFlow of batches, read through a `QueueInput`. Pass either this or `data`.
+        data: An `InputSource` or a `tf.data.Dataset`.
         model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
-        optimizer: Overrides the model's.
+        optimizer: Used instead of the model's optimizer.
         callbacks: A list, or `Callbacks([…])`.
-        extra_callbacks: Run after `callbacks`. None for the usual: `CheckNumerics`, `ProgressBar`.
-        monitors: Where numbers go. None for the usual: `stats.jsonl` (which is written besides
-            all others, too), the log, TensorBoard events.
-        steps_per_epoch: Steps between two `trigger_epoch`. None for one pass over the data.
+        extra_callbacks: Run after `callbacks`. None for `CheckNumerics` and `ProgressBar`.
+        monitors: Receivers of numbers; `stats.jsonl` is written in addition to them. None for
+            `stats.jsonl`, the log and TensorBoard events. An empty list for no monitors.
+        steps_per_epoch: Steps between calls of `trigger_epoch`. None for one pass over the data.
         max_epoch: Number of the last epoch.
-        seed: All randomness flows from it. None draws one, logs it and keeps it in checkpoints.
-        deterministic: Bit-exact runs, by TensorFlow's deterministic ops. They are switched on for
-            the whole process, can be slower, and exclude XLA.
-        precision: 'float32', or 'bfloat16' or 'float16' for layers by name (weights stay float32;
-            float16 scales the loss).
-        xla: Compile forward and backward of each step.
-        frozen: A regular expression, or several, for whole names of variables that are not to be
-            trained: `'backbone/.*'`. Where one matches moving averages of a batch normalisation,
-            too, these stay and are what it normalises by.
-        trainable: Likewise the only variables that are to be trained; the rest is as if `frozen`
-            matched it. Nothing for all.
-        run_dir: Holds everything of the run. None for `runs/NAME-OF-THE-SCRIPT`.
-        resume: 'auto' continues from the newest checkpoint in `run_dir` if there is one; 'never'
-            starts afresh; a path continues from that checkpoint or run.
-        on_existing: What to do about a run that is in `run_dir` already; None follows `resume`:
-            'resume' for 'auto', 'new' (a new directory beside it) for the others.
-
-        fast_dev_run: Try the whole program in seconds: one step, or that many epochs of that many
-            steps; evaluations read as many batches, and what acts periodically acts each time. In a
-            run directory of its own, emptied each time.
-        overfit_batches: Train on the first so many batches alone, the same in each epoch; evaluate
-            on them too. In a run directory of its own.
+        seed: Seed of all randomness. None draws one, logs it and saves it in checkpoints.
+        deterministic: Make runs reproducible bit by bit. Switches on TensorFlow's deterministic
+            operations in the whole process, which may be slower. Excludes XLA.
+        precision: Dtype in which layers by name compute. Weights stay float32; with 'float16' the
+            loss is scaled.
+        xla: Compile the forward and backward pass of each step.
+        frozen: One or several regular expressions for full names of variables that are not
+            trained: `'backbone/.*'`. A batch normalization whose moving averages match as well
+            normalizes by these averages and does not update them.
+        trainable: Expressions for the only variables that are trained; all others are frozen.
+            Empty for all variables.
+        run_dir: Directory for all files of the run. None for `runs/NAME-OF-THE-SCRIPT`.
+        resume: 'auto' continues from the newest checkpoint in `run_dir`, if there is one; 'never'
+            starts from scratch; a path continues from that checkpoint or run.
+        on_existing: Action if `run_dir` holds a run already. None for 'resume' if `resume` is
+            'auto', otherwise 'new' (use a new directory beside it).
+        fast_dev_run: Test the whole program in seconds. True trains for one step, n for n epochs
+            of n steps; evaluations read as many batches, and periodic callbacks act each time.
+            Uses a separate run directory, which is emptied first.
+        overfit_batches: Train and evaluate on this many batches only, the same in each epoch. Uses
+            a separate run directory.
         eager: Run the steps in Python, one by one, so that a debugger can stop in the model.
-        init: Weights that a run starts from where it starts from nothing: a `SmartInit`, or what
-            one is made of (a run directory, a checkpoint, a file, a dict). By name.
-        session_init: The predecessor's word for it.
+        init: Initial weights, assigned by name, for a run that does not resume: a `SmartInit`, or
+            its source (a run directory, a checkpoint, a file, a dict).
+        session_init: Alias of `init` from Tensorpack.
 
     Raises:
-        ConfigError: Arguments that contradict each other or make no sense.
+        ConfigError: Settings are invalid or contradict each other.
     """
 
     model: Any
@@ -108,11 +107,10 @@ class TrainConfig:
     session_init: Any = None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without building anything."""
         if (self.dataflow is None) == (self.data is None):
             raise ConfigError(
-                "TrainConfig needs data from exactly one place.",
-                got="both dataflow= and data=" if self.data is not None else "neither",
+                "TrainConfig needs exactly one of dataflow= and data=, "
+                f"got {'neither' if self.data is None else 'both'}.",
                 expected="dataflow=a DataFlow, or data=an InputSource",
             )
         self.frozen = [self.frozen] if isinstance(self.frozen, str) else self.frozen
@@ -122,50 +120,57 @@ class TrainConfig:
             if isinstance(value, SupportsIndex):  # NumPy's integers too
                 setattr(self, name, operator.index(value))
         if self.init is not None and self.session_init is not None:
-            raise ConfigError("init= and session_init= are the same.", fix="give one of them")
-        self.init = as_init(self.session_init if self.init is None else self.init)
+            raise ConfigError(
+                "init= and session_init= are two names of one setting.", fix="pass only init="
+            )
+        init = self.session_init if self.init is None else self.init
+        self.init = init if init is None or isinstance(init, SmartInit) else SmartInit(init)
         self.session_init = None
         for name in ("steps_per_epoch", "max_epoch", "overfit_batches"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name}={value!r}.", expected="an integer of at least 1")
+                raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")
         if self.precision not in POLICIES:
-            raise ConfigError(f"precision={self.precision!r}.", expected=f"one of {list(POLICIES)}")
+            raise ConfigError(f"precision must be one of {list(POLICIES)}, got {self.precision!r}.")
         if self.xla and self.deterministic:
             raise ConfigError(
                 "xla=True and deterministic=True exclude each other in TensorFlow.",
-                fix="choose the fast run or the bit-exact one",
+                fix="set only one of them",
             )
         self._check_modes()
 
     def _check_modes(self) -> None:
         if not isinstance(self.fast_dev_run, int) or self.fast_dev_run < 0:
-            raise ConfigError(f"fast_dev_run={self.fast_dev_run!r}.", expected="True, or a number")
+            raise ConfigError(
+                f"fast_dev_run must be a bool or an integer of at least 0, "
+                f"got {self.fast_dev_run!r}."
+            )
         if self.xla and self.eager:
             raise ConfigError(
-                "xla=True compiles each step, eager=True runs it in Python.",
+                "xla=True compiles each step, but eager=True runs it in Python.",
                 fix="leave out xla while you debug",
             )
         if not (self.fast_dev_run or self.overfit_batches):
             return
         mode = "fast_dev_run" if self.fast_dev_run else "overfit_batches"
         if self.fast_dev_run and self.overfit_batches:
-            raise ConfigError("fast_dev_run and overfit_batches are two modes.", fix="choose one")
+            raise ConfigError(
+                "fast_dev_run and overfit_batches exclude each other.", fix="set only one of them"
+            )
         if self.overfit_batches and self.dataflow is None:
             raise ConfigError(
-                "overfit_batches takes batches from a flow, not from an InputSource.",
-                got=f"data={self.data!r}",
-                fix="give the flow: TrainConfig(dataflow=…)",
+                f"overfit_batches needs a DataFlow, got data={self.data!r}.",
+                fix="pass the flow of batches: TrainConfig(dataflow=…)",
             )
         if self.resume not in ("auto", "never"):
             raise ConfigError(
-                f"{mode} has a run directory of its own, and does not go on from another run.",
-                got=f"resume={str(self.resume)!r}",
-                fix="start from the weights alone: init=…",
+                f"{mode} uses a separate run directory and cannot continue another run, "
+                f"got resume={str(self.resume)!r}.",
+                fix="start from the run's weights with init=…",
             )
 
     @property
-    def not_to_change(self) -> list[str]:
-        """Expressions for whole names of all that `frozen` and `trainable` exclude."""
-        rest = [f"(?!(?:{'|'.join(self.trainable)})$).*"] if self.trainable else []
-        return [*self.frozen, *rest]
+    def frozen_patterns(self) -> list[str]:
+        """Regular expressions for full names of the variables that are not trained."""
+        others = [f"(?!(?:{'|'.join(self.trainable)})$).*"] if self.trainable else []
+        return [*self.frozen, *others]

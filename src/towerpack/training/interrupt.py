@@ -1,7 +1,7 @@
-"""SIGTERM and Ctrl-C: noticed wherever the run is.
+"""Handling of SIGTERM and Ctrl-C.
 
-While the model is built it leaves the code at once; later, between two calls of TensorFlow, in
-evaluations and while data are waited for.
+While the model is built, a signal interrupts the code immediately. Later the run checks for signals
+between two calls of TensorFlow, during evaluations and while it waits for data.
 """
 
 from __future__ import annotations
@@ -15,88 +15,81 @@ from types import FrameType
 from towerpack._core.logs import get_logger
 
 _LOG = get_logger(__name__)
-_SAID: dict[int, str] = {
+_DESCRIPTIONS: dict[int, str] = {
     signal.SIGTERM: "SIGTERM",
-    signal.SIGINT: "Ctrl-C (once more ends it at once)",
+    signal.SIGINT: "Ctrl-C (press again to exit immediately)",
 }
 
 
 class Interrupted(BaseException):
-    """The run is to end early and be continued later.
+    """Exception that ends a run early, so that it can be continued later.
 
-    Like KeyboardInterrupt no `Exception`, so that a callback's `except Exception` lets it through.
+    Derived from `BaseException`, so that a callback's `except Exception` does not catch it.
     """
 
 
-class StopTraining(Exception):  # noqa: N818 - no error; the name is the predecessor's
-    """Raise it in a callback to end training normally.
+class StopTraining(Exception):  # noqa: N818 - not an error; Tensorpack uses this name
+    """Exception that a callback raises to end training normally.
 
-    The other callbacks of that moment still act, so that what is saved is whole. Where several
-    steps run in one call, those that have run have their hooks too.
+    The hook that is running is still called for the other callbacks, so that the saved state is
+    complete. If several steps have run in one call, hooks are called for all of them.
     """
 
 
 class InterruptFlag:
-    """Remember that SIGTERM or Ctrl-C came."""
+    """Record of a received SIGTERM or Ctrl-C."""
 
     def __init__(self) -> None:
-        self._signal: int | None = None
-        self._at_once = False
+        self.signal = 0
+        """Number of the received signal; 0 for none."""
+        self._raise_immediately = False
 
     @property
     def exit_code(self) -> int:
-        """Status of a process that the signal has ended: 143 for SIGTERM, 130 for Ctrl-C."""
-        return 128 + (self._signal or 0)
+        """Exit status for the signal: 143 for SIGTERM, 130 for Ctrl-C."""
+        return 128 + self.signal
 
-    @property
-    def signal(self) -> int:
-        """The signal that came; 0 for none."""
-        return self._signal or 0
-
-    def receive(self, number: int, name: str) -> None:
-        """Take over a signal that came to another process."""
-        if self._signal is None:
-            self._signal = number
-            said = signal.Signals(number).name
-            _LOG.warning("%s came to %s: the run is saved and ends in all processes.", said, name)
-
-    @property
-    def _name(self) -> str:
-        return signal.Signals(self._signal or 0).name
+    def receive(self, number: int, process: str) -> None:
+        """Record a signal that another process has received."""
+        if not self.signal:
+            self.signal = number
+            name = signal.Signals(number).name
+            _LOG.warning("%s received %s. Saving the run and ending all processes.", process, name)
 
     def check(self) -> None:
-        """Leave the loop if a signal came."""
-        if self._signal is not None:
-            raise Interrupted(self._name)
+        """Raise `Interrupted` if a signal was received."""
+        if self.signal:
+            raise Interrupted(signal.Signals(self.signal).name)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is None:
-            self._signal = number
+        if not self.signal:
+            self.signal = number
             _LOG.warning(
-                "%s: the run is saved and ends; the same command continues it.", _SAID[number]
+                "Received %s. Saving the run and exiting; the same command continues the run.",
+                _DESCRIPTIONS[number],
             )
         if number == signal.SIGINT:
-            # A second one ends the process, even inside of TensorFlow.
+            # The next Ctrl-C ends the process, even inside TensorFlow.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if self._at_once:
-            raise Interrupted(self._name)
+        if self._raise_immediately:
+            self.check()
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Inside, where nothing can be lost, the signal leaves the code wherever it is."""
+    def raised_immediately(self) -> Iterator[None]:
+        """Raise `Interrupted` from the signal handler in the block, which has nothing to save."""
         self.check()
-        self._at_once = True
+        self._raise_immediately = True
         try:
             yield
         finally:
-            self._at_once = False
+            self._raise_immediately = False
         self.check()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals inside. Only the main thread can; elsewhere the program keeps its own.
+        """Handle signals inside the block. Does nothing outside the main thread.
 
-        A handler of the program's own for Ctrl-C stays, and so does its being ignored.
+        If the program handles or ignores Ctrl-C itself, leave that unchanged.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -101,6 +101,6 @@ def test_what_cannot_be_frozen_is_told(tmp_path: Path, caplog: pytest.LogCapture
             return tf.reduce_mean((tf.squeeze(out, -1) - y) ** 2)
 
     train(tmp_path / "a", model=Spectral(), max_epoch=1, frozen="(fc|sn)/.*")
-    assert "moved by their layers all the same: sn/u" in caplog.text
+    assert "Frozen variables that their layers still update: sn/u" in caplog.text
     with pytest.raises(LayerError, match=r"TrainConfig\(trainable=…\).*'haed/"):
         train(tmp_path / "b", model=Backbone(), max_epoch=1, trainable="haed/.*")

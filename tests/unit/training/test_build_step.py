@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from small_training import Model, X, Y, train
 from towerpack import ConfigError, LayerError, SpecError
-from towerpack.training import SharedVariables, TrainStep, build_step
+from towerpack.training import SharedVariables, SupervisedStep, TrainStep, build_step
 
 TWO = SharedVariables([None, None])
 
@@ -50,7 +50,7 @@ def test_replicas_share_a_batch_and_average() -> None:
     one, two = map(weights, runs)
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, rtol=1e-4, atol=1e-6)
-    with pytest.raises(SpecError, match="multiple of 2"):
+    with pytest.raises(SpecError, match="multiple of the number of replicas, 2"):
         runs[1](X[:7], Y[:7])
     with pytest.raises(SpecError, match="'x'"):
         runs[0](X[:, :2], Y)
@@ -90,6 +90,18 @@ def test_mistakes() -> None:
     with pytest.raises(ConfigError, match="does not use"):
         build_step(Model(), {"optimizer": "sgd", "more": "sgd"})
     rate = keras.Variable(1.0)
-    with pytest.raises(LayerError, match="share the input 'x'"):
+    with pytest.raises(LayerError, match="input 'x' is a scalar"):
         scalar = [tf.TensorSpec([], tf.float32, "x")]
         build_step((scalar, lambda x: x * rate, "sgd"), distribution=TWO)
+
+
+def test_the_old_name_of_the_available_optimizers() -> None:
+    class Older(SupervisedStep):
+        def build(self, setup: Any) -> None:
+            setup.given = {"optimizer": setup.given["optimizer"]}
+            assert setup.available is setup.given
+            with pytest.raises(AttributeError, match="'taken'"):
+                _ = setup.taken
+            super().build(setup)
+
+    assert "optimizer" in build_step(Model(), step=Older()).variables()

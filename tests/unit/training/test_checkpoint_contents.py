@@ -72,7 +72,7 @@ class Run:
             groups=lambda: self.groups,
             settings={"seed": 5, "rate": rate, **settings},
             check_nan=True,
-            tells=True,
+            warns=True,
             flush=self._flush,
         )
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_kind_of_step_changes_nothing(tmp_path: Path) ->
     checkpoint = Run().trained().saved(tmp_path)
     new = Run()
     new.groups["discriminator"] = {"slot": tf.Variable(0.0)}
-    with pytest.raises(CheckpointMismatchError, match="another kind of step") as caught:
+    with pytest.raises(CheckpointMismatchError, match="a different kind of step") as caught:
         new.contents.restore(checkpoint)
     assert "discriminator" in str(caught.value)
     assert new.state.step == 0
@@ -151,6 +151,6 @@ def test_a_hyper_parameter_that_the_program_changed_stays_and_is_told(
     new = Run(rate=0.25)
     new.contents.restore(checkpoint)
     assert new.params.get("rate").get() == 0.25
-    assert new.params.given_anew == {"rate"}
+    assert new.params.overridden == {"rate"}
     assert "Settings that differ" in caplog.text
     assert new.groups["model"]["w"].numpy().tolist() == [3.0, 4.0]

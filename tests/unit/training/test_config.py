@@ -26,17 +26,20 @@ FLOW = DataFromList([1])
     [
         ({}, "neither"),
         ({"dataflow": FLOW, "data": FLOW}, "both"),
-        ({"dataflow": FLOW, "max_epoch": 0}, "max_epoch=0"),
-        ({"dataflow": FLOW, "steps_per_epoch": 2.5}, "steps_per_epoch=2.5"),
-        ({"dataflow": FLOW, "steps_per_epoch": -1}, "steps_per_epoch=-1"),
+        ({"dataflow": FLOW, "max_epoch": 0}, "max_epoch must be .* got 0"),
+        ({"dataflow": FLOW, "steps_per_epoch": 2.5}, "steps_per_epoch must be .* got 2.5"),
+        ({"dataflow": FLOW, "steps_per_epoch": -1}, "steps_per_epoch must be .* got -1"),
         ({"dataflow": FLOW, "precision": "float8"}, "float8"),
         ({"dataflow": FLOW, "xla": True, "deterministic": True}, "exclude each other"),
         ({"dataflow": FLOW, "xla": True, "eager": True}, "leave out xla"),
-        ({"dataflow": FLOW, "fast_dev_run": -1}, "fast_dev_run=-1"),
-        ({"dataflow": FLOW, "fast_dev_run": True, "overfit_batches": 1}, "choose one"),
-        ({"dataflow": FLOW, "fast_dev_run": True, "resume": "run"}, "fast_dev_run has a run dir"),
-        ({"dataflow": FLOW, "overfit_batches": 0}, "overfit_batches=0"),
-        ({"data": FLOW, "overfit_batches": 2}, "not from an InputSource"),
+        ({"dataflow": FLOW, "fast_dev_run": -1}, "fast_dev_run must be .* got -1"),
+        ({"dataflow": FLOW, "fast_dev_run": True, "overfit_batches": 1}, "set only one"),
+        (
+            {"dataflow": FLOW, "fast_dev_run": True, "resume": "run"},
+            "fast_dev_run uses a separate run",
+        ),
+        ({"dataflow": FLOW, "overfit_batches": 0}, "overfit_batches must be .* got 0"),
+        ({"data": FLOW, "overfit_batches": 2}, "needs a DataFlow, got data="),
     ],
 )
 def test_contradictions(kwargs: dict[str, Any], words: str) -> None:

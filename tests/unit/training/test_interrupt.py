@@ -29,18 +29,18 @@ def test_it_is_noticed_when_asked() -> None:
     assert flag.exit_code == 143
 
 
-def test_at_once() -> None:
+def test_raised_immediately() -> None:
     flag = InterruptFlag()
     after = []
     with flag.listening():
         with pytest.raises(Interrupted):
-            with flag.at_once():
+            with flag.raised_immediately():
                 terminate()
                 after.append("not left")
         assert not after
         terminate()  # No longer at once.
         with pytest.raises(Interrupted):
-            with flag.at_once():
+            with flag.raised_immediately():
                 after.append("not entered")
     assert not after
 

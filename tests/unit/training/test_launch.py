@@ -46,7 +46,7 @@ def test_without_or_with_two_configurations(tmp_path: Path) -> None:
 def test_what_is_set_after_the_configuration_was_made_counts(tmp_path: Path) -> None:
     ours = config(tmp_path)
     ours.max_epoch = 0
-    with pytest.raises(ConfigError, match="max_epoch=0"):
+    with pytest.raises(ConfigError, match="max_epoch must be"):
         SimpleTrainer(ours)
     with pytest.raises(AttributeError, match="nr_tower"):
         ours.nr_tower = 2  # type: ignore[attr-defined]
@@ -56,6 +56,6 @@ def test_devices_in_the_predecessors_place(tmp_path: Path) -> None:
     for devices in (get_num_gpu() + 2, [get_num_gpu() + 1], ["GPU:99"]):
         with pytest.raises(ConfigError, match="no device 'GPU:"):
             SyncMultiGPUTrainer(devices)
-    with pytest.raises(ConfigError, match="no TrainConfig"):
+    with pytest.raises(ConfigError, match="not a TrainConfig"):
         SyncMultiGPUTrainer(["CPU:0"], devices=["CPU:0"])
     SyncMultiGPUTrainer(["CPU:0"]).configure(config(tmp_path))

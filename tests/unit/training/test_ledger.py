@@ -167,13 +167,13 @@ def test_signs_of_life_do_not_make_the_file_grow_and_torn_lines_are_passed_over(
     with open(run.path, "ab") as file:
         file.write(b'{"event": 1}\n{"event": "sta')
     assert read_ledger(run.path)[0].to_step == 500
-    assert "line 3 is left out" in caplog.text
+    assert "Skipped line 3 of" in caplog.text
     with run.life(500):
         pass
     assert [life.to_step for life in read_ledger(run.path)] == [500, 500]
 
 
-def test_a_full_disk_is_told_once_and_ends_nothing(
+def test_a_full_disk_is_warned_once_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path / "ledger.jsonl")
@@ -182,7 +182,7 @@ def test_a_full_disk_is_told_once_and_ends_nothing(
             patched.setattr(os, "pwrite", lambda fd, line, at: 0)
             run.do(3, 3.0)
             run.save()
-        assert caplog.text.count("is incomplete from here on: the disk is full") == 1
+        assert caplog.text.count("cannot be written and is incomplete: the disk is full") == 1
         run.do(4, 4.0)
     assert read_ledger(run.path)[0].to_step == 7
 

@@ -20,7 +20,6 @@ from towerpack.checkpoint import load_checkpoint
 from towerpack.nn import BatchNorm, FullyConnected
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit, TrainConfig
-from towerpack.training.weights.match_by_name import as_init
 from towers import fill, variables
 
 STILL = {"optimizer": "sgd", "max_epoch": 1}
@@ -71,7 +70,7 @@ def test_every_kind_of_source_gives_the_same_weights(
     checkpoint = load_checkpoint(first).path
     paths = [first, str(checkpoint), tmp_path / "w.npz", tmp_path / "w.safetensors"]
     for source in [*paths, load_checkpoint(first), saved, half]:
-        assert_same(load(tower, as_init(source)), saved)
+        assert_same(load(tower, SmartInit(source)), saved)
     assert_same(start(tmp_path / "new", first, dataflow=flow(16)), saved)
     assert_same(start(tmp_path / "old", None, session_init=SmartInit(str(first))), saved)
     assert start(tmp_path / "none", "").keys() == saved.keys()
@@ -90,15 +89,15 @@ def test_the_log_lists_everything(
     init = SmartInit(first, ignore_mismatch=True, rename={"fc0/bias": "bn/beta"})
     with caplog.at_level(logging.INFO):
         weights = start(tmp_path, init, model=Wide())
-    [text] = [r.getMessage() for r in caplog.records if "Starting from" in r.getMessage()]
+    [text] = [r.getMessage() for r in caplog.records if "Initial weights from" in r.getMessage()]
     assert [line.strip() for line in text.splitlines()][1:] == [
         "loaded (2)",
         "float32 [3, 4]  fc0/kernel",
         "float32 [4]  bn/beta  from fc0/bias",
-        "left out, since it does not fit (2)",
+        "skipped, because the value does not fit (2)",
         "fc1/bias: fc1/bias is float32 [1], needs float32 [2]",
         "fc1/kernel: fc1/kernel is float32 [4, 1], needs float32 [4, 2]",
-        *("got no value (6)", "fc0/bias", "bn/gamma", "bn/moving_mean", "bn/moving_variance"),
+        *("without a value (6)", "fc0/bias", "bn/gamma", "bn/moving_mean", "bn/moving_variance"),
         *("fc1/kernel", "fc1/bias"),
     ]
     saved = load_checkpoint(first).model
@@ -141,7 +140,7 @@ def test_only_a_run_that_starts_from_nothing_takes_it(
     with caplog.at_level(logging.INFO):
         again = start(tmp_path, first, optimizer=None, max_epoch=1)
     assert_same(again, trained)
-    assert f"SmartInit({first}) is not used again" in caplog.text
+    assert f"Did not load SmartInit({first}) again" in caplog.text
     # And a checkpoint of another model names the way.
     with pytest.raises(CheckpointMismatchError, match=r"TrainConfig\(resume='never', init="):
         train(tmp_path, model=Wide())
@@ -161,14 +160,14 @@ def test_what_is_of_a_run_is_not_taken_over(tmp_path: Path) -> None:
 
 
 def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="are the same"):
+    with pytest.raises(ConfigError, match="two names of one setting"):
         TrainConfig(model=Model(), dataflow=flow(), init=first, session_init=first)
     with pytest.raises(CheckpointMismatchError, match="'fc9/W', which the given dict"):
         load(tower, SmartInit({"fc0/W": np.zeros([3, 4])}, rename={"fc9/W": "fc0/kernel"}))
-    with pytest.raises(CheckpointMismatchError, match="Nothing in the given dict") as caught:
+    with pytest.raises(CheckpointMismatchError, match="No value in the given dict") as caught:
         load(tower, SmartInit({"net/fc0/kernel": np.zeros([3, 4])}))
     assert "rename={'net/fc0/kernel': 'fc0/kernel'}" in str(caught.value)
-    with pytest.raises(CheckpointMismatchError, match="are both for it"):
+    with pytest.raises(CheckpointMismatchError, match="a and b match it"):
         twice = {"a": np.zeros([3, 4]), "b": np.zeros([3, 4])}
         load(tower, SmartInit(twice, rename=lambda name: "fc0/kernel"))
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 no")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from towerpack.training.loop.tensorflow_error import _kept
+from towerpack.training.loop.tensorflow_error import _save_batch
 
 
 def test_the_batch_is_kept_or_why_not(tmp_path: Path) -> None:
     path = tmp_path / "failed.npz"
-    assert _kept(path, lambda: {"x": np.arange(3)}, 5.0).endswith(str(path))
+    assert _save_batch(path, lambda: {"x": np.arange(3)}, 5.0).endswith(str(path))
     np.testing.assert_array_equal(np.load(path)["x"], np.arange(3))
 
     def fails() -> None:
         raise KeyError("row 7")
 
-    assert "not kept: KeyError: 'row 7'" in _kept(path, fails, 5.0)
-    assert "not kept: TimeoutError" in _kept(path, lambda: time.sleep(1), 0.01)
-    assert "made inside TensorFlow" in _kept(path, lambda: None, 5.0)
+    assert "not saved: KeyError: 'row 7'" in _save_batch(path, fails, 5.0)
+    assert "not saved: TimeoutError" in _save_batch(path, lambda: time.sleep(1), 0.01)
+    assert "TensorFlow produced them" in _save_batch(path, lambda: None, 5.0)

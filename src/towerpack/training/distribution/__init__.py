@@ -1,1 +1,1 @@
-"""Where the replicas of a step run, and the processes that they run in."""
+"""Distribution of a step's replicas over devices and processes."""

@@ -1,4 +1,4 @@
-"""Where the replicas of a step run, and how what they give becomes one step."""
+"""Placement of the replicas of a step, and averaging of their results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from towerpack.training.distribution.team import Team
 
 
 class Computed(NamedTuple):
-    """Tensors of one step.
+    """Tensors of one step: cost and scalar summaries, outputs, values for histograms and images.
 
-    Attributes:
-        row: Cost and scalar summaries.
-        fetched: Outputs that callbacks have asked for.
-        heavy: Histograms and images.
-        gradients: Of each optimizer that the step uses.
-        moved: Variables, and what they are to be set to once the step is applied.
+    `gradients` has a list for each optimizer, `moved` variables and the values to assign to them if
+    the step is applied.
     """
 
     row: tf.Tensor
@@ -37,12 +33,12 @@ Compute = Callable[..., Computed]
 
 
 class Distribution(ABC):
-    """Runs a step on some replicas.
+    """Base class of distributions, which run a step on several replicas.
 
     Attributes:
-        replicas: How many; each takes its own batch.
-        local_replicas: Those of them that run in this process.
-        team: The processes of the run.
+        replicas: Number of replicas; each takes its own batch.
+        local_replicas: Number of replicas in this process.
+        team: Processes of the run.
     """
 
     replicas: int
@@ -50,27 +46,32 @@ class Distribution(ABC):
     team: Team = Team()
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Optimizers and their variables are made in here."""
+        """Return a context manager in which optimizers and their variables are created."""
         return nullcontext()
 
     def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:  # noqa: B027 - optional
-        """Take over the model's variables, before anything but a first trace has used them."""
+        """Place the model's variables, before anything but the first trace uses them.
+
+        Args:
+            tower: Tower function of the model.
+            trace: First trace of the tower.
+        """
 
     def on_each(self, function: Callable[[], Any]) -> None:
-        """Call a function where each of the replicas here runs."""
+        """Call a function in the place of each replica of this process."""
         function()
 
     def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
-        """In the graph: call a function on values of `replicate`, on each replica's copies.
+        """Call a function on each replica's copies of values from `replicate`, in the graph.
 
         Args:
-            function: Computes tensors, and changes nothing.
-            *values: Any structures of tensors.
+            function: Computes tensors without changing variables.
+            *values: Structures of tensors.
         """
         return function(*values)
 
     def check_xla(self) -> None:
-        """Compile something small where the replicas will run."""
+        """Raise `ConfigError` if TensorFlow cannot compile in the place of the replicas."""
         with self.scope():
             weights = tf.Variable(tf.ones([]))
         compiled = tf.function(lambda: weights * 2.0, jit_compile=True, autograph=False)
@@ -78,32 +79,39 @@ class Distribution(ABC):
             tf.function(lambda: self.on_each(compiled), autograph=False)()
         except tf.errors.OpError as error:
             raise ConfigError(
-                f"xla=True: TensorFlow cannot compile these {self.replicas} replicas.",
+                f"TensorFlow cannot compile these {self.replicas} replicas with xla=True.",
                 got=str(error).strip().partition("\n")[0],
-                fix="xla=False, or one replica",
+                fix="set xla=False, or train with one replica",
             ) from error
 
     def release(self, tower: TowerFunction) -> None:  # noqa: B027 - optional
-        """At the end of a run: give the model variables that any trainer can take."""
+        """Restore plain variables at the end of a run, so that other trainers can use them.
+
+        Args:
+            tower: Tower function of the model.
+        """
 
     @abstractmethod
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
-        """In the graph: the inputs of the replicas here in a row, and averages over all replicas.
+        """Compute a step on all replicas, in the graph.
 
         Args:
-            compute: Takes a replica's number and its batch.
-            source: Gives each replica its batch.
-            step: The global step.
+            compute: Takes a replica's index and its batch.
+            source: Source of the batches.
+            step: Global step.
+
+        Returns:
+            The inputs of all replicas in this process, and averages over all replicas.
         """
 
 
 class SharedVariables(Distribution):
-    """Replicas on several devices over the same variables, which lie where TensorFlow puts them.
+    """Replicas on several devices that share one copy of the variables, placed by TensorFlow.
 
     Args:
-        devices: One replica on each; `None` is TensorFlow's choice.
+        devices: Device of each replica; None for TensorFlow's default device.
     """
 
     def __init__(self, devices: Sequence[str | None] = (None,)) -> None:
@@ -141,7 +149,7 @@ def _averaged(steps: list[Computed]) -> Computed:
 
 
 def joined(fetched: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-    """What the replicas give: averages of scalars, everything else along the first axis."""
+    """Average scalar outputs over replicas, and concatenate others along the first axis."""
     return [_joined(list(values)) for values in zip(*fetched, strict=True)]
 
 
@@ -155,7 +163,7 @@ def _mean(gradients: list[Any]) -> Any:
     if any(g is None for g in gradients):
         return None
     if all(isinstance(g, tf.IndexedSlices) for g in gradients):
-        # Optimizers leave rows alone that no replica has read, as they do on one device.
+        # Stay sparse, so that optimizers skip the rows that no replica has read.
         values = tf.concat([g.values for g in gradients], axis=0)
         indices = tf.concat([g.indices for g in gradients], axis=0)
         share = tf.cast(len(gradients), values.dtype)

@@ -1,4 +1,4 @@
-"""Replicas that each keep the variables on their own device, equal at every step."""
+"""Replicas that each have a copy of the variables, equal after every step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from towerpack.training.distribution.replicas import first, like, on_replicas
 class Mirrored(Distribution):
     """Replicas under a synchronous strategy of `tf.distribute`.
 
-    Gradients are averaged over all replicas and applied to each copy. What the model itself moves
-    (moving averages of batch normalisation) is moved by each replica on its own batch and averaged
-    likewise; numbers that are no floats, such as counters, follow the first replica.
+    Gradients are averaged over all replicas and applied to each copy. Variables that the model
+    itself updates, such as moving averages of batch normalization, are averaged as well; integers,
+    such as counters, follow the first replica.
 
     Args:
-        strategy: `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`.
+        strategy: A `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -38,20 +38,24 @@ class Mirrored(Distribution):
         return self.strategy.scope()
 
     def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:
-        """Put a distributed variable in the place of each of the model's.
+        """Replace the model's variables by distributed variables.
+
+        Args:
+            tower: Tower function of the model.
+            trace: First trace of the tower.
 
         Raises:
-            ConfigError: The model trains or moves a variable that it holds itself.
+            ConfigError: The model trains or updates a variable that cannot be replaced.
         """
         fold_replicas_into_seeds(_index_in_tower)
         moved = set(trace.moved)
 
         def make(name: str, variable: tf.Variable) -> tf.Variable:
-            own = {
+            unsynchronized = {
                 "synchronization": tf.VariableSynchronization.ON_READ,
                 "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
             }
-            return like(variable, **(own if name in moved else {}))
+            return like(variable, **(unsynchronized if name in moved else {}))
 
         with self.strategy.scope():
             staying = tower.store.replace(make)
@@ -59,11 +63,11 @@ class Mirrored(Distribution):
         wrong = [n for n in staying if n in moved or (n in trace.used and variables[n].trainable)]
         if wrong:
             raise ConfigError(
-                f"The model holds variables that cannot be mirrored: {', '.join(wrong)}.",
-                got="a tf.Variable that was not made by a layer or inside of the tower",
+                f"Variables of the model cannot be mirrored: {', '.join(wrong)}.",
+                got="a tf.Variable that was created neither by a layer nor inside the tower",
                 expected="variables of Keras layers, layers by name or tf.compat.v1.get_variable",
-                fix="make it in build_graph with tf.compat.v1.get_variable, or train with "
-                "SyncMultiGPUTrainerParameterServer, whose replicas share their variables",
+                fix="create it in build_graph with tf.compat.v1.get_variable, or train with "
+                "SyncMultiGPUTrainerParameterServer, whose replicas share the variables",
             )
         self._moved = [variables[name] for name in trace.moved]
 
@@ -74,8 +78,6 @@ class Mirrored(Distribution):
         return on_replicas(self.strategy, function, *values)
 
     def release(self, tower: TowerFunction) -> None:
-        """Put plain variables back."""
-
         def make(name: str, variable: tf.Variable) -> tf.Variable:
             distributed = isinstance(variable, tf.distribute.DistributedValues)
             return like(variable) if distributed else variable
@@ -85,27 +87,27 @@ class Mirrored(Distribution):
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
-        """Run the replicas, and average over all of them what is to be equal in all."""
         batches = [source.get(step) for _ in range(self.local_replicas)]
         steps: dict[int, Computed] = {}
 
-        def of_replica() -> tuple[list[Any], list[tf.Tensor]]:
+        def compute_replica() -> tuple[list[Any], list[tf.Tensor]]:
             index = _index()
-            here = index % self.local_replicas
-            steps[here] = computed = compute(index, *batches[here])
-            gradients = [g for of in computed.gradients for g in of if g is not None]
+            local = index % self.local_replicas
+            steps[local] = computed = compute(index, *batches[local])
+            gradients = [g for group in computed.gradients for g in group if g is not None]
             return [computed.row, *gradients], [v.read_value() for v in self._moved]
 
-        given, moved = self.strategy.run(of_replica)
-        means = self._averaged([*given, *(v for v in moved if first(v).dtype.is_floating)])
-        own = steps[0]
+        values, moved = self.strategy.run(compute_replica)
+        means = self._averaged([*values, *(v for v in moved if first(v).dtype.is_floating)])
         row = first(next(means))
-        gradients = [[None if g is None else next(means) for g in of] for of in own.gradients]
+        gradients = [
+            [None if g is None else next(means) for g in group] for group in steps[0].gradients
+        ]
         moved = [first(next(means) if first(v).dtype.is_floating else v) for v in moved]
         return [tensor for batch in batches for tensor in batch], Computed(
             row=row,
-            fetched=joined([steps[here].fetched for here in sorted(steps)]),
-            heavy=own.heavy,
+            fetched=joined([steps[local].fetched for local in sorted(steps)]),
+            heavy=steps[0].heavy,
             gradients=gradients,
             moved=list(zip(self._moved, moved, strict=True)),
         )

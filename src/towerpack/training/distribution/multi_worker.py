@@ -1,4 +1,4 @@
-"""Replicas in the processes of a cluster, and how a process joins the others."""
+"""Replicas in the processes of a cluster of workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from towerpack.training.distribution.mirrored import Mirrored
 from towerpack.training.distribution.peers import (
     leave_at_once_at_exit,
     missing_peers,
+    preserved_variables,
     resolver_of,
     silent_peers,
-    variables_kept,
     wait_for_peers,
 )
 from towerpack.training.distribution.worker_team import WorkerTeam
@@ -28,40 +28,42 @@ _LOG = get_logger(__name__)
 
 
 def join_cluster(peer_timeout: float = 60.0) -> MultiWorker:
-    """Meet the other workers, as the first thing that a program does with TensorFlow.
+    """Connect to the other workers. Call this before any other use of TensorFlow.
 
     Args:
-        peer_timeout: Seconds to wait for one that has not come.
+        peer_timeout: Seconds to wait until each worker has started.
 
     Raises:
-        ConfigError: The environment describes a cluster that is none of workers alone.
-        PeerError: A worker has not come.
+        ConfigError: The environment describes a cluster with other processes than workers.
+        PeerError: A worker has not started.
     """
     if not _joined:
         _joined.append(_join(peer_timeout))
     return _joined[0]
 
 
-_joined: list[MultiWorker] = []  # Once per process: TensorFlow can do it no second time.
+_joined: list[MultiWorker] = []  # TensorFlow can join a cluster only once per process.
 
 
 def _join(peer_timeout: float) -> MultiWorker:
     cluster = Cluster.from_environment() or Cluster({"worker": ["localhost:0"]}, "worker", 0)
     if cluster.jobs.get("ps"):
         raise ConfigError(
-            "This cluster has parameter servers.",
+            "MultiWorkerTrainer needs a cluster of workers only, but this one has parameter "
+            "servers.",
             got=cluster.tf_config(),
-            fix="train with ParameterServerTrainer, or describe workers alone",
+            fix="train with ParameterServerTrainer, or start a cluster without parameter servers",
         )
     if cluster.number_of_workers == 1:
-        _LOG.warning("MultiWorkerTrainer found no other worker: it trains alone.")
-        return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster)
-    own = cluster.jobs[cluster.task_type][cluster.task_index]
-    wait_for_peers(cluster.peers, own, peer_timeout)
+        _LOG.warning("MultiWorkerTrainer found no other worker and trains alone.")
+        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+        return MultiWorker(tf.distribute.MirroredStrategy(gpus or ["CPU:0"]), cluster)
+    address = cluster.jobs[cluster.task_type][cluster.task_index]
+    wait_for_peers(cluster.peers, address, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
-    with quiet_start(), variables_kept():
-        # TensorFlow connects processes only before it is used, and layers or an optimizer may have
-        # been made for the configuration.
+    with quiet_start(), preserved_variables():
+        # TensorFlow connects processes only before its first use, and the program may have created
+        # layers or an optimizer for the configuration.
         eager_context._reset_context()
         _limit_registration(cluster, peer_timeout)
         try:
@@ -71,13 +73,13 @@ def _join(peer_timeout: float) -> MultiWorker:
             silent = silent_peers(cluster.peers, 5.0) or cluster.peers
             raise missing_peers(silent, f"have not joined within {peer_timeout:g} s") from error
     if threading.current_thread() is threading.main_thread():
-        # TensorFlow has replaced the action of the system, and does nothing.
+        # TensorFlow has replaced the system's handler by one that ignores the signal.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return MultiWorker(strategy, cluster)
 
 
 def _limit_registration(cluster: Cluster, seconds: float) -> None:
-    """Limit how long workers that have registered wait for the others; by default an hour."""
+    """Limit the time that registered workers wait for the others, which is an hour by default."""
     context: Any = eager_context.context()
     proto: Any = eager_context.coordination_config_pb2
     job, index = cluster.tasks[0]
@@ -95,18 +97,8 @@ def _limit_registration(cluster: Cluster, seconds: float) -> None:
 
 
 class MultiWorker(Mirrored):
-    """Replicas in several processes.
-
-    Args:
-        strategy: Connects them.
-        cluster: Who they are.
-    """
+    """Replicas in several processes."""
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         super().__init__(strategy)
         self.team = WorkerTeam(strategy, cluster)
-
-
-def _local_devices() -> list[str]:
-    gpus = tf.config.list_logical_devices("GPU")
-    return [device.name for device in gpus] or ["CPU:0"]

@@ -1,4 +1,4 @@
-"""Cluster with parameter servers: its processes, and variables that lie on the servers."""
+"""Cluster with parameter servers: its processes, and variables on the servers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from towerpack.training.distribution.base import SharedVariables
 from towerpack.training.distribution.peers import (
     end_process,
     missing_peers,
+    preserved_variables,
     resolver_of,
     silent_peers,
-    variables_kept,
     wait_for_peers,
 )
 from towerpack.training.distribution.replicas import like
@@ -36,16 +36,15 @@ def cluster_with_servers() -> Cluster:
     cluster = Cluster.from_environment()
     if cluster is None or not {"chief", "ps", "worker"} <= {job for job, _ in cluster.tasks}:
         raise ConfigError(
-            "ParameterServerTrainer finds no cluster.",
-            got="no cluster" if cluster is None else cluster.tf_config(),
-            expected="TF_CONFIG with a chief, parameter servers and workers",
-            fix="towerpack launch --workers 2 --ps 1 -- python train.py",
+            "ParameterServerTrainer needs a cluster with a chief, parameter servers and workers.",
+            got="no cluster in TF_CONFIG" if cluster is None else cluster.tf_config(),
+            fix="start the program with towerpack launch --workers 2 --ps 1 -- python train.py",
         )
     return cluster
 
 
 def serve(cluster: Cluster, seconds: float) -> NoReturn:
-    """Compute or keep variables, as the chief says, until it has ended."""
+    """Run this worker or parameter server until the chief has ended, then end the process."""
     chief = {"chief": cluster.jobs["chief"][0]}
     with quiet_start():
         server = tf.distribute.Server(
@@ -57,16 +56,16 @@ def serve(cluster: Cluster, seconds: float) -> NoReturn:
     _LOG.info("This is %s.", cluster.name)
     wait_for_peers(chief, None, seconds)
     misses = 0
-    while misses < 2:  # One may be a network that has dropped a packet.
+    while misses < 2:  # A single miss may be a lost packet.
         time.sleep(PROBE_S)
         misses = misses + 1 if silent_peers(chief, seconds / 2) else 0
-    _LOG.info("The chief has ended, and so does %s.", cluster.name)
+    _LOG.info("The chief has ended. Ending %s.", cluster.name)
     del server
     end_process(0)
 
 
 def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
-    """In a thread: end the process where a peer hangs, and with it whoever waits for it."""
+    """End this process, and thereby those that wait for it, if a peer hangs. Run in a thread."""
     silent: dict[str, str] = {}
     misses = 0
     while misses < 3:
@@ -79,17 +78,17 @@ def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> No
 
 
 def connect(cluster: Cluster) -> Any:
-    # Where the root logger has no handler, absl gives it one, which would show our log twice.
-    root, nothing = logging.getLogger(), logging.NullHandler()
-    root.addHandler(nothing)
-    with quiet_start(), variables_kept():
+    # absl adds a handler to a root logger without one, which would print our log twice.
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    with quiet_start(), preserved_variables():
         strategy = tf.distribute.ParameterServerStrategy(resolver_of(cluster))
-    root.removeHandler(nothing)
+    root.removeHandler(handler)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 class OnServers(SharedVariables):
-    """One replica for each step, wherever it runs; variables lie on the servers in turn."""
+    """Variables that are placed on the servers in turn, and a single replica per step."""
 
     def __init__(self, servers: int) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class OnServers(SharedVariables):
             staying = tower.store.replace(make)
         if staying:
             _LOG.warning(
-                "These variables stay with the chief, where each step has to fetch them: %s. To "
-                "spare that, make them by layers, or in build_graph.",
+                "These variables stay on the chief, from which each step fetches them: %s. To "
+                "avoid this, create them by layers or in build_graph.",
                 ", ".join(staying),
             )

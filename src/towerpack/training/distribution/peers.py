@@ -1,4 +1,4 @@
-"""Other processes of a run: whether they have come, and whether they still answer."""
+"""Checks whether the other processes of a run have started and still answer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ _SERVICE, _METHOD = "tensorflow.WorkerService", "GetStatus"
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """A cluster as TensorFlow's strategies take it."""
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({job: list(of) for job, of in cluster.jobs.items() if of}),
+        tf.train.ClusterSpec({job: list(a) for job, a in cluster.jobs.items() if a}),
         task_type=cluster.task_type,
         task_id=cluster.task_index,
         rpc_layer="grpc",
@@ -37,42 +36,42 @@ def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResol
 
 
 def wait_for_peers(
-    addresses: Mapping[str, str], own: str | None = None, seconds: float = 60.0
+    addresses: Mapping[str, str], listen: str | None = None, seconds: float = 60.0
 ) -> None:
-    """Wait until each peer can be reached, where TensorFlow would wait with the GIL.
+    """Wait until each peer answers, without holding the GIL as TensorFlow does.
 
-    Args:
-        addresses: The others, `'worker 1'` for example, with where they listen: `'host:port'`.
-        own: Where to listen for them in the meantime; free again afterwards. None if a server of
-            this process listens already, or nobody will ask.
-        seconds: How long to wait.
+    Answer the peers at the address `listen` in the meantime. None if a server of this process
+    answers already, or no peer asks.
     """
     _warn_of_open_ports()
     missing = dict(addresses)
     deadline = time.monotonic() + seconds
-    with _answering(own):
+    with _answering(listen):
         while missing := silent_peers(missing, _TRY_S):
             if time.monotonic() > deadline:
-                raise missing_peers(missing, f"have not come within {seconds:g} s")
+                raise missing_peers(missing, f"did not start within {seconds:g} s")
             time.sleep(_TRY_S / 5)
 
 
 @functools.cache
 def _warn_of_open_ports() -> None:
     _LOG.warning(
-        "TensorFlow's servers of this job listen on all network interfaces, and whoever reaches "
-        "their ports can read and write this user's files: keep them behind a firewall "
+        "TensorFlow's servers of this job listen on all network interfaces. Anyone who can reach "
+        "their ports can read and write this user's files. Keep them behind a firewall "
         "(docs/training.md, Several machines)."
     )
 
 
 def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]:
-    """Those whose TensorFlow server does not answer in time; also a stopped process connects."""
-    import grpc  # Comes with TensorFlow; needed only by processes of a cluster.
+    """Return the peers whose TensorFlow server does not answer in time.
+
+    A request is needed, because even a stopped process accepts connections.
+    """
+    import grpc  # A dependency of TensorFlow, needed only by processes of a cluster.
 
     calls = {}
     for name, address in addresses.items():
-        # Channels of one pool would wait longer and longer between two attempts to connect.
+        # Channels of a shared pool would wait longer after each failed connection.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
         channel = grpc.insecure_channel(address, options)
         status = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
@@ -89,15 +88,15 @@ def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
 
 
 def leave_at_once_at_exit(code: int) -> None:
-    """Have this process, when Python exits, not wait for peers that do not answer.
+    """End this process at Python's exit without waiting for peers that do not answer.
 
-    An exception that nobody has caught by then still counts as a failure.
+    After an uncaught exception the exit status is 1.
     """
     atexit.register(lambda: end_process(code or hasattr(sys, "last_value")))
 
 
 def end_process(code: int) -> NoReturn:
-    """Leave without what Python and TensorFlow do at the end."""
+    """Exit without the clean-up of Python and TensorFlow."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -105,7 +104,7 @@ def end_process(code: int) -> NoReturn:
 
 @contextmanager
 def _answering(address: str | None) -> Iterator[None]:
-    """Answer `silent_peers` of others, as TensorFlow's server will."""
+    """Answer `silent_peers` of other processes inside the block, like TensorFlow's server."""
     if address is None:
         yield
         return
@@ -121,22 +120,22 @@ def _answering(address: str | None) -> Iterator[None]:
     server.start()
     try:
         yield
-        time.sleep(_TRY_S)  # until the others have asked once more
+        time.sleep(_TRY_S)  # The other processes ask once more.
     finally:
         server.stop(_TRY_S).wait()
 
 
 @contextmanager
-def variables_kept() -> Iterator[None]:
-    """Make the program's variables anew inside the cluster: TensorFlow loses those of before.
+def preserved_variables() -> Iterator[None]:
+    """Create existing variables again after the block, in which TensorFlow joins a cluster.
 
-    The model and the optimizer may hold some, which were made for the configuration.
+    Otherwise variables of a model or an optimizer that exist already would be lost.
     """
     kind = resource_variable_ops.BaseResourceVariable
     known: list[Any] = [o for o in gc.get_objects() if issubclass(type(o), kind)]
     values = [(variable, variable.numpy()) for variable in known]
     yield
     for variable, value in values:
-        # It owns what the handle stands for.
+        # The variable must own the resource of its new handle.
         variable._owner = tf.Variable(value, dtype=variable.dtype)
         variable._handle = variable._owner.handle

@@ -1,4 +1,4 @@
-"""Values and variables of which each replica has a copy, seen from outside of the replicas."""
+"""Functions for distributed values and variables, in cross-replica context."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from towerpack.nn import components_of
 
 
 def first(value: Any) -> Any:
-    """The first replica's copy of a value; the value itself where there are no copies."""
-    # Not by `components_of` alone: sparse gradients have `values` too.
+    """Return the first replica's copy of a distributed value; other values unchanged."""
+    # `components_of` alone is not enough, because sparse gradients have `values` too.
     distributed = isinstance(value, tf.distribute.DistributedValues)
     return components_of(value)[0] if distributed else value
 
 
 def like(variable: tf.Variable, **kwargs: Any) -> tf.Variable:
-    """A new variable with the value, dtype and name of another, or of its first replica's copy.
-
-    Args:
-        variable: The other one.
-        **kwargs: What else `tf.Variable` takes.
-    """
+    """Create a variable with the value (of the first replica), dtype and name of another."""
     return tf.Variable(
         tf.convert_to_tensor(first(variable).numpy()),
         trainable=variable.trainable,
@@ -37,15 +32,9 @@ def like(variable: tf.Variable, **kwargs: Any) -> tf.Variable:
 def on_replicas(
     strategy: tf.distribute.Strategy, function: Callable[..., Any], *values: Any
 ) -> Any:
-    """In the graph: call a function, on each replica with its copies of the values.
+    """Call a function on each replica with its copies of the values, in the graph.
 
-    Args:
-        strategy: That of the distributed values among them, if there are some.
-        function: Computes tensors, and changes nothing.
-        *values: Any structures of tensors, variables and distributed values.
-
-    Returns:
-        What it gives: of distributed values, tensors that are distributed likewise.
+    The function must not change variables. The result is distributed if some value is.
     """
     if any(isinstance(value, tf.distribute.DistributedValues) for value in tf.nest.flatten(values)):
         return strategy.run(function, args=values)
@@ -53,13 +42,7 @@ def on_replicas(
 
 
 def update(variable: tf.Variable, function: Callable[..., Any], *values: Any) -> None:
-    """In the graph: call a function that changes a variable, on each replica's copy of it.
-
-    Args:
-        variable: Of any kind.
-        function: Takes it, or a copy, and the values.
-        *values: Tensors, variables and distributed values.
-    """
+    """Call a function that changes a variable on each replica's copy of it, in the graph."""
     if isinstance(variable, tf.distribute.DistributedValues):
         variable.distribute_strategy.extended.update(variable, function, args=values)
     else:

@@ -1,4 +1,4 @@
-"""The processes of a run, and what they must agree on so that none waits for another for ever."""
+"""Processes of a run, and their communication."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from towerpack._core.errors import PeerError
 
 
 class Ending(IntEnum):
-    """Why a process takes no more steps. Of several, the greatest holds for all."""
+    """Reason why a process runs no more steps. The greatest of all processes decides."""
 
     NOT_YET = 0
     DONE = 1
     STOPPED = 2
-    """A callback has stopped training."""
+    """A callback stopped training."""
     INTERRUPTED = 3
     """Ctrl-C."""
     TERMINATED = 4
@@ -32,15 +32,14 @@ ENDINGS_BY_SIGNAL: dict[int, Ending] = {
 
 
 class Proposal(NamedTuple):
-    """What a process would do next; and what all of them will.
+    """Next action of one process, or the agreed action of all processes.
 
     Attributes:
-        steps: How many steps the next call can have here: of all, the smallest.
-        numbers: Value of each hyper-parameter and the value that it is held at, or None. Those of
-            the chief hold.
-        ending: Why there is no next call.
-        process: Which process's ending it is.
-        reason: Error message of the process that has failed.
+        steps: Number of steps of the next call; processes agree on the smallest.
+        numbers: Value of each hyper-parameter, and the value at which it is held or None. Processes
+            use those of the chief.
+        process: Index of the process that ends the run.
+        reason: Error message of the process that failed.
     """
 
     steps: int
@@ -51,12 +50,12 @@ class Proposal(NamedTuple):
 
 
 class Team:
-    """A run's processes: this one alone.
+    """Processes of a run. This base class stands for a single process.
 
     Attributes:
-        size: How many there are.
-        index: Which one this is.
-        broken: Whether a collective has failed here, after which none can be joined.
+        size: Number of processes.
+        index: Index of this process.
+        broken: Whether a collective operation has failed here, so that no other can succeed.
     """
 
     size: int = 1
@@ -65,50 +64,47 @@ class Team:
 
     @property
     def is_chief(self) -> bool:
-        """It writes the run."""
+        """Whether this process writes the run directory."""
         return self.index == 0
 
     def share(self, data: Any) -> Any:
-        """This process's part of the data."""
         return data
 
     def exchange(self, value: Any) -> list[Any]:
-        """What each process says, a JSON value, to all."""
+        """Send a JSON value to all processes. Return the values of all, by index."""
         return [value]
 
-    def tell(self, value: Any) -> Any:
-        """What the chief says, a JSON value, to all."""
+    def broadcast(self, value: Any) -> Any:
+        """Return the chief's JSON value in all processes."""
         return self.exchange(value)[0]
 
     def agree(self, proposal: Proposal) -> Proposal:
-        """What all will do, given what each of them can."""
         return proposal
 
     def name(self, index: int) -> str:
-        """How messages call a process."""
         return f"process {index}"
 
     def lost(self, error: Exception) -> Exception | None:
-        """The error that names a peer, where one is the reason for an error of TensorFlow's."""
+        """Return the error that names a peer, if the peer caused an error of TensorFlow."""
         return None
 
     def collective(self) -> AbstractContextManager[None]:
-        """Mark a block in which this process may wait for the others."""
+        """Return a context manager for a block in which this process may wait for others."""
         return nullcontext()
 
     def abort(self, reason: str) -> None:
-        """End the collectives of all processes with an error that tells them the reason."""
+        """End collective operations of all processes with an error that states the reason."""
 
     def ended_by_sigterm(self) -> AbstractContextManager[None]:
-        """End this process after SIGTERM even if it waits for the others."""
+        """Return a context manager in which SIGTERM ends this process even if it waits."""
         return nullcontext()
 
 
 def peer_error(names: str, what: str, got: str | None = None) -> PeerError:
-    """Error about other processes: 'worker 1 (10.0.0.2:2222)' 'has failed'."""
+    """Create an error about processes, such as 'worker 1 (10.0.0.2:2222)' and 'has failed'."""
     return PeerError(
         f"{names} {what}.",
         got=got,
-        expected="every process of the run, reachable from this one, until the run ends",
-        fix="look at the log of that process; start all of them anew, the run is continued",
+        expected="all processes of the run to be running and reachable until the run ends",
+        fix="check the log of that process, then restart all processes to continue the run",
     )

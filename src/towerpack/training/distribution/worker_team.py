@@ -1,4 +1,4 @@
-"""What the workers of a cluster share: data, agreements, and news of failures."""
+"""Communication of the workers of a cluster: shares of data, agreements, failures."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _LOST = (
     tf.errors.InternalError,
 )
 _ANSWER_S = 5.0
-# How long a process that is to end waits for the others.
+# Seconds that a process waits for other processes after a signal.
 _PATIENCE_S = 10.0
 _REPORT = re.compile(r"<<(\[.*?\])>>")
 
 
 class WorkerTeam(Team):
-    """The processes of a cluster. See `MultiWorker` for the arguments."""
+    """Processes of a cluster of workers."""
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         self.size = cluster.number_of_workers
@@ -67,7 +67,7 @@ class WorkerTeam(Team):
         return self._cluster.peer_name(index)
 
     def share(self, data: Any) -> Any:
-        """This worker's part of data that all workers have; data that differ stay as they are."""
+        """Return this worker's part of data that all workers have. Keep data that differ."""
         splits = isinstance(data, SplitInput)
         if self.size == 1:
             return data.share(1, 0) if splits else data
@@ -85,28 +85,28 @@ class WorkerTeam(Team):
             if splits or same_inputs:
                 other = "data" if splits else "targets for the same inputs"
                 raise ConfigError(
-                    f"{' and '.join(different)} has other {other} than {self.name(0)}.",
+                    f"The {other} of {' and '.join(different)} differ from those of "
+                    f"{self.name(0)}.",
                     expected="the same data in all workers, or without SplitInput a part in each",
-                    fix="give all workers the same data",
+                    fix="pass the same data in all workers",
                 )
         if splits:
             _LOG.info("%s reads part %d of %d of each batch.", who, self.index + 1, self.size)
             return data.share(self.size, self.index)
         if is_flow and (is_shard(flow) or not equal):
-            _LOG.info("%s reads all of its own data: they are a part already.", who)
+            _LOG.info("%s reads all of its data, which are not those of other workers.", who)
         elif isinstance(data, DataFlow):
             _LOG.info("%s reads part %d of %d.", who, self.index + 1, self.size)
             return ShardData(data, self.size, self.index)
         else:
             _LOG.warning(
-                "%s is not shared out over the workers: each reads what it is given. A DataFlow "
-                "in dataflow= is, and what is in a SplitInput.",
+                "%s is not divided among the workers: each reads all of its data. To divide data, "
+                "pass a DataFlow in dataflow= or use SplitInput.",
                 type(data).__name__,
             )
         return data
 
     def exchange(self, value: Any) -> list[Any]:
-        """All-gather JSON texts, one line for each replica of each process."""
         if self.size == 1:
             return [value]
         text = np.frombuffer(f"{json.dumps(value)}\n".encode(), np.uint8)
@@ -115,11 +115,11 @@ class WorkerTeam(Team):
                 texts = self._gather(tf.constant(text, tf.int64)).numpy()
         except tf.errors.OpError as error:
             raise self.lost(error) or error from None
-        lines = texts.astype(np.uint8).tobytes().splitlines()
+        lines = texts.astype(np.uint8).tobytes().splitlines()  # one per replica of each process
         return [json.loads(line) for line in lines[:: len(lines) // self.size]]
 
     def agree(self, proposal: Proposal) -> Proposal:
-        """Take the fewest steps, the greatest ending and the chief's numbers."""
+        """Return the smallest number of steps, the greatest ending and the chief's numbers."""
         if self.broken:
             return proposal
         proposals = [Proposal(*fields) for fields in self.exchange(proposal)]
@@ -132,7 +132,6 @@ class WorkerTeam(Team):
         )
 
     def lost(self, error: Exception) -> Exception | None:
-        """Take the report of a peer, or ask each whether it is there."""
         if self.size == 1 or not isinstance(error, _LOST):
             return None
         peers = self._cluster.peers
@@ -144,13 +143,13 @@ class WorkerTeam(Team):
         elif "ollective" in str(error):
             lost = missing_peers(peers, "ended the step")
         else:
-            return None  # an operation of the model's own
+            return None  # An operation of the model failed.
         leave_at_once_at_exit(1)
         return lost
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Note since when this process waits, and whether the block fails."""
+        """Record when this process begins to wait, and whether the block fails."""
         self._since = time.monotonic()
         try:
             yield
@@ -161,7 +160,7 @@ class WorkerTeam(Team):
             self._since = None
 
     def abort(self, reason: str) -> None:
-        """TensorFlow aborts collectives when a peer dies, but not when an operation fails."""
+        # TensorFlow aborts collectives when a peer dies, but not when an operation fails.
         if self.size > 1:
             leave_at_once_at_exit(1)
             report = json.dumps([self.index, reason], ensure_ascii=False)
@@ -170,7 +169,7 @@ class WorkerTeam(Team):
 
     @contextmanager
     def ended_by_sigterm(self) -> Iterator[None]:
-        """Watch for signals in a thread. Python handles none while TensorFlow waits."""
+        # Watch for signals in a thread, because Python handles none while TensorFlow waits.
         if self.size == 1 or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -199,15 +198,14 @@ class WorkerTeam(Team):
             since = self._since
             if number and since and time.monotonic() - max(arrived, since) > _PATIENCE_S:
                 name = signal.Signals(number).name
-                self.abort(f"{name} came while it waited for the others, for {_PATIENCE_S:g} s.")
+                self.abort(f"Received {name} and waited {_PATIENCE_S:g} s for other processes.")
                 time.sleep(_PATIENCE_S / 2)
                 if self._since == since:
                     end_process(128 + number)
 
     def _gathered(self, row: tf.Tensor) -> tf.Tensor:
-        def of_replica() -> Any:
+        def gather() -> Any:
             context: Any = tf.distribute.get_replica_context()
             return context.all_gather(tf.identity(row), axis=0)
 
-        given = self._strategy.run(of_replica)
-        return self._strategy.experimental_local_results(given)[0]
+        return self._strategy.experimental_local_results(self._strategy.run(gather))[0]

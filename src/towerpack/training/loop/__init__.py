@@ -1,1 +1,1 @@
-"""Epochs, hooks, and many steps in one call of TensorFlow."""
+"""Training loop: epochs, hooks of callbacks, and execution of many steps in one call."""

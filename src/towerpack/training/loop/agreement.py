@@ -1,4 +1,4 @@
-"""What the processes of a run agree on in its course, so that none waits for another for ever."""
+"""Agreement of the processes of a run, so that no process waits forever for another."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ from towerpack.training.state.settings import Settings, differences
 
 
 class Agreement:
-    """What this process says to the others in the course of a run, and what it hears from them.
+    """Coordination of this process with the others, once per call of many steps.
 
-    Once for each call of many steps, not for each step.
-
-    Args:
-        team: All processes.
-        hyper_params: The chief's are taken over by all.
-        interrupt: Takes signals that came to others.
+    All processes use the chief's hyper-parameters, and `interrupt` records signals to any process.
     """
 
     def __init__(self, team: Team, hyper_params: HyperParams, interrupt: InterruptFlag) -> None:
@@ -37,18 +32,18 @@ class Agreement:
         self._left = team.size == 1
 
     def compare(self, settings: Settings) -> None:
-        """Refuse settings that are not those of all processes."""
+        """Raise `ConfigError` unless all processes have the same settings."""
         for index, lines in differences(self.team.exchange(settings)).items():
             more = [f"and {len(lines) - 9} more"] if len(lines) > 9 else []
             raise ConfigError(
-                f"{self.team.name(index)} has other settings than {self.team.name(0)}.",
+                f"The settings of {self.team.name(index)} differ from those of "
+                f"{self.team.name(0)}.",
                 got="\n".join([*lines[:9], *more]),
-                expected="the same settings in all workers",
                 fix="start all workers with the same program and arguments",
             )
 
     def steps(self, steps: int) -> int:
-        """How many steps all of the processes run next, if this one can run so many."""
+        """Return the number of steps that all processes run next; at most `steps`."""
         if self.team.size == 1:
             return steps
         agreed = self.team.agree(Proposal(steps, self._numbers()))
@@ -63,11 +58,9 @@ class Agreement:
         return agreed.steps
 
     def leave(self, ending: Ending | None = None, reason: str = "") -> None:
-        """Tell the others that this process takes no more steps, unless that is known.
+        """Tell the other processes that this one runs no more steps, unless they know already.
 
-        Args:
-            ending: Why; None where a signal has interrupted it.
-            reason: Error message, if this process has failed.
+        `ending` is None after a signal. `reason` is the error message of a failed process.
         """
         if self._left:
             return
@@ -83,14 +76,14 @@ class Agreement:
         return {name: (value, held[name]) for name, value in self._hyper_params.values().items()}
 
     def fail(self, error: Exception) -> None:
-        """Tell the others between two calls about an error that ends this process."""
+        """Tell the other processes, between two calls, about an error that ends this process."""
         if not self.team.broken:
             with suppress(Exception, Interrupted):
                 self.leave(Ending.FAILED, _reason(error))
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Tell the others about an error in the block, also where they do not ask."""
+        """Abort the other processes if the block raises an error that they do not know yet."""
         try:
             yield
         except Exception as error:
@@ -113,11 +106,11 @@ class Agreement:
             number = next(n for n, ending in ENDINGS_BY_SIGNAL.items() if ending is agreed.ending)
             self._interrupt.receive(number, name)
             raise Interrupted(signal.Signals(number).name)
-        raise StopTraining(f"{name} has stopped it")
+        raise StopTraining(f"{name} stopped training")
 
 
 def _reason(error: Exception) -> str:
-    """An error in a few lines: `Team.abort` passes on about 1 KiB."""
+    """Summarize an error in less than 1 KiB, the most that `Team.abort` sends."""
     if isinstance(error, TowerpackError):
         fix = f" To fix: {error.fix}." if error.fix else ""
         return f"{error.what}{fix} {(error.got or '')[:250]}".rstrip()

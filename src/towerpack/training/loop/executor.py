@@ -27,79 +27,59 @@ _MOST_STEPS = 4096
 
 
 class Pace:
-    """Choose the number of steps so that a call lasts about `budget_s`.
+    """Choice of the number of steps per call, so that a call lasts about `budget_s` seconds.
 
-    Long enough that the cost of a call vanishes, short enough that signals, displays and callbacks
-    are served in time. It starts with one step and at most doubles.
-
-    Args:
-        budget_s: Seconds that a call should last.
+    Long calls have little overhead; short ones let signals, displays and callbacks act in time. The
+    number starts at one and at most doubles from call to call.
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
-        self._budget_s = budget_s
-        self._steps = 1
+        self._budget_s, self._steps = budget_s, 1
 
     @property
     def steps(self) -> int:
         return self._steps
 
     def ran(self, steps: int, seconds: float) -> None:
-        if steps < 1:
-            return
-        fitting = int(self._budget_s / max(seconds / steps, 1e-7))
-        self._steps = max(1, min(fitting, 2 * max(steps, self._steps), _MOST_STEPS))
+        if steps:
+            fitting = int(self._budget_s / max(seconds / steps, 1e-7))
+            self._steps = max(1, min(fitting, 2 * max(steps, self._steps), _MOST_STEPS))
 
 
 class Guard:
-    """Apply a step's update only if that is to be, and take back what the model has moved.
+    """Guard against updates that are not finite, which restores the variables in `moved`.
 
-    Args:
-        moved: Variables that the model itself changes, before the cost is known.
+    The model itself changes these variables, before the cost is known.
     """
 
     def __init__(self, moved: Sequence[tf.Variable]) -> None:
         self._moved = list(moved)
 
     def before(self) -> list[tf.Tensor]:
-        """In the graph, before the step: what `apply` may have to put back."""
+        """Read the values before the step, in the graph; `apply` may have to restore them."""
         return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
         self, finite: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
     ) -> tf.Tensor:
-        """In the graph: update if all is finite; gives back whether it was."""
-
-        def done() -> tf.Tensor:
+        def apply_update() -> tf.Tensor:
             update()
             return tf.constant(True)
 
-        def undone() -> tf.Tensor:
+        def restore() -> tf.Tensor:
             for variable, value in zip(self._moved, before, strict=True):
                 variable.assign(value, read_value=False)
             return tf.constant(False)
 
-        return tf.cond(finite, done, undone)
+        return tf.cond(finite, apply_update, restore)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """Parts that a `StepRunner` is made of.
+    """Parts of a `StepRunner`, with a step that is built already.
 
-    Attributes:
-        step: The step; built already.
-        trained: Variables that the step's optimizers change.
-        distribution: Where the replicas of the step run.
-        tower: The model.
-        trace: Training tower of the model, for shapes, dtypes and summaries.
-        source: Gives each replica its batches.
-        global_step: Number of applied steps, int64. A Keras optimizer's own count can lose
-            increments if updates are asynchronous.
-        fetches: Outputs to return for each step.
-        schedules: Variables that are set after each step.
-        check_finite: End the call at a cost that is not finite, and do not apply that step.
-        xla: Compile forward and backward of each replica.
-        eager: Run steps in Python, one by one.
+    If `check_finite`, a step whose cost is not finite ends the call and is not applied. `fetches`
+    are the outputs to return for each step.
     """
 
     step: TrainStep
@@ -117,42 +97,33 @@ class StepParts:
 
 
 class Executor:
-    """Run a step `n` times in a row inside one `tf.function`; a `StepRunner`.
-
-    Args:
-        parts: Parts of the step.
-        budget_s: Seconds that a call should last.
+    """`StepRunner` that runs a step many times inside one `tf.function`.
 
     Raises:
-        ConfigError: `xla` is set, and TensorFlow cannot compile replicas where they run.
+        ConfigError: `xla` is set, but TensorFlow cannot compile replicas of this distribution.
     """
 
     def __init__(self, parts: StepParts, *, budget_s: float = BUDGET_S) -> None:
         self.budget_s = budget_s
-        tower, trace, distribution = parts.tower, parts.trace, parts.distribution
-        self._step = parts.step
-        self._trained = list(parts.trained.values())
-        self._distribution = distribution
-        self._tower = tower
-        self._source = parts.source
-        self._global_step = self._at = parts.global_step
-        self._schedules = parts.schedules
-        moved = [tower.store.named_variables()[name] for name in trace.moved]
+        self._parts = parts
+        self._distribution, self._schedules = parts.distribution, parts.schedules
+        self._step_number = parts.global_step
+        variables = parts.tower.store.named_variables()
+        moved = [variables[name] for name in parts.trace.moved]
         self._guard = Guard(moved) if parts.check_finite else None
-        self._xla = parts.xla
         if parts.xla:
-            distribution.check_xla()
-        summaries = trace.result.summaries
-        self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
-        self._heavy = [s.name for s in summaries if s.kind in HEAVY]
+            self._distribution.check_xla()
+        result = parts.trace.result
+        self._scalars = [s.name for s in result.summaries if s.kind not in HEAVY]
+        self._heavy = [s.name for s in result.summaries if s.kind in HEAVY]
         self._heavy_gradients: list[str] = []
-        wanted = [name for name in dict.fromkeys(parts.fetches) if name != COST]
-        templates = [trace.result.outputs[name] for name in wanted]
-        self._packing = Packing(wanted, templates, joined=distribution.local_replicas > 1)
-        self._optimizers: list[OptimizerAdapter] = []
+        names = [name for name in dict.fromkeys(parts.fetches) if name != COST]
+        templates = [result.outputs[name] for name in names]
+        self._packing = Packing(names, templates, joined=self._distribution.local_replicas > 1)
         self._untrained: list[str] = []
+        self.optimizers: Sequence[OptimizerAdapter] = []
+        """Optimizers of the step, known after `compile`."""
         spec = self._schedules.spec
-        self._eager = parts.eager
         self._run: Any = lambda due: self._heavy_step(due)[:-1]
         self._run_heavy: Any = self._heavy_step
         if not parts.eager:
@@ -161,52 +132,43 @@ class Executor:
 
     @property
     def one_step_only(self) -> bool:
-        return self._eager or self._packing.one_step_only
+        return self._parts.eager or self._packing.one_step_only
 
     @property
     def has_heavy(self) -> bool:
         return bool(self._heavy or self._heavy_gradients)
 
-    @property
-    def optimizers(self) -> Sequence[OptimizerAdapter]:
-        """Those that the step uses, once it is compiled."""
-        return self._optimizers
-
     def compile(self) -> None:
-        if self._eager:
+        if self._parts.eager:
             return
         self._run.get_concrete_function()
         if self.has_heavy:
             self._run_heavy.get_concrete_function()
-        self._tell_untrained()
+        self._warn_of_untrained()
 
-    def _tell_untrained(self) -> None:
+    def _warn_of_untrained(self) -> None:
         if self._untrained:
             names = ", ".join(self._untrained)
             _LOG.warning("The cost does not depend on %s: not trained.", names)
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
-        return self._result(int(done), bool(finite), rows, packed, batch, [])
+        return self._result(*self._run(self._schedules.due(steps, after)))
 
     def run_heavy(self, *, after: int) -> CallResult:
-        done, finite, rows, packed, batch, heavy = self._run_heavy(self._schedules.due(1, after))
-        return self._result(int(done), bool(finite), rows, packed, batch, heavy)
+        return self._result(*self._run_heavy(self._schedules.due(1, after)))
 
     def _result(
-        self, done: int, finite: bool, rows: Any, packed: Any, batch: Any, heavy: Any
+        self, done: Any, finite: Any, rows: Any, packed: Any, batch: Any, heavy: Any = ()
     ) -> CallResult:
-        table = rows.numpy()
+        table, steps = rows.numpy(), int(done)
         names = [*self._heavy, *self._heavy_gradients]
         return CallResult(
-            steps=done,
-            outputs={COST: table[:, 0], **self._packing.unpack(packed, done)},
+            steps=steps,
+            outputs={COST: table[:, 0], **self._packing.unpack(packed, steps)},
             summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
-            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if done},
+            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if steps},
             nonfinite=None if finite else [tensor.numpy() for tensor in batch],
         )
-
-    # ------------------------------------------------------------------ in the graph
 
     def _many_steps(self, due: tf.Tensor) -> Any:
         steps = tf.shape(due)[1]
@@ -216,12 +178,12 @@ class Executor:
             tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
             for dtype in self._packing.dtypes()
         ]
-        # The inputs of the last step leave the loop, for the one that was not applied.
-        kept = self._tower.specs * self._distribution.local_replicas if self._guard else []
-        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in kept]
-        free = [_any_of_rank(spec.shape.rank) for spec in kept]
+        # Return the inputs of the last step, in case it was not applied.
+        specs = self._parts.tower.specs * self._distribution.local_replicas if self._guard else []
+        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in specs]
+        shapes = [_any_of_rank(spec.shape.rank) for spec in specs]
 
-        def going_on(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
+        def unfinished(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
             return (i < steps) & finite
 
         def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
@@ -229,14 +191,14 @@ class Executor:
             vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
             arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
             i_next = i + tf.cast(finite, tf.int32)
-            return i_next, finite, rows.write(i, computed.row), arrays, inputs if kept else []
+            return i_next, finite, rows.write(i, computed.row), arrays, inputs if specs else []
 
         scalar = tf.TensorShape([])
         done, finite, rows, arrays, batch = tf.while_loop(
-            going_on,
+            unfinished,
             body,
             (tf.constant(0), tf.constant(True), rows, arrays, batch),
-            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), free),
+            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), shapes),
         )
         return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
 
@@ -247,14 +209,15 @@ class Executor:
         return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
 
     def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
-        """Inputs of all replicas, what they gave, and whether it was applied."""
+        """Return the inputs of all replicas, the computed values, and whether they were applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute
-        if self._xla:
+        if self._parts.xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        inputs, computed = self._distribution.replicate(compute, self._source, self._at)
+        source, step = self._parts.source, self._step_number
+        inputs, computed = self._distribution.replicate(compute, source, step)
         gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
-        pairs = list(zip(self._optimizers, gradients, strict=True))
+        pairs = list(zip(self.optimizers, gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
         self._heavy_gradients = list(shown)
         computed = computed._replace(
@@ -266,7 +229,7 @@ class Executor:
                 optimizer.apply(gradients)
             for variable, value in computed.moved:
                 variable.assign(value, read_value=False)
-            self._global_step.assign_add(1, read_value=False)
+            self._parts.global_step.assign_add(1, read_value=False)
             self._schedules.assign(due)
 
         if self._guard:
@@ -278,28 +241,28 @@ class Executor:
 
     def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
         context = StepContext(
-            self._tower,
+            self._parts.tower,
             index=index,
             total=self._distribution.replicas,
-            step=self._at,
-            watched=self._trained,
+            step=self._step_number,
+            watched=list(self._parts.trained.values()),
         )
-        self._step(context, batch)
+        self._parts.step(context, batch)
         result = context.result
         if result is None or result.cost is None:
-            raise InternalError("a training tower without a cost went unnoticed")
-        self._optimizers = [minimized.optimizer for minimized in context.minimized]
+            raise InternalError("a training tower without a cost was not detected earlier")
+        self.optimizers = [minimized.optimizer for minimized in context.minimized]
         gradients = [minimized.gradients for minimized in context.minimized]
-        self._untrained = [n for of in gradients for n, value in of.items() if value is None]
+        self._untrained = [n for named in gradients for n, g in named.items() if g is None]
         summaries = result.summaries
         row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
         fetched = [result.outputs[name] for name in self._packing.names]
         heavy = [s.value for s in summaries if s.kind in HEAVY]
-        return Computed(row, fetched, heavy, [list(of.values()) for of in gradients])
+        return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])
 
     def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
-        """Cost, scalar summaries, and which of these the replica has (1) or has not (0)."""
-        # By position: TensorFlow counts the names of tensors of later replicas on.
+        """Return the cost, the scalar summaries, and 1 or 0 for each: present or not."""
+        # Match by position, because TensorFlow renames the tensors of later replicas.
         names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
         values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}
         absent = tf.constant(0.0)
@@ -312,18 +275,17 @@ class Executor:
         )
 
     def _averages(self, row: tf.Tensor) -> tf.Tensor:
-        """Of a mean of rows: the cost, and averages over the replicas that have reported."""
+        """Return the cost and the averages over replicas that have a value, from the mean row."""
         _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
         return tf.concat([row[:1], values / present], axis=0)
 
 
 def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
-    """Refuse names that are no outputs of the tower."""
     for name in names:
         if name not in outputs:
             raise LayerError(
-                f"{who} asks for the output '{name}', which the tower lacks.",
-                expected="a layer's output ('conv0/output') or a name given to expose()",
+                f"{who} asks for the output '{name}', which the tower does not have.",
+                expected="a layer's output ('conv0/output') or a name passed to expose()",
                 fix=did_you_mean(name, outputs),
             )
 
@@ -331,17 +293,17 @@ def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) ->
 def _sum_repeated_rows(gradients: list[list[Any]]) -> list[list[Any]]:
     """Sum the values of sparse gradients that have the same index.
 
-    Norms, limits and squares of gradients are wrong if a row is split into several values.
+    Otherwise norms, clipping and squares of gradients would be wrong.
     """
 
     def summed(gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
-        indices, places = tf.unique(gradient.indices)
-        values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+        indices, segments = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, segments, tf.size(indices))
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
-    return [[summed(gradient) for gradient in of] for of in gradients]
+    return [[summed(gradient) for gradient in group] for group in gradients]
 
 
 def _any_of_rank(rank: int | None) -> tf.TensorShape:

@@ -1,9 +1,9 @@
-"""The loop: calls of many steps, and the hooks in their order."""
+"""Training loop: calls of many steps, and the callbacks' hooks in their order."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,30 +22,19 @@ from towerpack.training.steps.step_runner import CallResult, StepRunner
 
 
 class Loop:
-    """Run epochs: calls of many steps, and the hooks of callbacks.
+    """Training loop over epochs: calls of many steps, and the hooks of callbacks.
 
         settled ──before_step, call, hooks of its steps──▶ unsettled ──_settle──▶ settled
            │
            ├─ a callback raised StopTraining (`_reason`) ──▶ `run` raises it
            ├─ a callback called request_stop (`state.stop_reason`) ──▶ `run` returns
            ├─ no process has data for another step (`data_ended`) ──▶ `run` returns
-           ├─ a signal came (`poll` raises Interrupted) ──▶ `run` raises it
+           ├─ a signal was received (`poll` raises Interrupted) ──▶ `run` raises it
            └─ the last epoch is over ──▶ `run` returns
 
-    While `state.settled` is False, counters, callbacks and data position have not caught up with
-    the weights: no checkpoint is written and the loop is not left, unless something fails.
-
-    Args:
-        executor: Runs the steps.
-        source: Gives them their data.
-        callbacks: In their order.
-        state: Moved here and only here.
-        saver: Writes what callbacks want saved.
-        numbers: Takes in what the steps report.
-        monitors: Receive values.
-        poll: Leaves the loop if the run is to end early.
-        explain: Makes an error of one of TensorFlow's that ended a call.
-        agreement: With the other processes of the run, on how many steps a call has.
+    While `state.settled` is False, counters, callbacks and data position do not match the weights
+    yet. Until they do, no checkpoint is written and only an error ends the loop. `poll` raises an
+    error if the run must end early; `explain` converts an error of TensorFlow that ended a call.
     """
 
     def __init__(
@@ -62,24 +51,18 @@ class Loop:
         explain: Callable[[tf.errors.OpError], Exception],
         agreement: Agreement,
     ) -> None:
-        self._executor = executor
-        self._source = source
-        self._callbacks = list(callbacks)
-        self._spent = {id(callback): 0.0 for callback in callbacks}
-        self._state = state
-        self._saver = saver
-        self._numbers = numbers
-        self._monitors = monitors
-        self._poll = poll
-        self._explain = explain
+        self._executor, self._source, self._callbacks = executor, source, list(callbacks)
+        self._state, self._saver, self._numbers = state, saver, numbers
+        self._monitors, self._poll, self._explain = monitors, poll, explain
         self._agreement = agreement
+        self._spent = {id(callback): 0.0 for callback in callbacks}
         self._pace = Pace(executor.budget_s)
-        # Hooks that nobody overrides cost nothing.
+        # Do not call hooks that no callback overrides.
         self._before_step = self._acting("before_step")
         self._after_step = self._acting("after_step")
         self._trigger_step = self._acting("trigger_step")
         self._after_call = self._acting("after_call")
-        # The next step at which a callback has asked to act, and why one has stopped training.
+        # The next step at which a callback asked to act, and the exception that stops training.
         self._due: int | None = None
         self._reason: StopTraining | None = None
         acting = any(callback.acts_between_steps for callback in callbacks)
@@ -87,14 +70,14 @@ class Loop:
         self.data_ended = False
 
     def run(self) -> None:
-        """`before_train`, and all epochs that are left. Returns where training ended normally."""
+        """Call `before_train` and run the remaining epochs. Return if training ends normally."""
         state = self._state
         self._each(self._callbacks, "before_train")
         self._spent = dict.fromkeys(self._spent, 0.0)
         self._poll()
         self._settle()
         if state.phase is Phase.STEP_TRIGGERS:
-            self._trigger_step_that_is_due()
+            self._trigger_due_step()
             self._settle()
         elif state.phase is Phase.TRIGGERS:
             self._end_epoch()
@@ -112,11 +95,11 @@ class Loop:
             self._end_epoch()
 
     def spent(self) -> list[tuple[Callback, float]]:
-        """Seconds that each callback's hooks have taken since `before_train`."""
+        """Return the seconds spent in each callback's hooks since `before_train`."""
         return [(callback, self._spent[id(callback)]) for callback in self._callbacks]
 
     def _steps(self) -> bool:
-        """The steps that are left of this epoch; False where training ends inside it."""
+        """Run the remaining steps of this epoch. Return False if training ends before the last."""
         state = self._state
         while state.local_step < state.steps_per_epoch:
             self._poll()
@@ -128,14 +111,14 @@ class Loop:
         return True
 
     def _call(self) -> bool:
-        """One call with the hooks of its steps; False at the end of the data."""
+        """Run one call and the hooks of its steps. Return False at the end of the data."""
         state = self._state
-        wanted, heavy = self._how_many()
+        most, heavy = self._next_call()
         clock = self._numbers.clock
         with clock.during(DATA_WAIT):
-            ready = self._source.reserve(wanted, self._poll)
+            ready = self._source.reserve(most, self._poll)
         if ready == 1:
-            # Before all processes are bound to run the step: a callback may stop training here.
+            # A callback may stop training here, so call it before all processes agree on the step.
             state.settled = False
             self._each(self._before_step, "before_step")
             state.settled = True
@@ -145,8 +128,7 @@ class Loop:
             steps = self._agreement.steps(ready)
         if steps == 0:
             return False
-        # Until counters, hooks and data position have caught up with the weights, there is nothing
-        # that could be saved.
+        # No state can be saved until counters, hooks and data position match the weights.
         state.settled = False
         started = time.perf_counter()
         try:
@@ -168,20 +150,20 @@ class Loop:
         self._settle()
         self._each(self._after_call, "after_call")
         if result.nonfinite is not None:
-            # Nobody minded. Its batch is passed over.
+            # No callback handled the non-finite cost, so skip this batch.
             self._source.consumed(1)
         self._settle()
         return True
 
     def _settle(self) -> None:
-        """Everything has caught up: save what was asked for, end if a callback wants to."""
+        """Write requested checkpoints, and stop if a callback asked for it."""
         self._state.settled = True
         self._saver.write()
         if self._reason is not None:
             raise self._reason
 
-    def _how_many(self) -> tuple[int, bool]:
-        """Steps for the next call at most, and whether it is the one with heavy summaries."""
+    def _next_call(self) -> tuple[int, bool]:
+        """Return the largest number of steps of the next call, and whether it has histograms."""
         state = self._state
         stops = [c.next_stop(state.step) for c in self._callbacks]
         due = (max(state.step + 1, stop) for stop in stops if stop is not None)
@@ -204,14 +186,15 @@ class Loop:
             self._each(before, "before_step")
             state.advance(1)
             for callback in self._after_step:
-                self._fire(callback, "after_step", _of_step(result.outputs, callback, i))
+                outputs = {name: result.outputs[name][i] for name in callback.fetches}
+                self._fire(callback, "after_step", outputs)
             if i == result.steps - 1 and state.step == self._due:
-                self._trigger_step_that_is_due()
+                self._trigger_due_step()
             else:
                 self._each(self._trigger_step, "trigger_step")
 
-    def _trigger_step_that_is_due(self) -> None:
-        """`trigger_step` where a callback asked to act: it may take long, and be interrupted."""
+    def _trigger_due_step(self) -> None:
+        """Call `trigger_step` at a step for which a callback asked. Signals may interrupt it."""
         self._begin_triggers(Phase.STEP_TRIGGERS)
         self._each(self._trigger_step, "trigger_step", poll=True)
         self._end_triggers()
@@ -227,10 +210,10 @@ class Loop:
         self._settle()
 
     def _begin_triggers(self, phase: Phase) -> None:
-        """Callbacks will be triggered, which may take long.
+        """Save the callbacks' state before they are triggered.
 
-        A run that is interrupted among them is saved as of now, and goes through all of them again
-        when it is continued.
+        A run that is interrupted among triggers is saved with this state. When it is continued, it
+        calls all triggers again.
         """
         self._saver.contents.hold()
         self._state.phase = phase
@@ -252,14 +235,10 @@ class Loop:
             self._fire(callback, hook)
 
     def _fire(self, callback: Callback, hook: str, *args: Any) -> None:
-        """Fire a hook. A callback that stops training stops no other callback."""
+        """Call a hook. If it raises StopTraining, later hooks are still called."""
         began = time.perf_counter()
         try:
             getattr(callback, hook)(*args)
         except StopTraining as reason:
             self._reason = self._reason or reason
         self._spent[id(callback)] += time.perf_counter() - began
-
-
-def _of_step(outputs: Mapping[str, Any], callback: Callback, i: int) -> dict[str, Any]:
-    return {name: outputs[name][i] for name in callback.fetches}

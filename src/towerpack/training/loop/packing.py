@@ -1,4 +1,4 @@
-"""Outputs of many steps in one call, as vectors that TensorFlow can join and NumPy cut up again."""
+"""Packing of the outputs of many steps into vectors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ import tensorflow as tf
 
 
 class Packing:
-    """How the outputs that callbacks ask for travel out of the loop over steps.
+    """Packing of outputs for callbacks into vectors, which the loop over steps concatenates.
 
-    Their shapes may differ from step to step. Each becomes a vector, followed by a vector of its
-    shape where that is not fully known; both are joined over the steps.
-
-    Args:
-        names: Of the outputs.
-        templates: Symbolic tensors of one replica, for dtypes and what is known of the shapes.
-        joined: Whether arrays of several replicas are joined along their first axis.
+    Shapes may differ from step to step. Each output becomes a vector, followed by a vector of its
+    shape if the static shape is not fully defined. `templates` are symbolic tensors of one replica.
+    If `joined`, arrays of several replicas are concatenated along their first axis.
     """
 
     def __init__(
@@ -32,11 +28,10 @@ class Packing:
 
     @property
     def one_step_only(self) -> bool:
-        """True where a rank is not known, so that vectors of several steps could not be cut."""
+        """Whether some output has an unknown rank. Its steps then cannot be separated again."""
         return any(template.shape.rank is None for template in self._templates)
 
     def dtypes(self) -> list[tf.DType]:
-        """Of the vectors of one step."""
         dtypes = []
         for template in self._templates:
             dtypes.append(template.dtype)
@@ -45,7 +40,7 @@ class Packing:
         return dtypes
 
     def pack(self, values: Sequence[tf.Tensor], applied: tf.Tensor | None) -> list[tf.Tensor]:
-        """In the graph: the vectors of one step; empty ones if `applied` is False."""
+        """Return the vectors of one step, in the graph; empty ones if `applied` is False."""
         vectors = []
         for template, value in zip(self._templates, values, strict=True):
             vectors.append(tf.reshape(value, [-1]))
@@ -56,16 +51,16 @@ class Packing:
         return [v[: tf.size(v) * tf.cast(applied, tf.int32)] for v in vectors]
 
     def unpack(self, joined: Sequence[Any], steps: int) -> dict[str, Any]:
-        """By name, then by step: an array, or a list of arrays that may differ in shape."""
-        found: dict[str, Any] = {}
+        """Return outputs by name: an array over steps, or a list of arrays of different shapes."""
+        outputs: dict[str, Any] = {}
         vectors = iter(joined)
         for name, template in zip(self.names, self._templates, strict=True):
             values = next(vectors).numpy()
             if template.shape.is_fully_defined():
-                found[name] = values.reshape([steps, *template.shape.as_list()])
+                outputs[name] = values.reshape([steps, *template.shape.as_list()])
             else:
-                found[name] = _cut(values, next(vectors).numpy(), steps)
-        return found
+                outputs[name] = _cut(values, next(vectors).numpy(), steps)
+        return outputs
 
 
 def _of_any_length(shape: tf.TensorShape) -> tf.TensorShape:
@@ -73,11 +68,7 @@ def _of_any_length(shape: tf.TensorShape) -> tf.TensorShape:
 
 
 def _cut(values: np.ndarray, shapes: np.ndarray, steps: int) -> list[np.ndarray]:
-    """The arrays of all steps, out of their values in a row and their shapes in a row."""
-    found = []
-    start = 0
-    for shape in np.split(shapes, steps) if steps else []:
-        end = start + int(np.prod(shape, dtype=np.int64))
-        found.append(values[start:end].reshape(shape))
-        start = end
-    return found
+    """Split the concatenated values of all steps by their concatenated shapes."""
+    parts = np.split(shapes, steps) if steps else []
+    ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in parts])
+    return [v.reshape(shape) for v, shape in zip(np.split(values, ends), parts, strict=False)]

@@ -1,4 +1,4 @@
-"""Steps of one call that several devices or workers share, each as many as it can."""
+"""Calls whose steps several devices or workers share."""
 
 from __future__ import annotations
 
@@ -15,16 +15,10 @@ from towerpack.training.steps.step_runner import CallResult
 
 
 class SharedCall:
-    """What shares of a call, which end in any order, leave wrong, to be set right at its end.
+    """Call whose shares end in any order, after which it corrects schedules and counters.
 
-    Args:
-        schedules: Shares that ended later may have set earlier values.
-        counters: Shares read and write them apart, so that counts are lost.
-        steps: How many steps the call has.
-        after: The step before it.
-
-    Attributes:
-        due: What schedules give for its steps.
+    A share that ends late may set a schedule's variable to an earlier value. Increments of counters
+    may be lost. The attribute `due` holds the schedules' values for the call.
     """
 
     def __init__(
@@ -35,7 +29,7 @@ class SharedCall:
         self.due = schedules.due(steps, after)
 
     def end(self, steps: int, *, applied: int) -> None:
-        """Set them right; more may have been applied than steps are done, some of them twice."""
+        """Set schedules and counters. `applied` exceeds `steps` if some were applied twice."""
         if steps:
             self._schedules.assign_after(steps, self.due)
         for counter, value in self._before:
@@ -43,7 +37,7 @@ class SharedCall:
 
 
 class Work:
-    """Queue of the steps that are left to do, for several threads."""
+    """Queue of a call's remaining steps, for several threads."""
 
     def __init__(self, after: int, steps: int, parts: int) -> None:
         self.after = self._next = after
@@ -52,7 +46,7 @@ class Work:
         self._lock = threading.Lock()
 
     def take(self) -> tuple[int, int] | None:
-        """The step before some of them, and how many; smaller shares towards the end."""
+        """Return the step before a share and its size, or None. Shares become smaller."""
         with self._lock:
             start = self._next
             self._next += -(-(self._end - start) // self._parts)
@@ -64,18 +58,18 @@ class Work:
 
 
 def counters(optimizers: Sequence[OptimizerAdapter]) -> list[tf.Variable]:
-    """What Keras optimizers count steps with: they read and write it apart, so counts are lost.
+    """Return the step counters of Keras optimizers, whose concurrent increments may be lost.
 
-    Those inside of wrappers do not take every step, and are left to themselves.
+    Wrapped optimizers are left out, because they do not run in every step.
     """
     plain = [optimizer for optimizer in optimizers if type(optimizer) is KerasOptimizer]
-    found = (optimizer.variables().get("iteration") for optimizer in plain)
-    return [variable for variable in found if variable is not None]
+    variables = (optimizer.variables().get("iteration") for optimizer in plain)
+    return [variable for variable in variables if variable is not None]
 
 
 def no_batch() -> None:
-    """Say why the batch of a failed step is not kept; for `step_error`."""
-    raise LookupError("devices that do not wait for one another take batches as they come")
+    """Raise the reason why the batch of a failed step is not saved; for `step_error`."""
+    raise LookupError("asynchronous devices take batches in any order")
 
 
 def joined(results: Sequence[CallResult]) -> CallResult:
@@ -83,7 +77,7 @@ def joined(results: Sequence[CallResult]) -> CallResult:
     return CallResult(
         steps=sum(r.steps for r in results),
         outputs={
-            name: _in_a_row([r.outputs[name] for r in results]) for name in results[0].outputs
+            name: _concatenated([r.outputs[name] for r in results]) for name in results[0].outputs
         },
         summaries={
             n: np.concatenate([r.summaries[n] for r in results]) for n in results[0].summaries
@@ -93,7 +87,7 @@ def joined(results: Sequence[CallResult]) -> CallResult:
     )
 
 
-def _in_a_row(values: Sequence[Any]) -> Any:
+def _concatenated(values: Sequence[Any]) -> Any:
     if all(isinstance(value, np.ndarray) for value in values):
         return np.concatenate(values)
     return [array for value in values for array in value]

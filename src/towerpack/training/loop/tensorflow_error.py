@@ -1,4 +1,4 @@
-"""A step that fails inside TensorFlow: which one, why, and with which batch."""
+"""Errors of steps that fail inside TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from towerpack._core.errors import StepError
 from towerpack._core.npz import save_arrays
 
-# A flow that can only be read from its beginning may take long to come to a batch again.
+# A flow that can only be read from its beginning may take long to reach a batch again.
 _READ_S = 60.0
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
@@ -26,49 +26,46 @@ def step_error(
     read_again: Callable[[], Mapping[str, np.ndarray] | None],
     seconds: float = _READ_S,
 ) -> StepError:
-    """Error in place of TensorFlow's, whose text is mostly its own call stack.
+    """Create an error from one of TensorFlow, whose text is mostly its own call stack.
 
-    Args:
-        error: TensorFlow's.
-        what: For the message, such as 'Step 12'.
-        path: Where to keep the inputs.
-        read_again: Gives the inputs by name, or None; may take long or fail.
-        seconds: How long to wait for it.
+    `what` is the subject of the message, such as 'Step 12'. `read_again` returns the inputs by
+    name, or None, for at most `seconds`; they are saved at `path`.
     """
     message = re.sub(r"\s*\[\[\{\{.*", "", error.message or str(error), flags=re.DOTALL)
     stack, _, essence = message.rstrip().rpartition("\n\n")
     frames = list(_FRAME.finditer(stack))
-    made = "Made by {function} ({file}, line {line})."
+    origin = "Created by {function} ({file}, line {line})."
     return StepError(
         f"{what} failed inside TensorFlow: {type(error).__name__}.",
         got=essence.strip(),
-        expected="what can be computed; it was not applied",
-        fix=_kept(path, read_again, seconds),
-        details=made.format(**frames[-1].groupdict()) if frames else "",
+        expected="a step that can be computed; the failed step was not applied",
+        fix=_save_batch(path, read_again, seconds),
+        details=origin.format(**frames[-1].groupdict()) if frames else "",
     )
 
 
-def _kept(
+def _save_batch(
     path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None], seconds: float
 ) -> str:
-    found: list[Any] = []
+    """Save the inputs of the failed step. Return a fix that says where they are, or why not."""
+    outcomes: list[Any] = []
 
     def read() -> None:
         try:
-            found.append(read_again())
-        except BaseException as error:  # noqa: BLE001 - told beside the error that it belongs to
-            found.append(error)
+            outcomes.append(read_again())
+        except BaseException as error:  # noqa: BLE001 - part of the reported error
+            outcomes.append(error)
 
     thread = threading.Thread(target=read, name="towerpack-read-again", daemon=True)
     thread.start()
     thread.join(seconds)
-    batch = found[0] if found else TimeoutError(f"not there after {seconds:.0f} s")
+    batch = outcomes[0] if outcomes else TimeoutError(f"not available after {seconds:.0f} s")
     if batch is None:
-        return "look at the data of this step (they were made inside TensorFlow and are not kept)"
+        return "check the data of this step (not saved, because TensorFlow produced them)"
     try:
         if isinstance(batch, BaseException):
             raise batch
         save_arrays(path, batch)
-    except Exception as error:  # noqa: BLE001 - told beside the error that it belongs to
-        return f"look at the data of this step (not kept: {type(error).__name__}: {error})"
-    return f"look at its batch, in {path}"
+    except Exception as error:  # noqa: BLE001 - part of the reported error
+        return f"check the data of this step (not saved: {type(error).__name__}: {error})"
+    return f"check the batch of this step, saved in {path}"

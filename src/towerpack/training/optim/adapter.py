@@ -1,4 +1,4 @@
-"""One face for the optimizers of Keras 3 and of `tf.compat.v1.train`."""
+"""Common interface to the optimizers of Keras 3 and of `tf.compat.v1.train`."""
 
 from __future__ import annotations
 
@@ -24,65 +24,63 @@ _Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
 class OptimizerAdapter(ABC):
-    """What the training step needs of an optimizer, or of what is wrapped around one.
+    """Interface of optimizers and optimizer wrappers to the training step.
 
-    What is called in the graph gets gradients that have been averaged over the replicas: tensors or
-    `tf.IndexedSlices`. With a strategy of `tf.distribute`, `build` is called in its scope, the rest
-    outside of it and of replicas, perhaps inside of a `tf.cond`; gradients and variables are then
-    distributed values, on which `towerpack.training.distribution.replicas` works.
+    Gradients are averaged over the replicas: tensors or `tf.IndexedSlices`, None for a variable on
+    which the cost does not depend. With a `tf.distribute` strategy, `build` is called in its scope.
+    The other methods are called in cross-replica context, possibly inside a `tf.cond`. Gradients
+    and variables are then distributed values; see `towerpack.training.distribution.replicas`.
     """
 
     @abstractmethod
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
-        """Create slots for these trainable variables; `variables` leaves out what others save."""
+        """Create slots for trainable variables. `variables()` leaves out `saved_elsewhere`."""
 
     @abstractmethod
     def apply(self, gradients: Sequence[Any]) -> None:
-        """In the graph: update the variables of `build`, in their order; None leaves one alone."""
+        """Update the variables of `build` in the graph, from one gradient for each."""
 
     @abstractmethod
     def variables(self) -> dict[str, tf.Variable]:
-        """All state, by names that every process repeats."""
+        """Return all state variables by names that are the same in every process."""
 
     @abstractmethod
     def hyper_params(self) -> dict[str, VariableParam]:
-        """What can be changed while training goes on."""
+        """Return the numbers that can be changed during training, by name."""
 
     @abstractmethod
     def scheduled(self) -> dict[str, float]:
-        """Numbers for the monitors: what a schedule has given for the last step, and others."""
+        """Return numbers for the monitors, such as a schedule's value at the last step."""
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        """The cost to take gradients of."""
         return cost
 
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
-        """In the graph, before `apply`, outside of any condition: whether it may be called."""
+        """Return whether `apply` may be called, as a tensor. Called outside of any `tf.cond`."""
         return tf.constant(True)
 
     def checks(self) -> bool:
-        """`check` may forbid a step."""
         return False
 
     def nonfinite(self) -> list[str]:
-        """Variables for whose gradients `check` has forbidden the last step."""
+        """Return variables because of whose gradients `check` forbade the last step."""
         return []
 
     def averages(self) -> dict[str, tf.Variable]:
-        """Averages of trained variables, by the variables' names."""
+        """Return averages of trained variables, by names of the trained variables."""
         return {}
 
     def final_values(self) -> dict[str, tf.Variable]:
-        """Variables whose values the trained ones take in the end, by the trained ones' names.
+        """Return variables that replace trained variables outside training, by name.
 
-        Training goes on with others. Evaluation, predictors and a checkpoint's model have these.
+        Evaluation, predictors and the model in a checkpoint use them, such as Keras's averages.
         """
         return {}
 
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
-        """What of the gradients of an epoch's last step is to be shown, by the monitors' names."""
+        """Return tensors for histograms of an epoch's last step, by names for the monitors."""
         return {}
 
 
@@ -103,10 +101,10 @@ class KerasOptimizer(OptimizerAdapter):
         if self._optimizer.built:
             raise ConfigError(
                 f"This {type(self._optimizer).__name__} optimizer has been used already.",
-                fix="make a new one for each trainer, for example in ModelDesc.optimizer()",
+                fix="create a new optimizer for each trainer, for example in ModelDesc.optimizer()",
             )
         self._elsewhere = {id(v) for v in saved_elsewhere}
-        # Keras names slots by the path of their variable; our aliases carry our names.
+        # Keras names slots by the path of their variable. The aliases have our names as paths.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
         remote = any("/job:ps/" in variable.device for variable in variables.values())
         for part in {id(o): o for o in (self._optimizer, *self._optimizers())}.values():
@@ -115,10 +113,10 @@ class KerasOptimizer(OptimizerAdapter):
                 part._distributed_tf_update_step = functools.partial(_update_in_place, part)
         self._optimizer.build(self._aliases)
         for name, average in self.final_values().items():
-            average.assign(variables[name])  # Keras has zeros there until the first step.
+            average.assign(variables[name])  # Keras would keep zeros until the first step.
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        return self._optimizer.scale_loss(cost)  # By the optimizer's `loss_scale_factor`.
+        return self._optimizer.scale_loss(cost)
 
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
@@ -128,8 +126,8 @@ class KerasOptimizer(OptimizerAdapter):
         strategy, factor = optimizer._distribution_strategy, optimizer.loss_scale_factor
 
         def unscaled(gradients: Sequence[Any]) -> list[Any]:
-            # Keras needs tensors of one graph. Processors in a `tf.cond` may return some gradients
-            # unchanged, from the graph outside. Keras also cannot divide sparse gradients.
+            # Copy gradients into this graph: processors in a `tf.cond` may return some unchanged,
+            # from the graph outside, which Keras cannot mix. It also cannot unscale sparse ones.
             if factor is None:
                 return [tf.identity(g) for g in gradients]
             return [tf.math.scalar_mul(1.0 / factor, g) for g in gradients]
@@ -143,38 +141,39 @@ class KerasOptimizer(OptimizerAdapter):
             optimizer.loss_scale_factor = factor
 
     def variables(self) -> dict[str, tf.Variable]:
-        found: dict[str, tf.Variable] = {}
+        variables: dict[str, tf.Variable] = {}
         for variable in self._optimizer.variables:
             if self._function is not None and variable.value is self._function.rate:
                 continue
-            # The first part is the optimizer's own automatic name.
-            name = variable.path.split("/", 1)[-1]
-            # Keras counts variables without a name over the whole process.
-            name = re.sub(r"^variable_\d+$", "variable", name)
-            found[unique(name, found)] = variable.value
-        return _with_rate(found, self._function, self._elsewhere)
+            # Remove the optimizer's automatic name, and the number that Keras gives variables
+            # without a name, which it counts over the whole process.
+            name = re.sub(r"^variable_\d+$", "variable", variable.path.split("/", 1)[-1])
+            variables[unique(name, variables)] = variable.value
+        return _with_rate(variables, self._function, self._elsewhere)
 
     def final_values(self) -> dict[str, tf.Variable]:
-        found: dict[str, tf.Variable] = {}
+        values: dict[str, tf.Variable] = {}
         for part in self._optimizers():
             if part.use_ema:
                 pairs = zip(
                     part._trainable_variables, part._model_variables_moving_average, strict=True
                 )
-                found.update({v.path: average.value for v, average in pairs if average is not None})
-        return found
+                values |= {v.path: average.value for v, average in pairs if average is not None}
+        return values
 
     def hyper_params(self) -> dict[str, VariableParam]:
+        if self._function is not None:
+            return self._function.hyper_params()
         rates = [getattr(o, "_learning_rate", None) for o in self._optimizers()]
-        found: dict[str, VariableParam] = {}
+        params: dict[str, VariableParam] = {}
         for number, rate in enumerate(rates, start=len(rates) > 1):
             if isinstance(rate, keras.Variable):
                 name = f"{LEARNING_RATE}_{number}" if number else LEARNING_RATE
-                found[name] = VariableParam(name, rate.value)
-        return found if self._function is None else self._function.hyper_params()
+                params[name] = VariableParam(name, rate.value)
+        return params
 
     def _optimizers(self) -> list[Any]:
-        """The optimizers that move weights: those of a `MultiOptimizer`, or this one."""
+        """Return the optimizers of a `MultiOptimizer`, or the only one."""
         return getattr(self._optimizer, "optimizers", None) or [self._optimizer]
 
     def scheduled(self) -> dict[str, float]:
@@ -188,28 +187,27 @@ class KerasOptimizer(OptimizerAdapter):
 
 
 def _adopt(optimizer: Any) -> None:
-    """Bring a Keras optimizer, which may have been made before, under the present strategy."""
+    """Set the current strategy on a Keras optimizer that may have been created outside of it."""
     optimizer._distribution_strategy = strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         return
     if optimizer.gradient_accumulation_steps:
         raise ConfigError(
-            "A Keras optimizer cannot accumulate gradients of replicas with copies of the "
-            "variables.",
+            "Keras optimizers cannot accumulate gradients if each replica has its own variables.",
             got=f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}",
-            fix="AccumulateGradients(optimizer, steps)",
+            fix="use AccumulateGradients(optimizer, steps)",
         )
-    # On each replica's copies; otherwise those of the first would be clipped and handed around.
+    # Clip on each replica. Otherwise all replicas would get the first one's clipped gradients.
     clip = optimizer._clip_gradients
     optimizer._clip_gradients = lambda gradients: on_replicas(strategy, clip, gradients)
 
 
 @contextmanager
 def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Let a Keras optimizer update each replica's variables by its own copy of the gradients.
+    """Let a Keras optimizer update the variables of each replica with the replica's gradients.
 
-    Outside of the strategy's scope Keras 3.15 would take the first replica's copies for all. Inside
-    it goes by `merge_call`, of which there is none, unless the strategy says that it needs none.
+    Outside the strategy's scope Keras 3.15 uses the first replica's gradients for all. Inside it
+    calls `merge_call`, which fails in cross-replica context unless the strategy needs none.
     """
     extended: Any = strategy.extended
     if strategy.num_replicas_in_sync == 1:
@@ -224,14 +222,14 @@ def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _update_in_place(optimizer: Any, _: Any, grads_and_vars: Iterable[Any], rate: Any) -> None:
-    """Compute updates where the variables lie: between processes only gradients then travel."""
+    """Compute updates on the variables' device, so that processes exchange only gradients."""
     for gradient, variable in grads_and_vars:
         with tf.device(variable.device):
             optimizer.update_step(gradient, variable, rate)
 
 
 class CompatOptimizer(OptimizerAdapter):
-    """A `tf.compat.v1.train` optimizer; its learning rate becomes a variable unless it is one."""
+    """Adapter of a `tf.compat.v1.train` optimizer. Its learning rate becomes a variable."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -257,21 +255,21 @@ class CompatOptimizer(OptimizerAdapter):
             elif value is not None:
                 self._rate = tf.Variable(_number(value), trainable=False, name=LEARNING_RATE)
                 setattr(optimizer, attribute, self._rate)
-        # Eagerly, so that the slots exist before a checkpoint is restored.
+        # The slots must exist before a checkpoint is restored.
         self._optimizer._create_slots(list(variables.values()))
 
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
             self._function.update()
-        given = zip(gradients, self._variables.values(), strict=True)
-        pairs = [(g, v) for g, v in given if g is not None]
+        all_pairs = zip(gradients, self._variables.values(), strict=True)
+        pairs = [(g, v) for g, v in all_pairs if g is not None]
         if isinstance(pairs[0][1], tf.distribute.DistributedValues):
             self._apply_to_copies(pairs)
         else:
             self._optimizer.apply_gradients(pairs)
 
     def _apply_to_copies(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """What the optimizer itself does under a strategy, but for summing up the gradients."""
+        """Apply the gradients inside the strategy, without summing them over replicas first."""
         optimizer, extended = self._optimizer, pairs[0][1].distribute_strategy.extended
 
         def move(variable: tf.Variable, gradient: Any) -> Any:
@@ -283,20 +281,20 @@ class CompatOptimizer(OptimizerAdapter):
         extended.update_non_slot(devices, lambda: optimizer._finish(moved, "update"), group=False)
 
     def variables(self) -> dict[str, tf.Variable]:
-        found: dict[str, tf.Variable] = {}
+        variables: dict[str, tf.Variable] = {}
         if self._rate is not None and id(self._rate) not in self._elsewhere:
-            found[LEARNING_RATE] = self._rate
+            variables[LEARNING_RATE] = self._rate
         slots: set[int] = set()
         for name, variable in self._variables.items():
             for kind in self._optimizer.get_slot_names():
                 slot = self._optimizer.get_slot(variable, kind)
                 if slot is not None:
-                    found[f"{name}/{kind}"] = slot
+                    variables[f"{name}/{kind}"] = slot
                     slots.add(id(slot))
         for variable in self._optimizer.variables():
             if id(variable) not in slots:
-                found[unique(variable.name.split(":")[0], found)] = variable
-        return _with_rate(found, self._function, self._elsewhere)
+                variables[unique(variable.name.split(":")[0], variables)] = variable
+        return _with_rate(variables, self._function, self._elsewhere)
 
     def hyper_params(self) -> dict[str, VariableParam]:
         if self._function is not None:
@@ -310,12 +308,10 @@ class CompatOptimizer(OptimizerAdapter):
 
 
 def _number(value: Any) -> tf.Tensor:
-    """A learning rate as a constant."""
     if isinstance(value, tf.Tensor):
         raise ConfigError(
-            "The optimizer's learning rate is a tensor, which would never change.",
-            got=f"{value}",
-            expected="a number, a variable, or a function",
+            "The optimizer's learning rate must be a number, a variable or a function, got the "
+            f"constant tensor {value}.",
             fix="compute it in the model's optimizer(), or in a function: "
             "tf.compat.v1.train.MomentumOptimizer(lambda: lr / 8.0, 0.9)",
         )
@@ -323,10 +319,10 @@ def _number(value: Any) -> tf.Tensor:
 
 
 def _with_rate(
-    found: dict[str, tf.Variable], function: RateFunction | None, elsewhere: set[int]
+    variables: dict[str, tf.Variable], function: RateFunction | None, elsewhere: set[int]
 ) -> dict[str, tf.Variable]:
-    known = elsewhere | {id(variable) for variable in found.values()}
+    known = elsewhere | {id(variable) for variable in variables.values()}
     for name, variable in ({} if function is None else function.variables()).items():
         if id(variable) not in known:
-            found[unique(name, found)] = variable
-    return found
+            variables[unique(name, variables)] = variable
+    return variables

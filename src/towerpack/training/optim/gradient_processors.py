@@ -1,10 +1,10 @@
-"""Gradient processors, by the predecessor's names.
+"""Gradient processors, with the names of Tensorpack.
 
     ProcessGradients(keras.optimizers.Adam(1e-3), [GlobalNormClip(5.0)])
 
-They act once a step, on gradients that have been averaged over the replicas and, in float16,
-unscaled. An expression is for the whole name of a variable (`'conv0/kernel'`); one that matches
-nothing is an error.
+Processors run once per step on gradients that are averaged over the replicas and, in float16,
+unscaled. Regular expressions must match the full name of a variable (`'conv0/kernel'`). An
+expression that matches no variable raises an error.
 """
 
 from __future__ import annotations
@@ -29,62 +29,81 @@ Gradients = Mapping[str, Any]
 
 
 class GradientProcessor(KeepsArguments):
-    """Change gradients, or look at them, before an optimizer takes them. It does neither itself.
+    """Base class of gradient processors, which change or observe gradients before the update.
 
-    Gradients are tensors or `tf.IndexedSlices` by the names of the variables. Those on which the
-    cost does not depend are not there. No index of a `tf.IndexedSlices` is repeated.
+    Gradients are tensors or `tf.IndexedSlices` without repeated indices, by names of variables.
+    Variables on which the cost does not depend are left out.
 
     Attributes:
-        checks: `check` may forbid a step.
-        trained: The variables that are trained, by name.
+        checks: Whether `check` may forbid a step.
+        trained: Trained variables by name.
     """
 
     checks: ClassVar[bool] = False
     trained: Mapping[str, tf.Variable]
 
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Eagerly, before the first step: see the variables that are trained."""
+        """Create variables eagerly, before the first step.
+
+        Args:
+            variables: Trained variables by name.
+        """
         self.trained = variables
 
     def process(self, gradients: Gradients) -> Gradients:
-        """In the graph: other gradients. A variable that is left out is not updated.
+        """Return the processed gradients, in the graph. A variable that is left out is not updated.
 
-        Where replicas have copies of the variables, it is called for each of them; it must not
-        change variables.
+        If replicas have copies of the variables, this method is called once for each replica. It
+        must not change variables.
+
+        Args:
+            gradients: Gradients by names of variables.
         """
         return gradients
 
     def observe(self, gradients: Gradients) -> None:
-        """In the graph, once a step: look at the gradients that `process` will get."""
+        """Look at the gradients before `process`, in the graph, once per step.
+
+        Args:
+            gradients: Gradients by names of variables.
+        """
 
     def variables(self) -> dict[str, tf.Variable]:
-        """What checkpoints are to hold, by names of its own."""
+        """Return variables to save in checkpoints, by names of your choice."""
         return {}
 
     def numbers(self) -> dict[str, float]:
-        """For the monitors, at the end of an epoch."""
+        """Return numbers for the monitors at the end of an epoch."""
         return {}
 
     def histograms(self, gradients: Gradients) -> dict[str, Any]:
-        """In the graph, at the last step of an epoch: for the monitors."""
+        """Return tensors for histograms of an epoch's last step, in the graph.
+
+        Args:
+            gradients: Gradients by names of variables.
+        """
         return {}
 
     def check(self, gradients: Gradients) -> tf.Tensor:
-        """In the graph, before the update: whether it may take place."""
+        """Return whether the update may be applied, a scalar bool tensor in the graph.
+
+        Args:
+            gradients: Gradients by names of variables.
+        """
         return tf.constant(True)
 
     def nonfinite(self) -> list[str]:
-        """Variables for whose gradients `check` has forbidden the last step."""
+        """Return variables because of whose gradients `check` forbade the last step."""
         return []
 
     def __repr__(self) -> str:
         values = [v for n, v in vars(self).items() if n[0] != "_" and n != "trained"]
-        told = (getattr(value, "__qualname__", repr(value)) for value in values)
-        return f"{type(self).__name__}({', '.join(told)})"
+        texts = (getattr(value, "__qualname__", repr(value)) for value in values)
+        return f"{type(self).__name__}({', '.join(texts)})"
 
 
 class FilterNoneGrad(GradientProcessor):
-    """Do nothing: variables without a gradient are left out, with a warning, in any case.
+    """Processor without effect, since variables without a gradient are always left out.
 
     Args:
         verbose: Has no effect.
@@ -95,10 +114,10 @@ class FilterNoneGrad(GradientProcessor):
 
 
 class GlobalNormClip(GradientProcessor):
-    """Scale all gradients together, so that their global norm is at most a threshold.
+    """Processor that scales all gradients by one factor to limit their global norm.
 
     Args:
-        global_norm: The threshold, for the root of the sum of all squares.
+        global_norm: Largest square root of the sum of all squared gradients.
     """
 
     def __init__(self, global_norm: float) -> None:
@@ -110,28 +129,29 @@ class GlobalNormClip(GradientProcessor):
 
 
 class _Matching(GradientProcessor):
-    """Of some variables: those whose whole names match `regex`."""
+    """Base class of processors for the variables whose full names match `regex`."""
 
-    def __init__(self, regex: str) -> None:
+    def __init__(self, regex: str = ".*") -> None:
         self.regex = regex
 
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
         super().build(variables)
-        found = find_matching(type(self).__name__, self.regex, variables, re.fullmatch)
-        self._matching = list(found)
+        self._matching = list(
+            find_matching(type(self).__name__, self.regex, variables, re.fullmatch)
+        )
 
 
 class MapGradient(_Matching):
-    """Apply a function to the gradients of some variables, and leave the others as they are.
+    """Processor that applies a function to the gradients of matching variables.
 
     Args:
-        func: Takes a dense gradient, or gradient and variable. With None from it the variable is
-            not updated.
-        regex: For the whole name of a variable.
+        func: Takes a dense gradient, or a gradient and its variable, and returns the new gradient,
+            or None to skip the update of the variable.
+        regex: Regular expression for full names of variables.
 
     Raises:
-        ConfigError: `func` takes another number of arguments.
-        LayerError: When training starts: no variable's name matches.
+        ConfigError: `func` does not take one or two arguments.
+        LayerError: No name of a variable matches (raised when training starts).
     """
 
     def __init__(self, func: Callable[..., Any], regex: str = ".*") -> None:
@@ -139,31 +159,31 @@ class MapGradient(_Matching):
         needed = [p for p in parameters if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
         if len(needed) not in (1, 2):
             raise ConfigError(
-                f"{type(self).__name__} got a function that takes {len(needed)} arguments.",
-                expected="one of a gradient, or of a gradient and its variable",
+                f"The function of {type(self).__name__} must take a gradient, or a gradient and "
+                f"its variable, got a function of {len(needed)} arguments."
             )
         super().__init__(regex)
         self.func = func
         self._with_variable = len(needed) == 2
 
     def process(self, gradients: Gradients) -> Gradients:
-        found = dict(gradients)
+        processed = dict(gradients)
         for name in self._matching:
-            if name in found:
-                gradient = tf.convert_to_tensor(found.pop(name))
+            if name in processed:
+                gradient = tf.convert_to_tensor(processed.pop(name))
                 extra = [self.trained[name]] if self._with_variable else []
                 result = self.func(gradient, *extra)
                 if result is not None:
-                    found[name] = result
-        return found
+                    processed[name] = result
+        return processed
 
 
 class ValueClip(MapGradient):
-    """Clip each number of the gradients.
+    """Processor that clips each element of the gradients to [-max_value, max_value].
 
     Args:
-        max_value: To between this and its negative.
-        regex: As for `MapGradient`.
+        max_value: Largest absolute value.
+        regex: Regular expression for full names of variables.
     """
 
     def __init__(self, max_value: float, regex: str = ".*") -> None:
@@ -172,25 +192,24 @@ class ValueClip(MapGradient):
 
 
 class ScaleGradient(GradientProcessor):
-    """Multiply gradients by factors; a factor of 0 leaves the variables out of the update.
+    """Processor that multiplies gradients by factors. A factor of 0 prevents the update.
 
         ScaleGradient([("conv.*", 0.1), (".*/bias", 2.0)])
 
     Args:
-        multipliers: Expressions and factors, the first that matches counts; or one pair.
-        verbose: Log what is scaled.
+        multipliers: Pairs of a regular expression and a factor, or one pair. The first expression
+            that matches a variable's full name applies.
+        verbose: Log the factors.
 
     Raises:
-        LayerError: When training starts: an expression matches no variable's name.
+        LayerError: An expression matches no name of a variable (raised when training starts).
     """
 
     def __init__(
-        self,
-        multipliers: tuple[str, float] | Sequence[tuple[str, float]],
-        verbose: bool = True,
+        self, multipliers: tuple[str, float] | Sequence[tuple[str, float]], verbose: bool = True
     ) -> None:
-        one = isinstance(multipliers, tuple)
-        self.multipliers: list[Any] = [multipliers] if one else list(multipliers)
+        is_pair = isinstance(multipliers, tuple)
+        self.multipliers: list[Any] = [multipliers] if is_pair else list(multipliers)
         self._verbose = verbose
 
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
@@ -213,11 +232,11 @@ class ScaleGradient(GradientProcessor):
 
 
 class CheckGradient(GradientProcessor):
-    """End training at a gradient that is NaN or infinite, with an error that names its variables.
+    """Processor that ends training if a gradient is NaN or infinite.
 
-    The step is not applied and its inputs are saved, as with a cost that is not finite; it needs
-    the callback `CheckNumerics`, which is there by default. It looks at the gradients as they come,
-    before other processors. In float16 steps that overflow are left out before.
+    The error names the variables. The step is not applied and its inputs are saved. This needs the
+    callback `CheckNumerics`, a default of `TrainConfig(extra_callbacks=…)`. Gradients are checked
+    before all other processors. In float16, steps that overflow are skipped without an error.
     """
 
     checks: ClassVar[bool] = True
@@ -239,13 +258,13 @@ class CheckGradient(GradientProcessor):
 
 
 class SummaryGradient(_Matching):
-    """Report gradients: a moving average of their RMS, and a histogram at the end of each epoch.
+    """Processor that reports a moving average of each gradient's RMS, and a histogram per epoch.
 
-    They are called `'gradient-summary/NAME-rms'` and `'gradient-summary/NAME-histogram'`.
+    Their names are `'gradient-summary/NAME-rms'` and `'gradient-summary/NAME-histogram'`.
 
     Args:
-        regex: As for `MapGradient`.
-        decay: Share of the old average that is kept in each step.
+        regex: Regular expression for full names of variables.
+        decay: Weight of the previous average in each step, from 0 to 1.
     """
 
     def __init__(self, regex: str = ".*", *, decay: float = 0.95) -> None:
@@ -255,9 +274,8 @@ class SummaryGradient(_Matching):
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
         super().build(variables)
         self._rms = {n: tf.Variable(tf.zeros([]), trainable=False) for n in self._matching}
-        self._weight = tf.Variable(
-            tf.zeros([]), trainable=False
-        )  # What the averages would be of ones
+        # Moving average of ones, which corrects the bias of averages that start at 0.
+        self._weight = tf.Variable(tf.zeros([]), trainable=False)
 
     def observe(self, gradients: Gradients) -> None:
         keep = self.decay
@@ -285,21 +303,18 @@ class SummaryGradient(_Matching):
 
 
 class PrintGradient(_Matching):
-    """Print shape, mean and RMS of gradients to stderr, at every step.
+    """Processor that prints shape, mean and RMS of gradients to stderr in every step.
 
     Args:
-        regex: As for `MapGradient`.
+        regex: Regular expression for full names of variables.
     """
-
-    def __init__(self, regex: str = ".*") -> None:
-        super().__init__(regex)
 
     def observe(self, gradients: Gradients) -> None:
         for name in self._matching:
             if name in gradients:
                 g = tf.convert_to_tensor(gradients[name])
-                told = "shape", tf.shape(g), "mean", tf.reduce_mean(g), "rms", _rms(g)
-                tf.print(f"{name}-grad:", *told, output_stream=sys.stderr)
+                values = "shape", tf.shape(g), "mean", tf.reduce_mean(g), "rms", _rms(g)
+                tf.print(f"{name}-grad:", *values, output_stream=sys.stderr)
 
 
 def _rms(gradient: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Gradient processors: the predecessor's module of this name."""
+"""Gradient processors, under the module name of Tensorpack."""
 
 from towerpack._core.old_arguments import accept as _accept
 from towerpack.training.optim.gradient_processors import CheckGradient as CheckGradient

@@ -1,4 +1,4 @@
-"""Learning rates that functions compute, such as schedules of `tf.compat.v1.train`."""
+"""Learning rates computed by functions, such as schedules of `tf.compat.v1.train`."""
 
 from __future__ import annotations
 
@@ -22,47 +22,45 @@ from towerpack.nn.initial_values import lifted
 from towerpack.training.optim.variable_param import VariableParam
 
 LEARNING_RATE = "learning_rate"
-# What an optimizer's rate is called among its variables: a number, or what a function gave last.
+# Names of a learning rate among an optimizer's variables: as a number, as a function's last value.
 RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
 
-_CHANGES = "The model's optimizer() makes a Python number of a value that changes in training."
+_CHANGES = (
+    "The model's optimizer() converts a value that changes during training to a Python number."
+)
 _FIX = (
-    "compute it with TensorFlow: tf.where(step < 1000, 0.1, 0.01) in place of `if`, and neither "
-    "float() nor .numpy(); give a Keras optimizer a function: SGD(lambda: lr / 8.0)"
+    "compute the value with TensorFlow: replace `if` by tf.where(step < 1000, 0.1, 0.01), remove "
+    "float() and .numpy(), and pass a Keras optimizer a function: SGD(lambda: lr / 8.0)"
 )
 
 
 def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call a model's `optimizer()`. Numbers that it computes from variables follow the variables.
+    """Call a model's `optimizer()` so that numbers computed from variables follow the variables.
 
-    In TensorFlow 1 `lr / 8.` and `tf.minimum(0.1, 1 / step)` do so. Eagerly they are plain numbers.
-    For optimizers of `tf.compat.v1.train` the graph of the step computes them: it calls
-    `optimizer()` again, with the variables of the first call.
-
-    Args:
-        function: The method `optimizer`.
-        step: The global step.
+    In TensorFlow 1, `lr / 8.` and `tf.minimum(0.1, 1 / step)` are tensors; eagerly they are
+    constants. For optimizers of `tf.compat.v1.train` the graph of the step therefore computes
+    them: it calls `optimizer()` again with the variables of the first call.
     """
     variables: list[tf.Variable] = []
     again = functools.partial(_call_with, variables, function, step)
     graph: Any = None
     with _eager_reads(step) as reads:
         try:
-            given = again()
+            result = again()
         except (TypeError, ValueError) as error:
             if "functools.partial" not in str(error):
                 raise
-            graph = FuncGraph("optimizer")  # There, schedules of TensorFlow 1 are tensors.
+            graph = FuncGraph("optimizer")  # In a graph, schedules of TensorFlow 1 are tensors.
             with graph.as_default():
-                given = again()
+                result = again()
             if any(op.type.endswith("Summary") for op in graph.get_operations()):
                 raise ConfigError(
                     "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
                     got=str(error).partition("\n")[0],
-                    fix="remove tf.summary.scalar: 'learning_rate' is monitored by itself",
+                    fix="remove tf.summary.scalar, since 'learning_rate' is always monitored",
                 ) from error
-    _refuse_python_numbers_of(variables, given, lambda v: _call_with(v, function, step))
-    for i, optimizer in enumerate(_unwrapped(given)[-1]):
+    _refuse_python_numbers_of(variables, result, lambda v: _call_with(v, function, step))
+    for i, optimizer in enumerate(_unwrapped(result)[-1]):
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             kinds = (tf.Tensor,)
             if reads or variables:  # A schedule may hold tensors; `tf.cond` may give a float.
@@ -75,14 +73,11 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
         numbers = [a for a in getattr(rate, "args", ()) if isinstance(a, tf.Tensor)]
         if reads and (numbers or not callable(rate)):
             raise _fixed(f"{numbers or rate}, while optimizer() reads the global step")
-    return given
+    return result
 
 
 def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call a function. The first call adds its variables to the list, later calls get them back.
-
-    In the place of None they get a new one.
-    """
+    """Call `optimizer()` with the variables in the list. Append missing ones, also for None."""
     known = iter(list(variables))
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
@@ -112,17 +107,17 @@ def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: 
 
 
 def _refuse_python_numbers_of(
-    variables: Sequence[tf.Variable], given: Any, call: Callable[[list[Any]], Any]
+    variables: Sequence[tf.Variable], result: Any, call: Callable[[list[Any]], Any]
 ) -> None:
     """Refuse numbers such as `float(lr / 8.0)`, which would not follow `lr`.
 
-    Nothing in such a number tells of the variable, so `optimizer()` is called with another value
-    of it, which must not change the number.
+    A number does not show how it was computed. So change each variable, call `optimizer()` again
+    and check that no number changes.
     """
-    optimizers = itertools.chain.from_iterable(_unwrapped(given))
+    optimizers = itertools.chain.from_iterable(_unwrapped(result))
     keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]
-    own = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
-    known = [None if id(variable) in own else variable for variable in variables]
+    slots = {id(variable.value) for optimizer in keras_made for variable in optimizer.variables}
+    known = [None if id(variable) in slots else variable for variable in variables]
     numbers = [v for v in known if v is not None and v.dtype.is_floating and not v.shape.rank]
     for variable in numbers:
         value = variable.numpy()
@@ -131,50 +126,52 @@ def _refuse_python_numbers_of(
             moved = call(list(known))
         finally:
             variable.assign(value)
-        if _python_numbers_in(moved) != _python_numbers_in(given):
+        if _python_numbers_in(moved) != _python_numbers_in(result):
             raise ConfigError(_CHANGES, got=f"a Python number made of {variable.name}", fix=_FIX)
 
 
-def _python_numbers_in(given: Any) -> list[dict[str, float]]:
-    """The attributes of each optimizer that are floats, and a Keras optimizer's rate."""
-    found: list[dict[str, float]] = []
-    for optimizer in _unwrapped(given)[-1]:
-        own: dict[str, Any] = getattr(optimizer, "__dict__", {})
-        values = {n: float(v) for n, v in own.items() if isinstance(v, (float, np.floating))}
-        rate = own.get("_learning_rate")
-        found.append(values | ({RATES[0]: float(rate)} if isinstance(rate, keras.Variable) else {}))
-    return found
+def _python_numbers_in(result: Any) -> list[dict[str, float]]:
+    """Return the float attributes of each optimizer, and the rate of a Keras optimizer."""
+    numbers: list[dict[str, float]] = []
+    for optimizer in _unwrapped(result)[-1]:
+        attributes: dict[str, Any] = getattr(optimizer, "__dict__", {})
+        values = {n: float(v) for n, v in attributes.items() if isinstance(v, (float, np.floating))}
+        rate = attributes.get("_learning_rate")
+        if isinstance(rate, keras.Variable):
+            values[LEARNING_RATE] = float(rate)
+        numbers.append(values)
+    return numbers
 
 
 def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
-    """Note that the step computes an attribute of an optimizer, if it depends on variables."""
+    """Let the step compute an attribute of an optimizer if the attribute depends on variables."""
     compute = tf.function(lambda: getattr(again(), name), autograph=False)
     concrete, read = traced(compute)
-    if read:  # A function, since a GAN copies its optimizer.
+    if read:  # A plain function: a GAN copies its optimizer.
         vars(optimizer).setdefault("_computed", {})[name] = lambda: compute()
     elif isinstance(getattr(optimizer, name), tf.Tensor):
         setattr(optimizer, name, float(concrete()))
 
 
-def _unwrapped(given: Any) -> list[list[Any]]:
-    """Return the optimizers, then what each of them wraps, and so on. The last wrap nothing."""
-    levels = [list(given.values()) if isinstance(given, Mapping) else [given]]
-    while any(hasattr(one, "wrapped") or hasattr(one, "inner_optimizer") for one in levels[-1]):
+def _unwrapped(result: Any) -> list[list[Any]]:
+    """Return the optimizers, then the optimizers they wrap, and so on to the innermost ones."""
+    levels = [list(result.values()) if isinstance(result, Mapping) else [result]]
+    while any(hasattr(o, "wrapped") or hasattr(o, "inner_optimizer") for o in levels[-1]):
         levels.append([getattr(o, "wrapped", getattr(o, "inner_optimizer", o)) for o in levels[-1]])
     return levels
 
 
 @contextmanager
 def _eager_reads(step: Any) -> Iterator[list[bool]]:
-    """Note eager reads of the step. Numbers from an eager `tf.cond` show no other trace of it."""
+    """Record eager reads of the step: a number from an eager `tf.cond` is a plain number."""
     reads: list[bool] = []
     read = step._read_variable_op
 
-    def noted(*args: Any, **options: Any) -> tf.Tensor:
+    def recorded(*args: Any, **options: Any) -> tf.Tensor:
         reads.extend([True] * tf.executing_eagerly())
         return read(*args, **options)
 
-    step._read_variable_op = noted
+    step._read_variable_op = recorded
     try:
         yield reads
     finally:
@@ -183,35 +180,29 @@ def _eager_reads(step: Any) -> Iterator[list[bool]]:
 
 def _fixed(got: str) -> ConfigError:
     return ConfigError(
-        "The learning rate of a Keras optimizer must be a float or a function. A number that is "
-        "computed from variables would never change.",
+        "The learning rate of a Keras optimizer must be a float or a function. A number computed "
+        "from variables would not change during training.",
         got=got,
-        fix="compute it in a function: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step))",
+        fix="pass a function that computes it: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step))",
     )
 
 
 def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[tf.Variable]]:
-    """Trace a function without arguments. Returns it as a graph, and the variables it reads."""
+    """Trace a function without arguments. Return its graph and the variables it reads."""
     concrete: Any = tf.function(function, autograph=False).get_concrete_function()
     return concrete, sorted(concrete.graph._watched_variables, key=lambda v: v.name)
 
 
 class RateFunction:
-    """Call the function once a step, in the graph, and keep what it gave.
+    """Learning rate that a function computes in the graph, once per step.
 
-    Args:
-        function: Takes nothing and gives the rate. A `tf.compat.v1.train` schedule is one.
-
-    Attributes:
-        rate: That of the last step.
-
-    Raises:
-        ConfigError: The function reads a global step that no step of this run moves.
+    The function may be a schedule of `tf.compat.v1.train`. `rate` is the variable with the rate of
+    the last step.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function, read = traced(function)
-        self._kept = function  # It holds variables that only the traced function reads.
+        self._source = function  # Keeps variables alive that only the traced function reads.
         self.rate = tf.Variable(
             tf.constant(0.0), trainable=False, name=f"scheduled_{LEARNING_RATE}"
         )
@@ -224,21 +215,19 @@ class RateFunction:
                 if name == "global_step":
                     raise ConfigError(
                         "The learning rate depends on a global step that is not the run's.",
-                        fix="make the schedule in the model's optimizer(), in the thread that "
+                        fix="create the schedule in the model's optimizer(), in the thread that "
                         "trains",
                     )
                 self._reads[unique(name, self._reads)] = variable
 
     def update(self) -> None:
-        """In the graph: have the rate of this step."""
+        """Compute the rate of this step, in the graph."""
         self.rate.assign(tf.cast(self._function(), tf.float32), read_value=False)
 
     def variables(self) -> dict[str, tf.Variable]:
-        """The rate, and what the function reads."""
         return {f"scheduled_{LEARNING_RATE}": self.rate, **self._reads}
 
     def hyper_params(self) -> dict[str, VariableParam]:
-        """Numbers that the function reads."""
         return {
             name: VariableParam(name, variable)
             for name, variable in self._reads.items()
@@ -248,5 +237,4 @@ class RateFunction:
         }
 
     def scheduled(self) -> dict[str, float]:
-        """What the function gave for the last step."""
         return {LEARNING_RATE: float(self.rate.numpy())}

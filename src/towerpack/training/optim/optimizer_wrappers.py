@@ -1,7 +1,7 @@
-"""Optimizers around optimizers.
+"""Optimizer wrappers.
 
-They nest, and the order says what is meant: `WeightEMA(AccumulateGradients(adam, 4))` averages
-after each step, `AccumulateGradients(WeightEMA(adam), 4)` after each fourth, when weights move.
+Wrappers can be nested. `WeightEMA(AccumulateGradients(adam, 4))` averages the weights after each
+step, `AccumulateGradients(WeightEMA(adam), 4)` after each fourth step, when the weights change.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer
 
 
 class ProcessGradients(ProxyOptimizer):
-    """Process gradients before an optimizer takes them, once they are averaged over replicas.
+    """Optimizer wrapper that applies gradient processors to the averaged gradients.
 
     Args:
-        optimizer: The optimizer.
-        processors: Applied in order, for example `[GlobalNormClip(5.0)]`; or one.
+        optimizer: Optimizer to wrap.
+        processors: One processor or several, applied in order: `[GlobalNormClip(5.0)]`.
 
     Raises:
-        ConfigError: One of them is no `GradientProcessor`.
+        ConfigError: A processor is not a `GradientProcessor`.
     """
 
     def __init__(
         self, optimizer: Any, processors: GradientProcessor | Sequence[GradientProcessor]
     ) -> None:
         super().__init__(optimizer)
-        one = isinstance(processors, GradientProcessor)
-        self.processors = [processors] if one else list(processors)
+        if isinstance(processors, GradientProcessor):
+            processors = [processors]
+        self.processors = list(processors)
         for processor in self.processors:
             if not isinstance(processor, GradientProcessor):
                 raise ConfigError(
-                    f"{processor!r} is not a gradient processor.",
-                    expected="instances such as GlobalNormClip(5.0)",
+                    "processors must be instances of GradientProcessor, such as "
+                    f"GlobalNormClip(5.0), got {processor!r}."
                 )
 
     def make_variables(self) -> dict[str, tf.Variable]:
@@ -57,10 +58,10 @@ class ProcessGradients(ProxyOptimizer):
         self.inner.apply([named.get(name) for name in self.trained])
 
     def scheduled(self) -> dict[str, float]:
-        found = super().scheduled()
+        numbers = super().scheduled()
         for processor in self.processors:
-            found.update(processor.numbers())
-        return found
+            numbers.update(processor.numbers())
+        return numbers
 
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
         checks = [p.check(_firsts(self._named(gradients))) for p in self.processors]
@@ -73,10 +74,10 @@ class ProcessGradients(ProxyOptimizer):
         return super().nonfinite() + [n for p in self.processors for n in p.nonfinite()]
 
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
-        found = super().histograms(gradients)
+        tensors = super().histograms(gradients)
         for processor in self.processors:
-            found.update(processor.histograms(_firsts(self._named(gradients))))
-        return found
+            tensors.update(processor.histograms(_firsts(self._named(gradients))))
+        return tensors
 
     def _named(self, gradients: Sequence[Any]) -> dict[str, Any]:
         pairs = zip(self.trained, gradients, strict=True)
@@ -90,32 +91,35 @@ def _firsts(gradients: Mapping[str, Any]) -> dict[str, Any]:
 def apply_grad_processors(
     opt: Any, gradprocs: GradientProcessor | Sequence[GradientProcessor]
 ) -> ProcessGradients:
-    """`ProcessGradients` by the predecessor's name."""
+    """Wrap an optimizer in `ProcessGradients`, under the name of Tensorpack.
+
+    Args:
+        opt, gradprocs: Optimizer, and a processor or several.
+    """
     return ProcessGradients(opt, gradprocs)
 
 
 class AccumulateGradients(ProxyOptimizer):
-    """Give an optimizer the average gradient of several steps, at each last one of them.
+    """Optimizer wrapper that passes on the average gradient of several steps.
 
-    It is as one step on a batch that is as many times larger: the wrapped optimizer, its count of
-    steps, its schedule and its weight decay move only then. What is computed for a batch as a whole
-    (batch normalisation) is still for the small ones. The trainer's step counts the small ones too,
-    and so do callbacks and schedules over it.
+    This equals one step on a batch that is `steps` times larger: the optimizer's step count, its
+    schedule and its weight decay advance once per `steps` steps. Batch normalization still uses the
+    small batches. The trainer's step, callbacks and the trainer's schedules count every step.
 
-    The sums are in checkpoints. What has not reached `steps` when training ends is not applied.
+    Checkpoints hold the sums. Gradients of an incomplete group at the end of training are dropped.
 
     Args:
-        optimizer: The optimizer.
-        steps: How many.
+        optimizer: Optimizer to wrap.
+        steps: Number of steps to average.
 
     Raises:
-        ConfigError: Fewer than one step.
+        ConfigError: `steps` is less than 1.
     """
 
     def __init__(self, optimizer: Any, steps: int) -> None:
         super().__init__(optimizer)
         if steps < 1:
-            raise ConfigError(f"AccumulateGradients(steps={steps}).", expected="at least 1")
+            raise ConfigError(f"AccumulateGradients needs steps of at least 1, got {steps}.")
         self.steps = int(steps)
 
     def make_variables(self) -> dict[str, tf.Variable]:
@@ -127,23 +131,22 @@ class AccumulateGradients(ProxyOptimizer):
         return {"accumulated_steps": self._count, **{f"accumulated/{n}": v for n, v in sums}}
 
     def apply(self, gradients: Sequence[Any]) -> None:
-        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        sums, given = [self._sums[i] for i in places], [gradients[i] for i in places]
+        positions = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        sums, present = [self._sums[i] for i in positions], [gradients[i] for i in positions]
 
         def last() -> None:
             means: list[Any] = [None] * len(gradients)
-            for i, mean in zip(
-                places, on_replicas(self.strategy, self._means, sums, given), strict=True
-            ):
+            results = on_replicas(self.strategy, self._means, sums, present)
+            for i, mean in zip(positions, results, strict=True):
                 means[i] = mean
             self.inner.apply(means)
             for total in sums:
-                update(total, lambda own: own.assign(tf.zeros_like(own)))
+                update(total, lambda copy: copy.assign(tf.zeros_like(copy)))
             self._count.assign(tf.zeros_like(self._count))
 
         def earlier() -> None:
-            for total, gradient in zip(sums, given, strict=True):
-                update(total, lambda own, g: own.assign_add(tf.convert_to_tensor(g)), gradient)
+            for total, gradient in zip(sums, present, strict=True):
+                update(total, lambda copy, g: copy.assign_add(tf.convert_to_tensor(g)), gradient)
             self._count.assign_add(1)
 
         tf.cond(self._count + 1 >= self.steps, last, earlier)
@@ -154,15 +157,15 @@ class AccumulateGradients(ProxyOptimizer):
 
 
 class PostProcess(ProxyOptimizer):
-    """Call a function on each variable after the update.
+    """Optimizer wrapper that calls a function on each matching variable after the update.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: Optimizer to wrap.
         func: Takes a variable and changes it in the graph: `lambda v: v.assign(tf.round(v))`.
-        regex: For the whole name of the variables that it is called on.
+        regex: Regular expression for full names of variables.
 
     Raises:
-        LayerError: When training starts: no variable's name matches.
+        LayerError: No name of a variable matches (raised when training starts).
     """
 
     def __init__(self, optimizer: Any, func: Callable[[Any], Any], regex: str = ".*") -> None:
@@ -184,13 +187,13 @@ class PostProcess(ProxyOptimizer):
 
 
 class VariableAssignment(PostProcess):
-    """Set each variable to a function of it after the update, for example to clip or quantize it.
+    """Optimizer wrapper that sets matching variables to a function of their value after the update.
 
     Args:
-        optimizer: The optimizer.
-        func: Takes a variable and gives its new value, or None to leave it:
+        optimizer: Optimizer to wrap.
+        func: Takes a variable and returns its new value, or None to keep the value:
             `lambda v: tf.clip_by_value(v, -1.0, 1.0)`.
-        regex: As for `PostProcess`.
+        regex: Regular expression for full names of variables.
     """
 
     def _process(self, variable: Any) -> None:
@@ -200,25 +203,27 @@ class VariableAssignment(PostProcess):
 
 
 class WeightEMA(ProxyOptimizer):
-    """Keep exponential moving averages of the weights beside them.
+    """Optimizer wrapper that computes exponential moving averages of the weights.
 
-    Training goes on with the weights themselves, and checkpoints hold both. The averages are used
-    where they are asked for: `InferenceRunner(…, ema=True)`, `trainer.get_weights(ema=True)`,
-    `Predictor(…, ema=True)`. Nothing is ever swapped, so no interruption can mix them up. Variables
-    that are not trained, such as the statistics of batch normalisation, have no averages.
+    Training uses the weights themselves, and checkpoints hold both. To use the averages, pass
+    `ema=True`: `InferenceRunner(…, ema=True)`, `trainer.get_weights(ema=True)`,
+    `Predictor(…, ema=True)`. Variables that are not trained, such as the statistics of batch
+    normalization, have no averages.
 
     Args:
-        optimizer: The optimizer.
-        decay: Share of the old average that is kept in each step.
+        optimizer: Optimizer to wrap.
+        decay: Weight of the previous average in each step; at least 0 and less than 1.
 
     Raises:
-        ConfigError: `decay` is no share.
+        ConfigError: `decay` is out of range.
     """
 
     def __init__(self, optimizer: Any, decay: float = 0.999) -> None:
         super().__init__(optimizer)
         if not 0.0 <= decay < 1.0:
-            raise ConfigError(f"WeightEMA(decay={decay}).", expected="at least 0, less than 1")
+            raise ConfigError(
+                f"WeightEMA needs a decay of at least 0 and less than 1, got {decay}."
+            )
         self.decay = float(decay)
 
     def make_variables(self) -> dict[str, tf.Variable]:

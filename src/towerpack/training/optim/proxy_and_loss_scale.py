@@ -1,4 +1,4 @@
-"""What is put around optimizers; first of all the scaling of the loss."""
+"""Base class of optimizer wrappers, and the wrapper that scales the loss."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean, unique
 from towerpack.training.distribution.replicas import first, on_replicas
 from towerpack.training.optim.adapter import CompatOptimizer, KerasOptimizer, OptimizerAdapter
-from towerpack.training.optim.variable_param import VariableParam
 
 
 def named_optimizer(optimizer: Any) -> Any:
-    """Return the Keras optimizer of a name; anything else as it is.
-
-    Raises:
-        ConfigError: Keras has no optimizer with this name.
-    """
+    """Return the Keras optimizer with a name such as 'adam'. Return other objects unchanged."""
     if not isinstance(optimizer, str):
         return optimizer
     try:
@@ -31,18 +26,13 @@ def named_optimizer(optimizer: Any) -> Any:
         names = [c.__name__.lower() for c in classes if issubclass(c, keras.optimizers.Optimizer)]
         raise ConfigError(
             f"Keras has no optimizer {optimizer!r}.",
-            expected="a name such as 'adam', or an optimizer such as keras.optimizers.Adam(1e-3)",
+            expected="a name such as 'adam', or an object such as keras.optimizers.Adam(1e-3)",
             fix=did_you_mean(optimizer, names),
         ) from error
 
 
 def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
-    """Wrap an optimizer.
-
-    Args:
-        optimizer: Of Keras 3 or `tf.compat.v1.train`, or a wrapper such as `AccumulateGradients`.
-        scale_loss: Scale the loss dynamically (for float16).
-    """
+    """Return the adapter of an optimizer; with `scale_loss` it scales the loss for float16."""
     optimizer = named_optimizer(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return LossScale(
@@ -59,49 +49,54 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
     else:
         raise ConfigError(
             f"{optimizer!r} is not an optimizer.",
-            expected="a Keras optimizer such as keras.optimizers.Adam(1e-3), one of "
-            "tf.compat.v1.train, or a wrapper such as AccumulateGradients",
-            fix="call the class: keras.optimizers.Adam(1e-3)"
-            if isinstance(optimizer, type)
-            else None,
+            expected="an optimizer of Keras or tf.compat.v1.train, or a wrapper such as "
+            "AccumulateGradients",
+            fix="create an instance, for example keras.optimizers.Adam(1e-3)",
         )
     return LossScale(adapter) if scale_loss and not isinstance(adapter, LossScale) else adapter
 
 
-class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
-    """Passes everything on to the optimizer that it wraps: the base of wrappers.
+def _delegate(name: str) -> Any:
+    def method(self: ProxyOptimizer, *args: Any) -> Any:
+        return getattr(self.inner, name)(*args)
 
-    A wrapper of your own overrides `apply`, and gives what it must remember in `make_variables`.
+    return method
+
+
+class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
+    """Base class of optimizer wrappers; delegates every method to the wrapped optimizer.
+
+    Subclasses override `apply`, and create variables for checkpoints in `make_variables`.
 
     Args:
-        optimizer: What `TrainConfig(optimizer=…)` takes, another wrapper included.
+        optimizer: Optimizer to wrap: any value of `TrainConfig(optimizer=…)`, or another wrapper.
 
     Attributes:
-        wrapped: The optimizer as it was given.
-        inner: It, as the training step sees it.
-        trained: The variables of `build`.
-        strategy: Of `tf.distribute`: that under which it was built.
+        wrapped: The argument `optimizer`.
+        inner: Adapter of the wrapped optimizer, which the training step uses.
+        trained: Trained variables by name.
+        strategy: `tf.distribute` strategy under which the optimizer was built.
 
     Raises:
-        ConfigError: It is no optimizer; or it scales the loss, which must be done around wrappers.
+        ConfigError: `optimizer` is not an optimizer, or scales the loss.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self.wrapped = optimizer
         self.inner = adapt(optimizer)
         self.trained: dict[str, tf.Variable] = {}
-        self._own: dict[str, tf.Variable] = {}
+        self._variables: dict[str, tf.Variable] = {}
         if isinstance(self.inner, LossScale) or getattr(optimizer, "loss_scale_factor", None):
             raise ConfigError(
-                f"{type(self).__name__} would see gradients of a scaled loss.",
-                got="a LossScaleOptimizer, or loss_scale_factor=, inside",
-                fix="give the optimizer itself: precision='float16' scales around all of it",
+                f"{type(self).__name__} cannot wrap an optimizer that scales the loss.",
+                got="a LossScaleOptimizer, or an optimizer with loss_scale_factor=",
+                fix="pass an optimizer that does not scale the loss, and set precision='float16'",
             )
 
     def settings(self) -> dict[str, Any]:
-        """Settings that a continued run compares: the constructor's arguments."""
-        given = arguments_of(self).items()
-        return {name: value for name, value in given if value is not self.wrapped}
+        """Return the constructor's arguments, which a continued run compares."""
+        arguments = arguments_of(self).items()
+        return {name: value for name, value in arguments if value is not self.wrapped}
 
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
@@ -109,59 +104,36 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
         self.inner.build(variables, saved_elsewhere)
         self.strategy = tf.distribute.get_strategy()
         self.trained = dict(variables)
-        self._own = self.make_variables()
+        self._variables = self.make_variables()
 
     def make_variables(self) -> dict[str, tf.Variable]:
-        """Make the variables of this wrapper, for checkpoints by name, eagerly."""
+        """Create the variables of this wrapper eagerly. Return them by name for checkpoints."""
         return {}
 
-    def apply(self, gradients: Sequence[Any]) -> None:
-        self.inner.apply(gradients)
-
     def variables(self) -> dict[str, tf.Variable]:
-        found = self.inner.variables()
-        for name, variable in self._own.items():
-            found[unique(name, found)] = variable
-        return found
+        variables = self.inner.variables()
+        for name, variable in self._variables.items():
+            variables[unique(name, variables)] = variable
+        return variables
 
-    def hyper_params(self) -> dict[str, VariableParam]:
-        return self.inner.hyper_params()
-
-    def scheduled(self) -> dict[str, float]:
-        return self.inner.scheduled()
-
-    def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        return self.inner.scale_loss(cost)
-
-    def check(self, gradients: Sequence[Any]) -> tf.Tensor:
-        return self.inner.check(gradients)
-
-    def checks(self) -> bool:
-        return self.inner.checks()
-
-    def nonfinite(self) -> list[str]:
-        return self.inner.nonfinite()
-
-    def averages(self) -> dict[str, tf.Variable]:
-        return self.inner.averages()
-
-    def final_values(self) -> dict[str, tf.Variable]:
-        return self.inner.final_values()
-
-    def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
-        return self.inner.histograms(gradients)
+    apply = _delegate("apply")
+    hyper_params = _delegate("hyper_params")
+    scheduled = _delegate("scheduled")
+    scale_loss = _delegate("scale_loss")
+    check = _delegate("check")
+    checks = _delegate("checks")
+    nonfinite = _delegate("nonfinite")
+    averages = _delegate("averages")
+    final_values = _delegate("final_values")
+    histograms = _delegate("histograms")
 
 
 class LossScale(ProxyOptimizer):
-    """Scale the loss so that small gradients do not vanish in float16; a power of two.
+    """Optimizer wrapper that scales the loss, so that small gradients do not vanish in float16.
 
-    Steps whose gradients overflow are left out, and halve the scale. It is around all other
-    wrappers, where Keras's `LossScaleOptimizer` cannot be; that refuses cross-replica context too.
-
-    Args:
-        optimizer: The optimizer.
-        initial: The scale to begin with.
-        growth_steps: Steps without overflow after which the scale is doubled.
+    Steps whose gradients overflow are skipped and halve the scale; `growth_steps` steps without
+    overflow double it. This is the outermost wrapper. Keras's `LossScaleOptimizer` cannot wrap
+    adapters and does not work in cross-replica context.
     """
 
     def __init__(
@@ -195,7 +167,7 @@ class LossScale(ProxyOptimizer):
         tf.cond(finite, update, leave_out)
 
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
-        # What is not finite at a scale of 1 does not come from scaling.
+        # Only at a scale of 1 is the scaling not the cause of values that are not finite.
         return self.inner.check(self._unscaled(gradients)) | (self._scale > 1.0)
 
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
@@ -209,13 +181,12 @@ class LossScale(ProxyOptimizer):
 
 
 def mapped(function: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:
-    """A function over the numbers of a gradient, which may be sparse."""
+    """Apply a function to the values of a dense or sparse gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(tf.convert_to_tensor(gradient))
 
 
 def is_finite(gradient: Any) -> tf.Tensor:
-    """In the graph: whether all numbers of a gradient are."""
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     return tf.reduce_all(tf.math.is_finite(values))

@@ -1,4 +1,4 @@
-"""Numbers that can be changed while training goes on."""
+"""Hyper-parameters that can be changed during training."""
 
 from __future__ import annotations
 
@@ -8,42 +8,49 @@ from towerpack._core.errors import ConfigError
 
 
 class VariableParam:
-    """A hyper-parameter that the graph reads from a variable.
+    """Hyper-parameter that the graph reads from a variable.
 
     Args:
-        name: For messages.
-        variable: A scalar.
+        name: Name for messages.
+        variable: Scalar variable.
 
     Attributes:
-        held: The value by hand, which stands above `set` and schedules; None for none.
+        held: Value set by `hold`, which overrides `set` and schedules; None if not held.
     """
 
     def __init__(self, name: str, variable: tf.Variable) -> None:
-        self.name = name
-        self.variable = variable
+        self.name, self.variable = name, variable
         self.held: float | None = None
 
     def get(self) -> float:
-        """Its value now."""
+        """Return the current value."""
         return float(self.variable.numpy())
 
     def set(self, value: float) -> None:
-        """Change it, unless it is held.
+        """Change the value, unless it is held.
+
+        Args:
+            value: New value; a whole number for an integer variable.
 
         Raises:
-            ConfigError: A fraction for an integer variable.
+            ConfigError: The variable is an integer and `value` is not.
         """
         if self.held is not None:
             return
         if self.variable.dtype.is_integer and value != int(value):
-            raise ConfigError(f"The hyper-parameter '{self.name}' is an integer.", got=f"{value!r}")
+            raise ConfigError(
+                f"The hyper-parameter '{self.name}' must be an integer, got {value!r}."
+            )
         self.variable.assign(value)
 
     def hold(self, value: float | None) -> None:
-        """Set it, and keep it against all others; None lets go.
+        """Set the value and ignore later calls of `set` and schedules.
+
+        Args:
+            value: New value; None to stop holding.
 
         Raises:
-            ConfigError: As for `set`.
+            ConfigError: The variable is an integer and `value` is not.
         """
         self.held = None
         if value is not None:
@@ -52,14 +59,14 @@ class VariableParam:
 
 
 class ObjAttrParam:
-    """A hyper-parameter that Python code reads from an object's attribute.
+    """Hyper-parameter that Python code reads from an attribute of an object.
 
     Args:
-        obj: The object.
-        attr: The attribute's name.
+        obj: Object.
+        attr: Name of the attribute.
 
     Raises:
-        ConfigError: There is no such attribute.
+        ConfigError: The object has no such attribute.
     """
 
     def __init__(self, obj: object, attr: str) -> None:
@@ -69,9 +76,13 @@ class ObjAttrParam:
         self._obj = obj
 
     def get(self) -> float:
-        """Its value now."""
+        """Return the current value."""
         return getattr(self._obj, self.name)
 
     def set(self, value: float) -> None:
-        """Change it."""
+        """Change the value.
+
+        Args:
+            value: New value.
+        """
         setattr(self._obj, self.name, value)

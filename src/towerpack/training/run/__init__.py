@@ -1,1 +1,1 @@
-"""One run: opened, assembled, seen by callbacks, ended."""
+"""Run of a training: opening, assembly, view for callbacks, end."""

@@ -22,7 +22,6 @@ from towerpack.training.optim.learning_rate import call_optimizer
 from towerpack.training.run.context import RunContext
 from towerpack.training.run.opening import OpenRun
 from towerpack.training.run.parts import RunParts
-from towerpack.training.run.practice import overfitted
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.report import show_variables
 from towerpack.training.state.settings import FORMAT, Settings, common_settings, settings_of
@@ -32,24 +31,15 @@ from towerpack.training.steps.step import StepSetup
 from towerpack.training.steps.step_runner import StepRunner
 from towerpack.training.weights.match_by_name import start_from
 
-# Before the names of variables as they are trained, if the checkpoint's model has others.
+# Prefix for trained variables whose values in the checkpoint's model are replaced.
 TRAINED = "trained/"
-# The other processes of a run wait meanwhile.
+# Seconds to wait for a failed batch; the other processes of a run wait meanwhile.
 _READ_S = 5.0
 
 
 @dataclass(frozen=True)
 class AssembledRun:
-    """A run that is ready to be restored and trained.
-
-    Attributes:
-        tower: The tower function, with its variables.
-        context: The run as callbacks see it.
-        setup: The step's optimizers.
-        contents: Contents of checkpoints.
-        loop: Runs the epochs.
-        settings: The run's settings for people, by name, as JSON values.
-    """
+    """Run that is ready to be restored and trained; `settings` are those shown to users."""
 
     tower: TowerFunction
     context: RunContext
@@ -59,7 +49,7 @@ class AssembledRun:
     settings: Settings
 
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
-        """Give trained variables the values that their optimizer ends with, as Keras's `fit`."""
+        """Set trained variables to their optimizer's final values, as Keras's `fit` does."""
         if failure is None:
             model = self.tower.store.named_variables()
             for name, final in self.context.final_values().items():
@@ -67,22 +57,16 @@ class AssembledRun:
 
 
 def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
-    """Make the model, its optimizers and the compiled step, and join them.
-
-    Args:
-        parts: Parts of the run.
-        run: The open run.
-    """
     config, source, callbacks = parts.config, parts.source, parts.callbacks
     tower, trace = _build_tower(parts, run.seed)
     source.setup(tower.specs, seed=run.seed, replicas=parts.distribution.local_replicas)
-    context = _make_context(parts, run, tower)
+    context = RunContext(parts, run, tower)
     callbacks.setup(context)
     optimizer = _make_optimizer(parts, run.step_variable)
-    # Before weights are loaded: values of variables are compared as the program gives them.
-    # Before the optimizer is built: that turns a schedule into a variable.
+    # Read settings before weights are loaded, because values of variables are settings, and before
+    # the optimizer is built, because that turns a schedule into a variable.
     settings = settings_of(config, source, callbacks, trace, optimizer, parts.step, tower)
-    # Before the optimizer is built: some keep copies of the weights that they start with.
+    # Load weights before the optimizer is built, because some optimizers copy them.
     start_from(config.init, tower.store.named_variables(), resumed=run.checkpoint is not None)
     setup = _build_step(parts, tower, trace, optimizer, checks_finite=context.checks_finite)
     context.optimizers = setup.optimizers
@@ -104,7 +88,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
         groups=functools.partial(_checkpoint_groups, tower, setup),
         settings=settings,
         check_nan=context.checks_finite,
-        tells=parts.distribution.team.is_chief,
+        warns=parts.distribution.team.is_chief,
         flush=run.monitors.flush,
     )
     loop = Loop(
@@ -123,35 +107,17 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
 
 
 def _build_tower(parts: RunParts, seed: int) -> tuple[TowerFunction, TowerTrace]:
-    """Make the model's variables, and hand them to the distribution."""
     tower = TowerFunction(
         parts.model.build_graph,
         parts.model.inputs(),
         seed=seed,
         dtype_policy=POLICIES[parts.config.precision],
-        frozen=parts.config.not_to_change,
+        frozen=parts.config.frozen_patterns,
     )
     trace = tower.trace(is_training=True)
     check_graph(trace)
     parts.distribution.adopt(tower, trace)
     return tower, trace
-
-
-def _make_context(parts: RunParts, run: OpenRun, tower: TowerFunction) -> RunContext:
-    return RunContext(
-        tower=tower,
-        monitors=run.monitors,
-        run_dir=run.run_dir,
-        seed=run.seed,
-        replicas=parts.distribution.local_replicas,
-        alone=parts.distribution.team.size == 1,
-        state=parts.state,
-        hyper_params=parts.hyper_params,
-        saves=parts.saves,
-        check_interrupt=run.check_interrupt,
-        fast_dev_run=int(parts.config.fast_dev_run),
-        overfitted=functools.partial(overfitted, parts.config, run.seed),
-    )
 
 
 def _make_optimizer(parts: RunParts, step_variable: tf.Variable) -> Any:
@@ -164,18 +130,10 @@ def _make_optimizer(parts: RunParts, step_variable: tf.Variable) -> Any:
 def _build_step(
     parts: RunParts, tower: TowerFunction, trace: TowerTrace, optimizer: Any, *, checks_finite: bool
 ) -> StepSetup:
-    """Build the step's optimizers on the model's variables."""
     config = parts.config
+    scale, frozen, only = config.precision == "float16", config.frozen, config.trainable
     with parts.distribution.scope():
-        scale_loss = config.precision == "float16"
-        setup = StepSetup(
-            tower,
-            trace,
-            optimizer,
-            scale_loss=scale_loss,
-            frozen=config.frozen,
-            only=config.trainable,
-        )
+        setup = StepSetup(tower, trace, optimizer, scale_loss=scale, frozen=frozen, only=only)
         parts.step.build(setup)
     setup.check(checks_finite=checks_finite)
     return setup
@@ -190,7 +148,6 @@ def _compile_step(
     *,
     check_finite: bool,
 ) -> StepRunner:
-    """Make the step runner, for the outputs that callbacks have asked for."""
     callbacks = parts.callbacks.callbacks
     for callback in callbacks:
         check_outputs(repr(callback), callback.fetches, trace.result.outputs)
@@ -228,8 +185,8 @@ def _with_numbers(settings: Settings, parts: RunParts, seed: int, trained: int) 
 def _show_settings(
     settings: Settings, parts: RunParts, monitors: Monitors, trace: TowerTrace
 ) -> Settings:
-    """Hand the monitors settings and graph. Return the settings for people."""
-    # The operations of a model are many, and tell people little.
+    """Send settings and graph to the monitors. Return the settings to show to users."""
+    # Users do not need the counts of a model's operations.
     reported = {n: v for n, v in settings.items() if not n.startswith("model.")}
     reported = {"max_epoch": parts.state.max_epoch, **reported}
     hidden = ("callback ", FORMAT)
@@ -245,7 +202,7 @@ def _variables(tower: TowerFunction, setup: StepSetup) -> dict[str, dict[str, tf
 
 
 def _checkpoint_groups(tower: TowerFunction, setup: StepSetup) -> Groups:
-    """Variables as checkpoints hold them: the model's as the optimizer would leave them."""
+    """Return the variables of checkpoints, with the optimizers' final values in the model."""
     groups = _variables(tower, setup)
     model = groups["model"]
     for group, optimizer in setup.optimizers.items():
@@ -265,7 +222,7 @@ def _further_numbers(source: InputSource, params: HyperParams) -> Mapping[str, f
 def _explain(
     parts: RunParts, run: OpenRun, context: RunContext, error: tf.errors.OpError
 ) -> Exception:
-    """Describe a call that TensorFlow has given up; its first steps may have been applied."""
+    """Create the error for a failed call, whose first steps may have been applied."""
     team = parts.distribution.team
     lost = team.lost(error)
     if lost is not None:

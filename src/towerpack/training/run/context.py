@@ -1,17 +1,16 @@
-"""What callbacks see of a training: `towerpack.callbacks.TrainerHost`, over the parts of a run."""
+"""View of a run for callbacks, which implements `towerpack.callbacks.TrainerHost`."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.callbacks.monitors import Monitors
 from towerpack.inference import Predictor
 from towerpack.inference.predictor import checked_device, copies_on
 from towerpack.nn import components_of
@@ -19,65 +18,35 @@ from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import arrays_of
 from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.optim.adapter import OptimizerAdapter
-from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.schedules import Schedule
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.state.counters import RunState, RunStateView
-from towerpack.training.state.saver import Saves
+from towerpack.training.run.opening import OpenRun
+from towerpack.training.run.parts import RunParts
+from towerpack.training.run.practice import overfitted
+from towerpack.training.state.counters import RunStateView
 from towerpack.training.steps.graph_checks import check_summaries
 
 
 class RunContext(RunStateView):
-    """The run, for its callbacks.
+    """View of a run for callbacks; `TrainerHost` documents its methods.
 
-    Args:
-        tower: The tower function, with its variables.
-        monitors: Takes numbers and pictures; keeps their history.
-        run_dir: Where everything of this run is.
-        seed: The run's seed.
-        replicas: How many batches a step takes.
-        alone: No other process takes part.
-        state: Where the run stands.
-        hyper_params: What can be changed.
-        saves: Writes checkpoints.
-        check_interrupt: Leaves a callback where the run is to end early.
-        fast_dev_run: Batches of an evaluation in a run that only tries everything; else 0.
-        overfitted: Gives the batches that evaluations read instead of their own, if any.
-
-    Attributes:
-        optimizers: Those of the step, once they are built.
-        checks_finite: A callback wants calls to end at a cost that is not finite.
+    `optimizers` is set once they are built. `checks_finite` says whether a callback asks to end
+    calls at a cost that is not finite.
     """
 
-    def __init__(
-        self,
-        *,
-        tower: TowerFunction,
-        monitors: Monitors,
-        run_dir: Path,
-        seed: int,
-        replicas: int,
-        alone: bool,
-        state: RunState,
-        hyper_params: HyperParams,
-        saves: Saves,
-        check_interrupt: Callable[[], None],
-        fast_dev_run: int = 0,
-        overfitted: Callable[[], list[Any] | None] = lambda: None,
-    ) -> None:
+    def __init__(self, parts: RunParts, run: OpenRun, tower: TowerFunction) -> None:
         self.tower = tower
-        self.monitors = monitors
-        self.run_dir = run_dir
-        self.seed = seed
+        self.monitors = run.monitors
+        self.run_dir = run.run_dir
+        self.seed = run.seed
         self.checks_finite = False
-        self.check_interrupt = check_interrupt
-        self.fast_dev_run = fast_dev_run
-        self.overfitted = overfitted
-        self._replicas = replicas
-        self._alone = alone
-        self._state = state
-        self._hyper_params = hyper_params
-        self._saves = saves
+        self.check_interrupt = run.check_interrupt
+        self.fast_dev_run = int(parts.config.fast_dev_run)
+        self.overfitted = functools.partial(overfitted, parts.config, run.seed)
+        self._distribution = parts.distribution
+        self._state = parts.state
+        self._hyper_params = parts.hyper_params
+        self._saves = parts.saves
         self.optimizers: Mapping[str, OptimizerAdapter] = {}
         self._predictors: dict[tuple[tuple[str, ...], bool, str | None], Any] = {}
         self._copied: dict[tuple[bool, str | None], dict[str, tf.Variable]] = {}
@@ -85,20 +54,13 @@ class RunContext(RunStateView):
 
     @property
     def given_anew(self) -> Collection[str]:
-        """Hyper-parameters for which the program of a continued run gives a new value."""
-        return self._hyper_params.given_anew
+        return self._hyper_params.overridden
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
-        """Have a checkpoint written once all callbacks of this moment have acted.
-
-        Args:
-            keep: How many ordinary checkpoints to keep; None for all.
-            best: Keep it as the best by this monitored name instead.
-        """
+        """Request a checkpoint, which is written after the current hooks of all callbacks."""
         self._saves.request(keep=keep, best=best)
 
     def will_save(self) -> None:
-        """Save the end of this run, even if no save is ever due."""
         self._saves.save_end()
 
     def hyper_param(self, name: str) -> VariableParam:
@@ -114,31 +76,29 @@ class RunContext(RunStateView):
         self._hyper_params.schedule(name, schedule)
 
     def averages(self) -> dict[str, tf.Variable]:
-        """The variables of `WeightEMA`, by the names of the model's."""
-        found = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
-        if not found:
+        """Return the variables of `WeightEMA`, by names of the model's variables."""
+        averages = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
+        if not averages:
             raise ConfigError(
-                "ema=True: this run keeps no averages of its weights.",
-                fix="wrap its optimizer: WeightEMA(optimizer, 0.999)",
+                "ema=True needs averages of the weights, which this run does not keep.",
+                fix="wrap the optimizer: WeightEMA(optimizer, 0.999)",
             )
-        return found
+        return averages
 
     def final_values(self) -> dict[str, tf.Variable]:
-        """Variables that evaluation and prediction read instead of trained ones, by their names."""
+        """Return the variables that replace trained ones outside training, by name."""
         return {n: v for o in self.optimizers.values() for n, v in o.final_values().items()}
 
     def nonfinite_gradients(self) -> list[str]:
-        """Variables for whose gradients `CheckGradient` has forbidden the last step."""
         return [name for o in self.optimizers.values() for name in o.nonfinite()]
 
     def predict_function(
         self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
-        """Cut the tower to some outputs; see `TrainerHost.predict_function`."""
         key = tuple(outputs), ema, device
         instead = self.averages() if ema else self.final_values()
         trace = self.trace_inference()
-        # An evaluation moves copies of what the model moves in inference: states of RNNs.
+        # Evaluations change copies of variables that the model updates, such as states of RNNs.
         copied = trace.moved if device is None else trace.used
         if copied:
             known = self.tower.store.named_variables() | instead
@@ -162,7 +122,7 @@ class RunContext(RunStateView):
     def _copies(
         self, key: tuple[bool, str | None], variables: Mapping[str, tf.Variable]
     ) -> dict[str, tf.Variable]:
-        """Return variables on a device, with the values that others have now."""
+        """Return copies of variables on a device, with their current values."""
         values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
         if key not in self._copied:
             device = None if key[1] is None else checked_device(key[1])
@@ -173,35 +133,32 @@ class RunContext(RunStateView):
         return self._copied[key]
 
     def trace_inference(self) -> TowerTrace:
-        """The tower in inference mode; it may make variables that training does not have."""
+        """Trace the tower in inference mode, which may create variables that training lacks."""
         if self._inference_trace is None:
             self._inference_trace = self.tower.trace(is_training=False)
             check_summaries(self._inference_trace)
         return self._inference_trace
 
     def stop_on_nonfinite(self) -> None:
-        """End a call of several steps at a cost that is not finite; do not apply that step."""
         self.checks_finite = True
 
     @property
     def is_alone(self) -> bool:
-        return self._alone
+        return self._distribution.team.size == 1
 
     def nonfinite(self) -> dict[str, Any] | None:
-        """The inputs of the step whose cost was not finite, by name, if there was one."""
         return None if self._state.nonfinite is None else self.named(self._state.nonfinite)
 
     def named(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The inputs of one step, of all replicas in a row, by name."""
+        """Return the inputs of one step by name, from a list of the inputs of all replicas."""
         names = [
             name if replica == 0 else f"{name}-replica{replica}"
-            for replica in range(self._replicas)
+            for replica in range(self._distribution.local_replicas)
             for name in self.tower.input_names
         ]
         return dict(zip(names, inputs, strict=True))
 
     def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
-        """The model's variables by name, as copies; with `ema` averages where there are some."""
         averages = self.averages() if ema else self.final_values()
         return arrays_of({**self.tower.store.named_variables(), **averages})
 
@@ -213,5 +170,4 @@ class RunContext(RunStateView):
         )
 
     def request_stop(self, reason: str = "") -> None:
-        """End training normally after the current step or epoch's triggers; say why."""
         self._state.stop_reason = self._state.stop_reason or reason

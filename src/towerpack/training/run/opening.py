@@ -1,4 +1,4 @@
-"""Start of a run, before anything is built: directory, checkpoint, seed, ledger, monitors."""
+"""Opening of a run before anything is built: directory, checkpoint, seed, ledger, monitors."""
 
 from __future__ import annotations
 
@@ -38,46 +38,33 @@ _LOG = get_logger(__name__)
 
 
 def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
-    """Those that act in this process, in their order."""
-    given, extra = config.callbacks, config.extra_callbacks
-    own = [given] if isinstance(given, Callbacks) else list(given)
-    usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
-    everywhere = Callbacks([*own, *usual]).callbacks
-    return Callbacks([c for c in everywhere if team.is_chief or not c.chief_only])
+    callbacks, extra = config.callbacks, config.extra_callbacks
+    callbacks = [callbacks] if isinstance(callbacks, Callbacks) else list(callbacks)
+    extra = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
+    ordered = Callbacks([*callbacks, *extra]).callbacks
+    return Callbacks([c for c in ordered if team.is_chief or not c.chief_only])
 
 
 def steps_of_one_pass(source: InputSource, replicas: int) -> int:
-    """Steps that one pass over the data makes."""
     try:
         steps = len(source) // (1 if isinstance(source, SplitInput) else replicas)
     except TypeError:
         raise ConfigError(
-            "How long is an epoch? The data have no known length.",
-            expected="steps_per_epoch=, or data with len()",
-            fix="TrainConfig(steps_per_epoch=1000, …)",
+            "The length of an epoch is unknown, because the data have no len().",
+            fix="set TrainConfig(steps_per_epoch=1000, …)",
         ) from None
     if steps < 1:
         raise ConfigError(
-            "One pass over the data does not make a single step.",
-            got=f"{len(source)} batches for {replicas} replica(s)",
-            fix="a smaller batch size, or BatchData(…, remainder=True)",
+            "One pass over the data must make at least one step, got "
+            f"{len(source)} batches for {replicas} replica(s).",
+            fix="reduce the batch size, or use BatchData(…, remainder=True)",
         )
     return steps
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run whose directory is open.
-
-    Attributes:
-        directory: Directory of the run's files.
-        checkpoint: Checkpoint that the run continues from; None if it starts from nothing.
-        seed: The run's seed.
-        monitors: Receive values.
-        ledger: Records where the time goes.
-        step_variable: The global step in the graph.
-        check_interrupt: Raises `Interrupted` if the run must end early.
-    """
+    """Run whose directory is open. `check_interrupt` raises an error if it must end early."""
 
     directory: RunDir
     checkpoint: Checkpoint | None
@@ -89,17 +76,11 @@ class OpenRun:
 
     @property
     def run_dir(self) -> Path:
-        """Path of the directory."""
         return self.directory.path
 
 
 def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
-    """Open the run's directory, and everything that must be open before the run is assembled.
-
-    Args:
-        parts: Parts of the run.
-        stack: Closes what is opened.
-    """
+    """Open the run's directory, ledger and monitors; `stack` closes them."""
     state, team = parts.state, parts.distribution.team
     clock = Clock()
     directory, checkpoint, seed = _claim_directory(parts.config, state, team, stack)
@@ -116,8 +97,8 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     step.assign(0)
 
     def check_interrupt() -> None:
-        # Inside the hooks of single steps it does nothing: they are as good as done. If it leaves
-        # a callback's `trigger`, that is called again when the run is continued.
+        # Do not interrupt hooks of single steps, which are short. A `trigger` that is interrupted
+        # is called again when the run is continued.
         ledger.beat()
         parts.watch()
         if state.settled:
@@ -131,7 +112,7 @@ def _claim_directory(
 ) -> tuple[RunDir, Checkpoint | None, int]:
     """Return the run's directory, the checkpoint to continue from, and the seed.
 
-    The chief decides. Other processes keep their logs in a directory inside the chief's.
+    The chief chooses them. Other processes write their logs to a subdirectory.
     """
     directory: RunDir
     checkpoint: Checkpoint | None = None
@@ -141,7 +122,7 @@ def _claim_directory(
             _refuse_to_delete_sources(config)
         directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
         _LOG.info(
-            "The run is in %s: %d epochs of %d steps.",
+            "Run directory: %s. Training: %d epochs of %d steps.",
             directory.path, state.max_epoch, state.steps_per_epoch,
         )  # fmt: skip
         checkpoint = _find_checkpoint(directory.path, config.resume)
@@ -149,9 +130,9 @@ def _claim_directory(
             _warn_of_lost_steps(directory)
         where = None if checkpoint is None else str(checkpoint.path)
         seed = _choose_seed(config.seed, directory, checkpoint)
-        team.tell([str(directory.path), where, seed, state.steps_per_epoch])
+        team.broadcast([str(directory.path), where, seed, state.steps_per_epoch])
     else:
-        run_dir, where, seed, state.steps_per_epoch = team.tell(None)
+        run_dir, where, seed, state.steps_per_epoch = team.broadcast(None)
         directory = stack.enter_context(RunDir(Path(run_dir) / f"worker-{team.index}"))
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
@@ -163,57 +144,56 @@ def _claim_directory(
 
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
-    """Refuse to empty a run directory that the new run is to start from."""
-    doomed = (default_run_dir() if config.run_dir is None else Path(config.run_dir)).resolve()
+    """Raise `ConfigError` if `on_existing='delete'` would delete the weights to start from."""
+    deleted = (default_run_dir() if config.run_dir is None else Path(config.run_dir)).resolve()
     sources = [] if config.init is None else config.init.paths()
     if config.resume not in ("auto", "never"):
         sources.append(Path(config.resume))
     for source in sources:
-        if source.resolve().is_relative_to(doomed):
+        if source.resolve().is_relative_to(deleted):
             raise ConfigError(
                 f"on_existing='delete' would delete {source} before the run starts from it.",
-                fix="on_existing='new' takes another directory beside it",
+                fix="use on_existing='new', which takes a new directory beside it",
             )
 
 
-def _choose_seed(given: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
-    """The seed that was given, or else that of the run; a new one for a new run."""
-    if given is not None:
-        return given
+def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
+    """Return the configured seed, or the seed of the run, or a new one for a new run."""
+    if seed is not None:
+        return seed
     if checkpoint is not None:
         return int(checkpoint.state["seed"])
     recorded = directory.recorded().get("seed")
     if isinstance(recorded, int):
         return recorded
     seed = fresh_seed()
-    _LOG.info("seed=%d (drawn, since none was given)", seed)
+    _LOG.info("Drew seed=%d, because none is configured.", seed)
     return seed
 
 
 def _warn_of_lost_steps(directory: RunDir) -> None:
-    """Tell that a run begins anew though an earlier start got somewhere."""
+    """Warn if a run starts from the beginning although an earlier start trained steps."""
     records = read_stats(directory.stats) if directory.stats.exists() else []
     if records:
         _LOG.warning(
-            "An earlier start in %s came to step %d, but there is no checkpoint of it (was there a "
-            "ModelSaver? were checkpoints deleted?): this one begins at step 0.",
+            "An earlier start in %s reached step %d but has no checkpoint (no ModelSaver, or "
+            "deleted checkpoints?). This start begins at step 0.",
             directory.path,
             records[-1].step,
         )
 
 
 def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
-    """Those that are asked for, or the usual; `stats.jsonl` always, unless none at all is."""
-    given, stats = config.monitors, JSONLMonitor(directory.stats)
-    if given is None:
-        given = [stats, ConsoleMonitor(exclude=["^time/"]), TensorBoardMonitor(directory.events)]
-    given = [given] if isinstance(given, Monitor) else list(given)
-    remembers = not given or any(isinstance(monitor, JSONLMonitor) for monitor in given)
-    return given if remembers else [stats, *given]
+    """Return the configured or the default monitors. `stats.jsonl` is added to configured ones."""
+    monitors, stats = config.monitors, JSONLMonitor(directory.stats)
+    if monitors is None:
+        return [stats, ConsoleMonitor(exclude=["^time/"]), TensorBoardMonitor(directory.events)]
+    monitors = [monitors] if isinstance(monitors, Monitor) else list(monitors)
+    complete = not monitors or any(isinstance(monitor, JSONLMonitor) for monitor in monitors)
+    return monitors if complete else [stats, *monitors]
 
 
 def _find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
-    """What a run is to go on from; None for a start from nothing."""
     if resume == "never":
         return None
     if resume != "auto":

@@ -1,4 +1,4 @@
-"""Parts that a run is assembled from, as the configuration says."""
+"""Parts from which a run is assembled."""
 
 from __future__ import annotations
 
@@ -22,23 +22,7 @@ from towerpack.training.steps.step_runner import StepRunner
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Parts of a run.
-
-    Attributes:
-        config: Configuration of the training.
-        model: The model.
-        source: Source of the data.
-        callbacks: Callbacks of this process.
-        step: Definition of one step.
-        distribution: Where the replicas of a step run.
-        make_runner: Makes the object that runs steps.
-        state: Counters of the run.
-        hyper_params: Hyper-parameters, found while the run is assembled.
-        saves: Writes checkpoints.
-        interrupt: Remembers signals.
-        agreement: Agreement with the other processes of the run.
-        watch: Called several times a second; raises whatever else must end the run.
-    """
+    """Parts of a run. `watch` is called several times a second and raises errors of peers."""
 
     config: TrainConfig
     model: ModelDesc

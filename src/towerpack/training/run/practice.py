@@ -1,4 +1,4 @@
-"""Trial runs: a few steps of everything, or the same few batches again and again."""
+"""Trial runs: `fast_dev_run` and `overfit_batches`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _LOG = get_logger(__name__)
 
 
 def as_practice(config: TrainConfig) -> TrainConfig:
-    """What a configuration's `fast_dev_run` or `overfit_batches` comes to."""
     steps, batches = int(config.fast_dev_run), config.overfit_batches
     if steps:
         epochs = min(steps, config.max_epoch)
         _LOG.warning(
-            "fast_dev_run: epochs: %d, steps in each: %d, batches of an evaluation: %d, in a run "
-            "directory of its own.",
+            "fast_dev_run: %d epoch(s) of %d step(s), %d batch(es) per evaluation, in a separate "
+            "run directory.",
             epochs,
             steps,
             steps,
@@ -38,9 +37,9 @@ def as_practice(config: TrainConfig) -> TrainConfig:
     if batches:
         if not isinstance(config.dataflow, DataFlow):
             raise DataFlowError(
-                f"overfit_batches={batches} needs a DataFlow.", got=f"dataflow={config.dataflow!r}"
+                f"overfit_batches needs a DataFlow, got dataflow={config.dataflow!r}."
             )
-        _LOG.warning("overfit_batches: training and evaluation see %d batch(es) only.", batches)
+        _LOG.warning("overfit_batches: training and evaluation use only %d batch(es).", batches)
         return dataclasses.replace(
             config,
             dataflow=CacheData(FixedSizeData(config.dataflow, batches, keep_state=False)),
@@ -50,7 +49,6 @@ def as_practice(config: TrainConfig) -> TrainConfig:
 
 
 def overfitted(config: TrainConfig, seed: int) -> list[Any] | None:
-    """The batches that `overfit_batches` trains on; None without it."""
     if not config.overfit_batches:
         return None
     with config.dataflow.iterate(seed=seed, epoch=0) as batches:

@@ -1,4 +1,4 @@
-"""A run from its start to its end: opened, built, restored, trained, closed."""
+"""Life cycle of a run: open, assemble, restore, train, close."""
 
 from __future__ import annotations
 
@@ -18,23 +18,13 @@ from towerpack.training.run.opening import OpenRun, open_run
 from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
-from towerpack.training.state.report import say_ending, say_slow, say_spending
+from towerpack.training.state.report import log_ending, log_slow_callbacks, log_spending
 
 _LOG = get_logger(__name__)
 
 
 class Run:
-    """Take a training from its configuration to its end.
-
-    Args:
-        parts: Parts of the run.
-
-    Attributes:
-        opened: The open run; None until its directory is open.
-        assembled: The assembled run; None until it is ready to be trained.
-        complete: Whether the last epoch is done.
-        was_complete: Whether the run was complete already when it was started.
-    """
+    """Run from its configuration to its end."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
@@ -44,23 +34,23 @@ class Run:
         self.complete = self.was_complete = False
 
     def execute(self, stack: ExitStack) -> None:
-        """From the start to the end; `stack` closes what has been opened."""
+        """Run the training; `stack` closes the opened resources."""
         parts, state, team = self._parts, self._parts.state, self._parts.distribution.team
         stack.enter_context(parts.agreement.until_the_end())
         stack.enter_context(team.ended_by_sigterm())
         run = self.opened = open_run(parts, stack)
         checkpoint = run.checkpoint
-        # Nothing has happened yet that would have to be saved.
-        with parts.interrupt.at_once() if team.size == 1 else team.collective():
+        # There is nothing to save yet, so a signal may interrupt anything.
+        with parts.interrupt.raised_immediately() if team.size == 1 else team.collective():
             assembled = self.assembled = assemble(parts, run)
         run.directory.record_settings(assembled.settings)
         stack.callback(parts.distribution.release, assembled.tower)
         stack.push(assembled.finalize)
         store = parts.saves.open(run.directory.checkpoints, assembled.contents, run.ledger)
-        stack.push(functools.partial(self._say_ending, run, assembled.loop))
+        stack.push(functools.partial(self._report_ending, run, assembled.loop))
         stack.callback(parts.saves.close)
         data_state = None if checkpoint is None else self._restore(run, assembled, checkpoint)
-        # What lies in the directory after this point belongs to another course of events.
+        # Later checkpoints in the directory belong to an abandoned course of training.
         store.abandon_after(state.step if checkpoint is not None else -1)
         run.monitors.resume(state.step)
         if state.at_the_end:
@@ -104,17 +94,17 @@ class Run:
             parts.agreement.fail(error)
             raise
 
-    def _say_ending(
+    def _report_ending(
         self, run: OpenRun, loop: Loop, failure: type[BaseException] | None, *_: object
     ) -> None:
         if failure is not None:
             return
         run.ledger.ending = "Complete" if self.complete else self._ending
         if self._parts.distribution.team.is_chief:
-            say_spending(run.ledger.totals(), run.ledger.lives)
+            log_spending(run.ledger.totals(), run.ledger.lives)
             spent = run.ledger.clock.seconds()
-            say_slow(loop.spent(), sum(spent.values()) - spent[COMPILE])
-            say_ending(
+            log_slow_callbacks(loop.spent(), sum(spent.values()) - spent[COMPILE])
+            log_ending(
                 run.ledger.ending,
                 epoch=self._parts.state.epoch,
                 max_epoch=self._parts.state.max_epoch,
@@ -123,7 +113,7 @@ class Run:
             )
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
-        """Call each callback's `after_train`, even if others fail; gives what ended training."""
+        """Call each callback's `after_train`, even if others fail. Return the first error."""
         for callback in self._parts.callbacks.callbacks:
             try:
                 callback.after_train()
@@ -131,13 +121,12 @@ class Run:
                 if failure is None:
                     failure = error
                 else:
-                    _LOG.exception("%r failed too, after the training:", callback)
+                    _LOG.exception("%r also failed, in after_train:", callback)
         return failure
 
     def _restore(self, run: OpenRun, assembled: AssembledRun, checkpoint: Checkpoint) -> Any:
-        """Restore a checkpoint. Return the data's state."""
         if not checkpoint.model.keys() <= assembled.tower.store.named_variables().keys():
-            # Evaluation may have made variables that training does not have.
+            # Create the variables that only evaluation uses.
             assembled.context.trace_inference()
         data_state = self._parts.saves.contents.restore(checkpoint)
         run.step_variable.assign(self._parts.state.step)
@@ -148,7 +137,7 @@ class Run:
         return data_state
 
     def _start_data(self, state: Any, run: OpenRun) -> None:
-        """Continue in the data.
+        """Start the data source at the position of the checkpoint.
 
         At the end of an epoch, a run can continue with other rows or another number of replicas.
         """
@@ -164,7 +153,7 @@ class Run:
             other_rows = len(pipelines) == 2 and pipelines[0] == pipelines[1]
             if at_an_end and (replicas != here or other_rows):
                 _LOG.warning(
-                    "The run goes on with %s: the data start anew.",
+                    "The run continues with %s, so the data start from the beginning.",
                     f"{here} replicas instead of {replicas}"
                     if replicas != here
                     else f"other rows ({error.expected} instead of {error.got})",
@@ -174,18 +163,18 @@ class Run:
             if other_rows and checkpoint is not None:
                 error.fix = (
                     f"restore the previous rows until epoch {position.epoch} has ended; or remove "
-                    f"{checkpoint.path}, so that the run continues at the end of an earlier epoch, "
-                    "where other rows are allowed"
+                    f"{checkpoint.path} to continue from the end of an earlier epoch, where other "
+                    "rows are allowed"
                 )
             if replicas != here:
                 error.fix = (
-                    f"run to the end of epoch {position.epoch} with {replicas} replicas as before, "
-                    "from there on any number will do; or resume from a checkpoint that was saved "
-                    "at the end of an epoch: TrainConfig(resume=PATH, …). With SplitInput the "
-                    "number can change at any step"
+                    f"train to the end of epoch {position.epoch} with {replicas} replicas, after "
+                    "which the number may change; or resume from a checkpoint of the end of an "
+                    "epoch with TrainConfig(resume=PATH, …); or use SplitInput, with which the "
+                    "number may change at any step"
                 )
             error.fix = (
-                f"{error.fix}; or begin a new run with these weights and other data: "
+                f"{error.fix}; or start a new run with these weights and other data: "
                 f"TrainConfig(resume='never', init={str(run.run_dir)!r}, …)"
             )
             raise

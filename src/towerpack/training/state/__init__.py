@@ -1,1 +1,1 @@
-"""State of a run: counters, times, numbers, checkpoints, settings, and the run directory."""
+"""State of a run: counters, times, metrics, checkpoints, settings and the run directory."""

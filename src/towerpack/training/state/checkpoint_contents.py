@@ -1,8 +1,9 @@
-"""Contents of a run's checkpoint: captured from the parts of the run, and restored."""
+"""Capture and restoration of the contents of a run's checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,135 +17,115 @@ from towerpack.training.distribution.replicas import arrays_of
 from towerpack.training.optim.hyper_params import Groups, HyperParams
 from towerpack.training.optim.learning_rate import RATES
 from towerpack.training.state.counters import RunState
-from towerpack.training.state.host_copies import (
-    HostCopies,
-    Snapshot,
-    assign,
-    check_no_nan,
+from towerpack.training.state.host_copies import HostCopies, Snapshot, assign, check_no_nan
+from towerpack.training.state.settings import (
+    Change,
+    Settings,
+    changed_variables,
+    changes,
+    changes_text,
 )
-from towerpack.training.state.settings import Change, Settings, changes, changes_text, given_anew
 from towerpack.training.state.step_metrics import Numbers
 
 _LOG = get_logger(__name__)
 
 
+@dataclass(kw_only=True)
 class Contents:
-    """The whole state of a run.
+    """State of a run as checkpoints hold it.
 
-    Args:
-        state: Where the run stands.
-        numbers: Of the current epoch.
-        callbacks: Their states.
-        source: The position in the data.
-        hyper_params: What callbacks may have changed.
-        groups: Gives the variables, in groups; the model's as `'model'`.
-        settings: What the run is asked for; `'seed'` is among them.
-        check_nan: Refuse to save weights that are NaN.
-        tells: Tell of settings that have changed; another process may do that.
-        flush: Brings to disk what must be there before a checkpoint is.
+    Attributes:
+        groups: Returns the variables in groups; the model's in the group `'model'`.
+        settings: Settings of the run, including `'seed'`.
+        check_nan: Whether to refuse to save weights that are NaN.
+        warns: Whether to log changed settings, which only one process of a run does.
+        flush: Writes to disk everything that must precede a checkpoint.
     """
 
-    def __init__(
-        self,
-        *,
-        state: RunState,
-        numbers: Numbers,
-        callbacks: Callbacks,
-        source: InputSource,
-        hyper_params: HyperParams,
-        groups: Callable[[], Groups],
-        settings: Settings,
-        check_nan: bool,
-        tells: bool,
-        flush: Callable[[], None],
-    ) -> None:
-        self._state = state
-        self._numbers = numbers
-        self._callbacks = callbacks
-        self._source = source
-        self._hyper_params = hyper_params
-        self._groups = groups
-        self._settings = settings
-        self._check_nan = check_nan
-        self._flush = flush
-        self._tells = tells
+    state: RunState
+    numbers: Numbers
+    callbacks: Callbacks
+    source: InputSource
+    hyper_params: HyperParams
+    groups: Callable[[], Groups]
+    settings: Settings
+    check_nan: bool
+    warns: bool
+    flush: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._copies = HostCopies()
         self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     def hold(self) -> None:
-        """Until `let_go`, capture callbacks and hyper-parameters as they are now."""
-        self._held = self._callbacks.state(), self._hyper_params.arrays()
+        """Make `capture` use the present state of callbacks and hyper-parameters until `let_go`."""
+        self._held = self.callbacks.state(), self.hyper_params.arrays()
 
     def let_go(self) -> None:
-        """Capture everything as it is."""
         self._held = None
 
     def check(self) -> None:
-        """Look at the weights, if that is wanted."""
-        if self._check_nan:
-            check_no_nan(arrays_of(self._groups()["model"]), self._state.step)
+        """Raise `NumericsError` if weights are NaN and `check_nan` is set."""
+        if self.check_nan:
+            check_no_nan(arrays_of(self.groups()["model"]), self.state.step)
 
     def capture(self) -> Snapshot:
-        """Take a checkpoint's contents; the arrays change with the next one."""
-        self._flush()
-        tensors = {name: self._copies.of(name, group) for name, group in self._groups().items()}
-        if self._check_nan:
-            check_no_nan(tensors["model"], self._state.step)
-        callbacks, held = self._held or (self._callbacks.state(), {})
+        """Return the contents of a checkpoint. The next call overwrites the arrays."""
+        self.flush()
+        tensors = {name: self._copies.copy(name, group) for name, group in self.groups().items()}
+        if self.check_nan:
+            check_no_nan(tensors["model"], self.state.step)
+        callbacks, held = self._held or (self.callbacks.state(), {})
         for name, arrays in held.items():
             tensors[name].update(arrays)
         state = {
-            **self._state.state(),
-            **self._numbers.state(),
-            "seed": self._settings["seed"],
-            "data": self._source.state(),
+            **self.state.state(),
+            **self.numbers.state(),
+            "seed": self.settings["seed"],
+            "data": self.source.state(),
             "callbacks": callbacks,
-            "settings": dict(self._settings),
+            "settings": dict(self.settings),
         }
-        return Snapshot(self._state.step, self._state.place, tensors, state)
+        return Snapshot(self.state.step, self.state.place, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> Any:
-        """Take a checkpoint over; gives the data's state."""
-        where = str(checkpoint.path)
-        groups = self._groups()
+        """Restore a checkpoint. Return the state of the data."""
+        path = str(checkpoint.path)
+        groups = self.groups()
         if set(checkpoint.tensors) != set(groups):
             raise CheckpointMismatchError(
-                f"The checkpoint {where} was saved by another kind of step.",
+                f"The checkpoint {path} was saved by a different kind of step.",
                 got=f"groups of variables {sorted(checkpoint.tensors)}",
                 expected=f"{sorted(groups)}",
-                fix="train with the step that it was saved with, or start from its weights alone: "
+                fix="train with the step that saved it, or start from its weights alone: "
                 "TrainConfig(resume='never', init=…)",
             )
         saved = checkpoint.state
-        # First: a changed setting may be why variables do not fit.
-        changed = self._tell_changes(saved.get("settings", self._settings))
-        anew = given_anew(changed)
+        # Warn before variables are compared, since a changed setting may be why they do not fit.
+        changed = self._warn_of_changes(saved.get("settings", self.settings))
+        overridden = changed_variables(changed)
         for name, group in groups.items():
             values = checkpoint.group(name)
-            # A rate may have become a schedule, or the other way round: its settings are compared.
-            gone = {n for n in group.keys() ^ values.keys() if n in RATES}
-            gone |= anew if name == "model" else set()
+            # A rate may have become a schedule or a number. Its settings have been compared.
+            skipped = {n for n in group.keys() ^ values.keys() if n in RATES}
+            skipped |= overridden if name == "model" else set()
             assign(
-                {n: v for n, v in group.items() if n not in gone},
-                {n: a for n, a in values.items() if n not in gone},
-                f"the {name} in {where}",
+                {n: v for n, v in group.items() if n not in skipped},
+                {n: a for n, a in values.items() if n not in skipped},
+                f"the {name} in {path}",
             )
-        self._state.restore(saved)
-        self._numbers.restore(saved)
-        self._callbacks.restore(saved["callbacks"])
-        _LOG.info(
-            "Resumed at step %d, epoch %d, from %s.", self._state.step, self._state.epoch, where
-        )
-        names = self._hyper_params.names()
-        self._hyper_params.take({c.name: c.new for c in changed if c.name in names})
+        self.state.restore(saved)
+        self.numbers.restore(saved)
+        self.callbacks.restore(saved["callbacks"])
+        _LOG.info("Resumed at step %d, epoch %d, from %s.", self.state.step, self.state.epoch, path)
+        names = self.hyper_params.names()
+        self.hyper_params.override({c.name: c.new for c in changed if c.name in names})
         return saved["data"]
 
-    def _tell_changes(self, old: Settings) -> list[Change]:
-        """Tell what the program asks for now and did not before."""
-        changed = changes(old, self._settings)
-        if changed and self._tells:
+    def _warn_of_changes(self, old: Settings) -> list[Change]:
+        changed = changes(old, self.settings)
+        if changed and self.warns:
             _LOG.warning(
-                "Settings that differ from those of the run that is continued:\n%s",
-                changes_text(changed),
+                "Settings that differ from those of the continued run:\n%s", changes_text(changed)
             )
         return changed

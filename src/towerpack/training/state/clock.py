@@ -1,4 +1,4 @@
-"""Accounting of a training's time: each moment belongs to exactly one part."""
+"""Clock that divides a training's time into parts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ PARTS: Final = (PRODUCTIVE, COMPILE, DATA_WAIT, SAVE, CALLBACKS)
 
 
 class Clock:
-    """Add up the seconds of each part, from now on.
+    """Clock that adds up the seconds of each part; each moment belongs to exactly one part.
 
-    What lies in no `with clock.during(part)` is `compile` until the first step is done, and
-    `callbacks` afterwards. The first call of a life is `compile` as well: TensorFlow optimises the
-    graph in it.
-
-    Args:
-        now: A monotonic clock in seconds.
-
-    Attributes:
-        now: See above.
+    Time outside of `with clock.during(part)` counts as `compile` until the first step is done and
+    as `callbacks` afterwards. The first call also counts as `compile`, because TensorFlow optimizes
+    the graph in it. `now` is a monotonic clock in seconds.
     """
 
     NAMES = ("throughput/steps_per_s", "time/compute_share", "time/data_wait_share")
@@ -40,7 +34,7 @@ class Clock:
         self.begin_epoch()
 
     def during(self, part: str) -> Clock:
-        """A context in which the time belongs to `part`; they may be nested."""
+        """Return a context manager in which time counts as `part`. Contexts can be nested."""
         self._outer.append(self._part)
         self._enter(part)
         return self
@@ -60,12 +54,12 @@ class Clock:
             self.built()
 
     def built(self) -> None:
-        """What comes now is work on the run: time outside of all parts is that of callbacks."""
+        """Count time outside of parts as `callbacks` from now on."""
         if not self._outer:
             self._enter(CALLBACKS)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each part so far; their sum is the time since the clock was made."""
+        """Return the seconds of each part so far. Their sum is the clock's age."""
         self._enter(self._part)
         return dict(self._seconds)
 
@@ -74,7 +68,7 @@ class Clock:
         self._before = self.seconds()
 
     def report(self) -> dict[str, float]:
-        """Numbers of the epoch for the monitors; empty before the first step."""
+        """Return numbers of the epoch for the monitors; empty before the first step."""
         spent = {part: s - self._before[part] for part, s in self.seconds().items()}
         total = sum(spent.values())
         if self._steps == 0 or total <= 0:

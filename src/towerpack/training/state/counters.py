@@ -1,4 +1,4 @@
-"""Counters of a training: moved by the loop, kept by checkpoints, read by everything else."""
+"""Counters of a training, which only the loop changes and checkpoints hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Phase(StrEnum):
-    """What the loop is at."""
+    """Phase of the training loop."""
 
     STEPS = "steps"
     STEP_TRIGGERS = "step triggers"
@@ -22,20 +22,12 @@ class Phase(StrEnum):
 
 @dataclass
 class RunState:
-    """Counters of a training.
+    """Counters of a training; see also `RunStateView`.
 
     Attributes:
-        steps_per_epoch: Steps in an epoch.
-        max_epoch: Number of the last epoch.
-        step: Steps done since the very start.
-        epoch: Number of the current epoch, from 1; 0 before the first.
-        local_step: Steps done in the current epoch.
-        in_epoch: An epoch has begun, and its last triggers are not over.
-        phase: What the loop is at.
-        settled: Counters, callbacks and data position have caught up with the weights, so that the
-            run may be saved or left here.
-        stop_reason: Reason that a callback gave when it asked to end training, which may be empty.
-            None if no callback has asked.
+        settled: Whether counters, callbacks and data position match the weights, as for saving.
+        stop_reason: Reason, possibly empty, of the callback that asked to end training; None if no
+            callback has asked.
         nonfinite: Inputs of the step that was not applied because its cost was not finite.
     """
 
@@ -52,12 +44,12 @@ class RunState:
 
     @property
     def place(self) -> tuple[int, bool, str]:
-        """Equal places of a run have equal states."""
+        """Position in the run. At equal positions a run has equal states."""
         return self.step, self.in_epoch, self.phase
 
     @property
     def at_the_end(self) -> bool:
-        """The last epoch is over, its triggers included."""
+        """Whether the last epoch and its triggers are done."""
         return self.epoch >= self.max_epoch and not self.in_epoch and self.phase is Phase.STEPS
 
     def begin_epoch(self) -> None:
@@ -74,14 +66,12 @@ class RunState:
         return {**{name: getattr(self, name) for name in names}, "phase": str(self.phase)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.step = int(state["step"])
-        self.epoch = int(state["epoch"])
-        self.local_step = int(state["local_step"])
-        self.in_epoch = bool(state["in_epoch"])
+        self.step, self.epoch = int(state["step"]), int(state["epoch"])
+        self.local_step, self.in_epoch = int(state["local_step"]), bool(state["in_epoch"])
         self.phase = Phase(state["phase"])
 
     def end_after(self, steps: int) -> None:
-        """The last epoch is that in which the last of so many more steps is done."""
+        """End training after the epoch in which the last of `steps` more steps is done."""
         rest = max(0, self.steps_per_epoch - self.local_step) if self.in_epoch else 0
         self.max_epoch = self.epoch + max(0, -(-(steps - rest) // self.steps_per_epoch))
 
@@ -93,7 +83,7 @@ class RunStateView:
 
     @property
     def global_step(self) -> int:
-        """Steps done since the very start."""
+        """Steps done since the beginning of the run."""
         return self._state.step
 
     @property
@@ -108,12 +98,12 @@ class RunStateView:
 
     @property
     def in_epoch(self) -> bool:
-        """An epoch has begun, and its last triggers are not over."""
+        """Whether an epoch has begun and its last triggers are not done."""
         return self._state.in_epoch
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
+        """Number of steps per epoch."""
         return self._state.steps_per_epoch
 
     @property

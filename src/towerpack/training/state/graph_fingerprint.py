@@ -1,4 +1,4 @@
-"""The operations and constants of a traced tower, for the comparison of settings."""
+"""Fingerprint of the operations and constants of a traced tower, compared as settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import tensorflow as tf
 from towerpack.tower import TowerTrace
 
 OPERANDS = "model.operands"
-"""Setting that is a checksum over which operation takes which result, in which order."""
+"""Name of the setting that is a checksum over the operands of all operations."""
 
 _LARGEST_CONSTANT = 16
 # Keras and TensorFlow count names over the whole process.
 _COUNTED = re.compile(r"(?:_\d+)+(?=/|$)")
 _NAMED_TENSOR = re.compile(rb"\(\S*:\d+\)")  # in messages of assertions
-# Attributes of operations that differ from start to start, or tell nothing.
-_UNTOLD = {
+# Attributes of operations that differ from start to start or have no effect.
+_IGNORED = {
     "config_proto",  # in calls of functions: devices of this machine
     "container",
     "debug_name",
@@ -57,14 +57,13 @@ def operations_of(trace: TowerTrace) -> dict[str, Any]:
 
 
 def checksum(content: bytes) -> str:
-    """Return eight hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=4).hexdigest()
 
 
 class _Reader:
-    """Reads the operations of a graph, then of each function when it is first called.
+    """Reader of the operations of a graph, and of each function at its first call.
 
-    TensorFlow stores functions in no order that the next process would repeat.
+    The order in which TensorFlow stores functions differs from process to process.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -75,28 +74,28 @@ class _Reader:
         self._digests: dict[str, str] = {}
 
     def nodes(self, nodes: Iterable[Any], known: Mapping[str, str]) -> dict[str, str]:
-        """Return a checksum for each node: its kind, attributes, and its operands' checksums."""
-        found = dict(known)
+        """Return a checksum of each node's kind, attributes and operands."""
+        digests = dict(known)
         for node in nodes:
             if node.op == "Const":
                 self.add_constant(node.name, tf.make_ndarray(node.attr["value"].tensor))
             else:
                 self.counts[_kind_of(node)] += 1
             operands = [operand for operand in node.input if operand[0] != "^"]
-            parts = node.op, self._attributes(node), [_operand(o, found) for o in operands]
-            found.setdefault(node.name, checksum(repr(parts).encode()))
-        return found
+            parts = node.op, self._attributes(node), [_operand(o, digests) for o in operands]
+            digests.setdefault(node.name, checksum(repr(parts).encode()))
+        return digests
 
     def _attributes(self, node: Any) -> list[Any]:
-        found: list[Any] = []
+        attributes: list[Any] = []
         for name, attr in sorted(node.attr.items()):
             which = attr.WhichOneof("value")
             called = attr.list.func if which == "list" else [attr.func] if which == "func" else ()
             if called:
-                found += [self._function(function.name) for function in called]
-            elif which != "tensor" and name not in _UNTOLD and name[0] != "_":
-                found.append((name, attr.SerializeToString(deterministic=True)))
-        return found
+                attributes += [self._function(function.name) for function in called]
+            elif which != "tensor" and name not in _IGNORED and name[0] != "_":
+                attributes.append((name, attr.SerializeToString(deterministic=True)))
+        return attributes
 
     def _function(self, name: str) -> str:
         if name not in self._digests and name in self._functions:
@@ -109,7 +108,7 @@ class _Reader:
         return self._digests.get(name, "")
 
     def add_constant(self, name: str, value: np.ndarray) -> None:
-        """Add a constant, unless it is a seed: those of layers are integers of 63 bits."""
+        """Add a constant, unless it is the seed of a layer, an integer above 2**53."""
         if value.dtype.kind in "iu" and value.size == 1 and abs(int(value.item())) > 2**53:
             return
         values, content = value.ravel().tolist(), value.tobytes
@@ -127,7 +126,7 @@ def _operand(text: str, digests: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _values_of(outer: Any, inner: tf.Tensor) -> list[np.ndarray]:
-    """Return the values of a tensor or lookup table that was made outside of the tower."""
+    """Return the values of a tensor or lookup table from outside the tower."""
     if outer.dtype not in (tf.resource, tf.variant):
         return [np.asarray(outer.numpy())] if hasattr(outer, "numpy") else []
     for reader in inner.consumers():
@@ -142,10 +141,10 @@ def _values_of(outer: Any, inner: tf.Tensor) -> list[np.ndarray]:
 
 
 def _kind_of(node: Any) -> str:
-    told = []
+    attributes = []
     for name, attr in sorted(node.attr.items()):
         which = attr.WhichOneof("value")
-        if which in ("f", "b", "i", "list", "s") and name not in _UNTOLD and name[0] != "_":
+        if which in ("f", "b", "i", "list", "s") and name not in _IGNORED and name[0] != "_":
             numbers = [*attr.list.i, *attr.list.f] if which == "list" else [getattr(attr, which)]
-            told += [f"{name}={v.decode() if isinstance(v, bytes) else v}" for v in numbers]
-    return f"{node.op}({', '.join(told)})" if told else f"{node.op} operations"
+            attributes += [f"{name}={v.decode() if isinstance(v, bytes) else v}" for v in numbers]
+    return f"{node.op}({', '.join(attributes)})" if attributes else f"{node.op} operations"

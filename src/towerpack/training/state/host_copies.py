@@ -1,4 +1,4 @@
-"""Copies of a running training for its checkpoints, and their way back."""
+"""Copies of variables for checkpoints, and assignment of saved values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from towerpack.checkpoint import compare_names
 
 
 class Snapshot(NamedTuple):
-    """What a checkpoint holds.
+    """Contents of a checkpoint: copies of the variables in groups, and the other state.
 
-    Attributes:
-        step: The global step.
-        place: Global step and where in the epoch; equal places have equal states.
-        tensors: Copies of the variables, in groups.
-        state: Everything else.
+    `place` is the `RunState.place` of the run.
     """
 
     step: int
@@ -30,15 +26,12 @@ class Snapshot(NamedTuple):
 
 
 class HostCopies:
-    """Copies of variables, in memory that is used again: fresh pages cost ten times the copying.
-
-    What it has given changes with the next copies.
-    """
+    """Memory for copies of variables. Copying into new memory takes ten times as long."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[str, str], np.ndarray] = {}
 
-    def of(self, group: str, variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    def copy(self, group: str, variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
         return {name: self._copy((group, name), v) for name, v in variables.items()}
 
     def _copy(self, key: tuple[str, str], variable: tf.Variable) -> np.ndarray:
@@ -51,51 +44,41 @@ class HostCopies:
 
 
 def _view(variable: tf.Variable) -> np.ndarray:
-    """The value, without a copy where there can be none."""
+    """Return the value, without copying it if possible."""
     if not isinstance(variable, tf.distribute.DistributedValues):
-        with suppress(ValueError, TypeError):  # bfloat16 is no buffer.
+        with suppress(ValueError, TypeError):  # bfloat16 does not support the buffer protocol.
             return np.asarray(memoryview(variable.read_value()))
     return variable.numpy()
 
 
 def check_no_nan(values: Mapping[str, np.ndarray], step: int) -> None:
-    """Refuse to go on with weights that are NaN, which a finite cost can hide.
+    """Raise `NumericsError` if weights are NaN, which a finite cost can hide.
 
-    `tf.nn.relu` gives 0 for NaN on a CPU: a NaN among the inputs of a network goes through the
-    gradient into its first weights, and the cost stays finite and wrong.
+    `tf.nn.relu` returns 0 for NaN on a CPU. A NaN in the input then reaches the first weights
+    through their gradient, while the cost stays finite.
     """
-    # A sum is NaN wherever a value is, and takes one pass without a temporary.
+    # The sum of an array with NaN is NaN, and needs no temporary array.
     suspects = [n for n, a in values.items() if a.dtype.kind == "f" and np.isnan(a.sum())]
-    bad = {name: int(np.isnan(values[name]).sum()) for name in suspects}
-    found = [f"{name}: {count} of {values[name].size}" for name, count in bad.items() if count]
-    if found:
+    counts = {name: int(np.isnan(values[name]).sum()) for name in suspects}
+    lines = [f"{name}: {count} of {values[name].size}" for name, count in counts.items() if count]
+    if lines:
         raise NumericsError(
             f"Weights are NaN at step {step}, although the cost was finite.",
-            got=", ".join(found[:8]) + (", …" if len(found) > 8 else ""),
-            expected="numbers; such weights are not saved, earlier checkpoints are untouched",
-            fix="look for NaN in the data (a NaN input can pass tf.nn.relu unseen) and for "
-            "gradients that are not finite; then run the same command again",
+            got=", ".join(lines[:8]) + (", …" if len(lines) > 8 else ""),
+            expected="finite weights; these are not saved, and earlier checkpoints are unchanged",
+            fix="check the data for NaN (tf.nn.relu can hide a NaN input) and the gradients for "
+            "values that are not finite; then run the same command again",
         )
 
 
 def assign(
     variables: Mapping[str, tf.Variable], values: Mapping[str, np.ndarray], what: str
 ) -> None:
-    """Set variables to saved values, by exact name.
-
-    Args:
-        variables: Where to.
-        values: From where.
-        what: Names the source in the error.
-    """
+    """Set variables to saved values by exact name. `what` names the values in errors."""
     compare_names(
-        {name: (_shape(v), v.dtype.name) for name, v in variables.items()},
+        {name: (tuple(v.numpy().shape), v.dtype.name) for name, v in variables.items()},
         {name: (tuple(values[name].shape), values[name].dtype.name) for name in values},
         what=what,
     )
     for name, variable in variables.items():
         variable.assign(values[name])
-
-
-def _shape(variable: tf.Variable) -> tuple[int, ...]:
-    return tuple(variable.numpy().shape)

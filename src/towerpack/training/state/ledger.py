@@ -1,14 +1,13 @@
-r"""The ledger of a run: where the time of all its lives went. A life is one start of the program.
+r"""Ledger of a run: the time spent in each life. A life is one start of the program.
 
-`ledger.jsonl` is appended to when a life begins, saves and ends:
+Each life appends lines to `ledger.jsonl` when it begins, saves and ends:
 
     {"event": "start", "time": 1700000000.0, "step": 300, "seconds": {…}, "pid": 17, …}
     {"event": "save", "time": 1700000040.0, "step": 500, "seconds": {"productive": 31.2, …}}
     {"event": "end", "time": 1700000060.0, "step": 600, "seconds": {…}, "ending": "Complete"}
 
-`seconds` are those of the life so far, part by part; their sum is `time` less that of the start.
-Ten times a second the last line is a sign of life (`"beat"`), which the next one overwrites: what
-is known of a life that was killed ends there.
+`seconds` holds the seconds of each part of the life so far. Ten times per second a `"beat"` line
+overwrites the previous beat, so that the end of a killed life is known.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LOST: Final = "lost"
 DOWN: Final = "down"
 ALL_PARTS: Final = (*PARTS, LOST, DOWN)
 RESTART: Final = "TOWERPACK_RESTART"
-"""Environment variable: the how manieth restart by a launcher this start is."""
+"""Environment variable with the number of restarts, set by a launcher."""
 _MOST_SECONDS: Final = 6e10
 _BEAT_S: Final = 0.1
 _LOG = get_logger(__name__)
@@ -41,20 +40,18 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Life:
-    """One start of the program, as far as the ledger knows it.
+    """Record of a single start of the program.
 
     Attributes:
         began: Seconds since 1970.
-        ended: Seconds since 1970; the last sign of life.
-        from_step: The step that it went on from.
-        to_step: The step that it came to.
-        seconds: Of each part of `ALL_PARTS`: `'lost'` is what a later life had to do again, and has
-            been taken from the others; `'down'` is the time between the life before and this one.
-        lost_steps: Steps that a later life had to do again.
-        ending: How it ended; None if it was killed, or goes on.
-        restart: What the launcher has set `TOWERPACK_RESTART` to.
-        host: Where it ran.
-        pid: Its process.
+        ended: Seconds since 1970 of the last record.
+        from_step: Step from which the life continued.
+        to_step: Last step of the life.
+        seconds: Seconds of each part of `ALL_PARTS`. `'lost'` is work that a later life repeated,
+            which other parts do not include. `'down'` is the time since the previous life.
+        lost_steps: Number of steps that a later life repeated.
+        ending: Description of the ending; None if the life was killed or is running.
+        restart: Value of `TOWERPACK_RESTART`.
     """
 
     began: float
@@ -70,36 +67,25 @@ class Life:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Life]:
-    """The lives of a run, oldest first; damaged lines are left out with a warning."""
+    """Return the lives of a run, oldest first. Damaged lines are skipped with a warning."""
     return _lives(_records(Path(path).read_bytes(), path))
 
 
 def totals_of(lives: Sequence[Life]) -> dict[str, float]:
-    """Seconds of each part of `ALL_PARTS`; their sum is the wall time of the run."""
+    """Return the seconds of each part of `ALL_PARTS`. Their sum is the run's wall time."""
     return {part: math.fsum(life.seconds[part] for life in lives) for part in ALL_PARTS}
 
 
 def goodput_of(totals: Mapping[str, float]) -> float:
-    """The share of a run's wall time in which it did steps that count."""
+    """Return the share of a run's wall time spent on steps that were not repeated."""
     return totals[PRODUCTIVE] / max(sum(totals.values()), 1e-9)
 
 
 class Ledger:
-    """Write the ledger of this life. Use as a context manager.
+    """Context manager that writes the records of this life, without waiting for the disk.
 
-    It never waits for the disk, and one that cannot be written to is told once: it is no reason to
-    end a training.
-
-    Args:
-        path: The file; made if absent.
-        clock: Of this life.
-        step: Gives the global step.
-        resumed_at: The step that this life goes on from; None if it starts from nothing.
-        wall_clock: Seconds since 1970.
-
-    Attributes:
-        clock: See above.
-        ending: How this life ends, if no exception ends it.
+    If the file cannot be written, it logs one warning. The life continues from the step
+    `resumed_at`, or None for a new run. `ending` describes an ending without exception.
     """
 
     def __init__(
@@ -111,11 +97,8 @@ class Ledger:
         resumed_at: int | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.clock = clock
-        self.ending = "Stopped"
-        self._path = path
-        self._step = step
-        self._told = False
+        self.clock, self.ending = clock, "Stopped"
+        self._path, self._step, self._warned = path, step, False
         self._began = wall_clock() - sum(clock.seconds().values())
         self._resumed_at = resumed_at or 0
         self._due = clock.now()
@@ -135,28 +118,23 @@ class Ledger:
         self._append(start)
 
     def totals(self) -> dict[str, float]:
-        """Seconds of each part of `ALL_PARTS`, over all lives, until now."""
-        earlier = totals_of([*self._before[:-1]])
-        down = self._before[-1].seconds[DOWN]
-        return {
-            **_sum(earlier, self.clock.seconds()),
-            LOST: earlier[LOST],
-            DOWN: earlier[DOWN] + down,
-        }
+        totals = totals_of(self._before[:-1])
+        totals[DOWN] += self._before[-1].seconds[DOWN]
+        return totals | {part: totals[part] + s for part, s in self.clock.seconds().items()}
 
     @property
     def lives(self) -> int:
         return len(self._before)
 
     def beat(self) -> None:
-        """Leave a sign of life, at most ten times a second."""
+        """Write a beat, at most ten times per second."""
         now = self.clock.now()
         if now >= self._due:
             self._due = now + _BEAT_S
             self._write(self._record("beat"))
 
     def saved(self) -> None:
-        """The state of this moment is on its way into a checkpoint."""
+        """Record that the current state has been passed to the checkpoint writer."""
         self._append(self._record("save"))
 
     def __enter__(self) -> Self:
@@ -179,7 +157,7 @@ class Ledger:
         return {
             "event": event,
             "time": self._began + sum(seconds.values()),
-            # Before it is restored, a run stands at 0.
+            # The step is 0 until the checkpoint is restored.
             "step": max(self._resumed_at, self._step()),
             "seconds": seconds,
         }
@@ -190,7 +168,7 @@ class Ledger:
         self._covered = 0 if written else self._covered
 
     def _write(self, record: Mapping[str, Any]) -> int:
-        """Put a line where the last lasting one ends, over what is there; gives its length."""
+        """Write a line after the last permanent one, over a beat. Return its length, or 0."""
         line = json.dumps(record).encode().ljust(self._covered) + b"\n"
         self._covered = len(line) - 1
         try:
@@ -199,18 +177,14 @@ class Ledger:
             problem = "the disk is full"
         except OSError as error:
             problem = f"{type(error).__name__}: {error}"
-        if not self._told:
-            _LOG.warning("%s is incomplete from here on: %s.", self._path, problem)
-        self._told = True
+        if not self._warned:
+            _LOG.warning("%s cannot be written and is incomplete: %s.", self._path, problem)
+        self._warned = True
         return 0
 
 
-def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {name: a.get(name, 0.0) + value for name, value in b.items()}
-
-
 def _records(written: bytes, path: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), 1):
         try:
             tree = cast("dict[str, Any]", json.loads(line))
@@ -223,22 +197,22 @@ def _records(written: bytes, path: object) -> list[dict[str, Any]]:
             }
             if not abs(tree["time"]) + sum(map(abs, tree["seconds"].values())) < _MOST_SECONDS:
                 raise ValueError("a time is beyond the year 3800")
-            if tree["event"] == "start" or found:
-                found.append(tree)
+            if tree["event"] == "start" or records:
+                records.append(tree)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            _LOG.warning("%s, line %d is left out: %r.", path, number, error)
-    return found
+            _LOG.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
+    return records
 
 
 def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
     starts = [i for i, record in enumerate(records) if record["event"] == "start"]
     groups = [records[i:j] for i, j in zip(starts, [*starts[1:], len(records)], strict=False)]
     lives: list[Life] = []
-    kept = math.inf  # What has been done up to this step counts, as later lives went on from there.
+    reused = math.inf  # Later lives continued from this step, so work up to it is not lost.
     for number in reversed(range(len(groups))):
         group = groups[number]
         first, last = group[0], group[-1]
-        seconds = _less_lost(group, kept)
+        seconds = _less_lost(group, reused)
         ended = groups[number - 1][-1]["time"] if number else first["time"]
         start = first["time"] - sum(first["seconds"].values())
         seconds[DOWN] = max(0.0, start - ended) if number else 0.0
@@ -249,24 +223,24 @@ def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
                 from_step=first["step"],
                 to_step=last["step"],
                 seconds=seconds,
-                lost_steps=int(max(0, last["step"] - max(kept, first["step"]))),
+                lost_steps=int(max(0, last["step"] - max(reused, first["step"]))),
                 ending=last.get("ending"),
                 restart=first.get("restart"),
                 host=str(first.get("host")),
                 pid=first["pid"],
             )
         )
-        kept = min(kept, first["step"])
+        reused = min(reused, first["step"])
     return lives[::-1]
 
 
-def _less_lost(group: Sequence[Mapping[str, Any]], kept: float) -> dict[str, float]:
-    """Seconds of a life; what it did after the save that the next went on from is lost."""
+def _less_lost(group: Sequence[Mapping[str, Any]], reused: float) -> dict[str, float]:
+    """Return the seconds of a life. Work after the save that the next life used is lost."""
     last = group[-1]
     seconds = dict(last["seconds"])
     lost = 0.0
-    if last["step"] > kept or (math.isfinite(kept) and last["event"] != "end"):
-        saves = [r for r in group if r["event"] in ("start", "save") and r["step"] <= kept]
+    if last["step"] > reused or (math.isfinite(reused) and last["event"] != "end"):
+        saves = [r for r in group if r["event"] in ("start", "save") and r["step"] <= reused]
         for part in (part for part in PARTS if part != COMPILE):
             counts = saves[-1]["seconds"][part] if saves else 0.0
             lost += seconds[part] - counts

@@ -1,14 +1,13 @@
-"""The directory that holds everything of a run, for one process at a time.
+"""Run directories, which hold all files of a run and are used by one process at a time.
 
-runs/mnist/
-    run.json        command lines, versions, seed, configuration
-    log.txt         the log, appended to by every start
-    stats.jsonl     numbers (`callbacks.monitors.JSONLMonitor`)
-    ledger.jsonl    where the time of all starts went (`training.state.ledger`)
-    events/         TensorBoard
-    checkpoints/    `towerpack.checkpoint`
-    hyper.yaml      live control
-    .lock           held while the run is open
+- `run.json`: command lines, versions, seed, configuration
+- `log.txt`: log of all starts
+- `stats.jsonl`: numbers (`callbacks.monitors.JSONLMonitor`)
+- `ledger.jsonl`: time spent by all starts (`training.state.ledger`)
+- `events/`: files for TensorBoard
+- `checkpoints/`: checkpoints (`towerpack.checkpoint`)
+- `hyper.yaml`: hyper-parameters to change during training
+- `.lock`: lock, held while the run is open
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ _logger = get_logger(__name__)
 
 
 class RunDir(AbstractContextManager["RunDir"]):
-    """A run's directory: made, locked, its log open. Use as a context manager, or `close` it.
+    """Directory of a run, which is created and locked; a context manager.
 
-    The lock is the kernel's: it ends with the process, however that ends.
+    The kernel releases the lock when the process ends, however it ends.
 
     Args:
-        path: Where; None for `default_run_dir()`.
-        on_existing: What to do where there is something already. `resume` goes on in it; `new`
-            takes the first free `name-2`, `name-3`, …; `error` refuses; `delete` empties it first,
-            provided that it holds a run.
-        clock: Seconds since 1970.
+        path: Path of the directory; None for `default_run_dir()`.
+        on_existing: Action if the directory has files. 'resume' continues in it; 'new' uses the
+            first free `name-2`, `name-3`, …; 'error' raises an error; 'delete' empties the
+            directory first, if it holds a run.
+        clock: Returns seconds since 1970.
 
     Raises:
-        ConfigError: It is in use by another process, or `on_existing` refuses it, or the place
-            cannot be written to.
+        ConfigError: Another process uses the directory, it is not writable, or `on_existing`
+            forbids its files.
     """
 
     def __init__(
@@ -75,10 +74,11 @@ class RunDir(AbstractContextManager["RunDir"]):
     ) -> None:
         if on_existing not in get_args(OnExisting):
             raise ConfigError(
-                f"on_existing={on_existing!r}. {did_you_mean(on_existing, get_args(OnExisting))}"
+                f"on_existing must be one of {list(get_args(OnExisting))}, got {on_existing!r}.",
+                fix=did_you_mean(on_existing, get_args(OnExisting)),
             )
         self._clock = clock
-        # Absolute, as a program may change its directory while the run goes on.
+        # Absolute, because a program may change its working directory during the run.
         wanted = (default_run_dir() if path is None else Path(path)).absolute()
         try:
             self.path, self._lock = _claim(wanted, on_existing)
@@ -86,38 +86,38 @@ class RunDir(AbstractContextManager["RunDir"]):
             self._log.__enter__()
         except OSError as error:
             raise ConfigError(
-                f"Cannot use {wanted} as a run directory.",
+                f"{wanted} cannot be used as a run directory.",
                 got=f"{type(error).__name__}: {error}",
-                fix="make it writable, or choose another with run_dir=",
+                fix="make it writable, or pass a different run_dir=",
             ) from error
 
     @property
     def log(self) -> Path:
-        """The log of all starts."""
+        """Path of the log."""
         return self.path / "log.txt"
 
     @property
     def stats(self) -> Path:
-        """Numbers, one JSON object a line."""
+        """Path of the file of numbers, one JSON object per line."""
         return self.path / "stats.jsonl"
 
     @property
     def ledger(self) -> Path:
-        """Where the time went, one JSON object a line."""
+        """Path of the file of times spent, one JSON object per line."""
         return self.path / "ledger.jsonl"
 
     @property
     def events(self) -> Path:
-        """The directory of TensorBoard's files."""
+        """Directory of TensorBoard's files."""
         return self.path / "events"
 
     @property
     def checkpoints(self) -> Path:
-        """The directory of checkpoints."""
+        """Directory of checkpoints."""
         return self.path / "checkpoints"
 
     def recorded(self) -> dict[str, Any]:
-        """What `run.json` holds: `seed`, `config` and `starts`; empty before the first start.
+        """Return the contents of `run.json`: `seed`, `config` and `starts`; empty before a start.
 
         Raises:
             ConfigError: The file is damaged.
@@ -135,11 +135,11 @@ class RunDir(AbstractContextManager["RunDir"]):
         """Add this start to `run.json`.
 
         Args:
-            seed: The run's seed.
-            config: Its configuration; what JSON cannot hold is noted as its `repr`.
-            resumed_at: The step of the checkpoint that it goes on from.
-            command: The command line; by default this process's. What is called a token, key,
-                password or secret is left out.
+            seed: Seed of the run.
+            config: Configuration; values that JSON cannot hold are stored as their `repr`.
+            resumed_at: Step of the checkpoint from which the start continues.
+            command: Command line; by default that of this process. Values of options named like
+                tokens, keys, passwords or secrets are replaced by `***`.
         """
         now = self._clock()
         start = {
@@ -157,7 +157,11 @@ class RunDir(AbstractContextManager["RunDir"]):
         self._record({"seed": seed, "config": plain(config or {}), "starts": starts})
 
     def record_settings(self, settings: Mapping[str, Any]) -> None:
-        """Add to `run.json` what optimizers, callbacks and data were given."""
+        """Add settings of optimizers, callbacks and data to `run.json`.
+
+        Args:
+            settings: Settings by name.
+        """
         self._record({**self.recorded(), "settings": plain(settings)})
 
     def _record(self, tree: Mapping[str, Any]) -> None:
@@ -165,7 +169,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         replace_file(self.path / _RUN, text.encode())
 
     def close(self) -> None:
-        """End the log and let others use the directory. Twice is harmless."""
+        """Close the log and release the lock. Can be called several times."""
         self._log.__exit__()
         self._lock.release()
 
@@ -180,7 +184,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What the `run.json` of a run directory holds; see `RunDir.recorded`."""
+    """Return the contents of a run directory's `run.json`; see `RunDir.recorded`."""
     file = path / _RUN
     try:
         tree = cast("dict[str, Any]", json.loads(file.read_bytes()))
@@ -192,7 +196,7 @@ def read_record(path: Path) -> dict[str, Any]:
         return {}
     except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(
-            f"{file} is damaged: {error!r}.", fix="move it away; it is for information only"
+            f"{file} is damaged: {error!r}.", fix="move the file away; it is for information only"
         ) from error
 
 
@@ -200,7 +204,7 @@ _chosen: Path | None = None
 
 
 def choose_run_dir(path: Path | None) -> None:
-    """Make `path` the run directory of this process's trainers whose configuration names none."""
+    """Set the run directory of trainers in this process whose configuration has none."""
     global _chosen
     _chosen = path
 
@@ -210,16 +214,15 @@ def chosen_run_dir() -> Path | None:
 
 
 def default_run_dir() -> Path:
-    """The directory that was chosen (`towerpack.logger`), or `runs/<name of the program>`.
+    """Return the directory chosen by `towerpack.logger`, or `runs/<name of the program>`.
 
-    The latter is below the current directory, and `runs/interactive` without a program. The name
-    does not change from start to start, so that the same command continues its run.
+    The name is the same for every start, so that the same command continues its run. Without a
+    program it is `interactive`.
     """
     return _chosen or Path("runs") / program_name()
 
 
 def program_name() -> str:
-    """The name of the script or package that was started; `interactive` without one."""
     program = Path(sys.argv[0] if sys.argv else "")
     name = program.parent.name if program.name == "__main__.py" else program.stem
     interactive = name in ("", "-c", "-", "-m", "ipython", "ipykernel_launcher")
@@ -235,37 +238,37 @@ def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:
         lock.acquire()
     except LockHeldError as error:
         raise ConfigError(
-            f"The run directory {wanted} is in use.",
+            f"The run directory {wanted} is in use by another process.",
             got=f"a lock held by {error.holder} (this process is {os.getpid()})",
             fix="wait for that run or end it, or choose another directory with run_dir= or "
             "on_existing='new'",
         ) from None
-    found = _entries(wanted)
-    if found and on_existing == "error":
+    entries = _entries(wanted)
+    if entries and on_existing == "error":
         lock.release()
         raise ConfigError(
             f"The run directory {wanted} exists already.",
-            got=", ".join(found[:8]),
-            fix="choose another, or on_existing='resume', 'new' or 'delete'",
+            got=", ".join(entries[:8]),
+            fix="choose another directory, or set on_existing to 'resume', 'new' or 'delete'",
         )
-    if found and on_existing == "delete":
-        if _RUN not in found:
+    if entries and on_existing == "delete":
+        if _RUN not in entries:
             lock.release()
             raise ConfigError(
-                f"{wanted} will not be deleted: it does not look like a run directory.",
-                got=", ".join(found[:8]),
-                expected=f"a file {_RUN} in it",
-                fix="empty it yourself if you mean it",
+                f"{wanted} is not deleted, because it does not look like a run directory.",
+                got=", ".join(entries[:8]),
+                expected=f"a directory with a file {_RUN}",
+                fix="delete its files yourself, or pass a different run_dir=",
             )
-        _empty(wanted, found)
-        found = []
-    # A run directory may come from others. Files are never written through links either.
-    if links := [n for n in found if (wanted / n).is_symlink() and (wanted / n).is_dir()]:
+        _empty(wanted, entries)
+        entries = []
+    # A run directory may come from other people, so never write through links.
+    if links := [n for n in entries if (wanted / n).is_symlink() and (wanted / n).is_dir()]:
         lock.release()
         raise ConfigError(
-            f"The run directory {wanted} has a link to another directory.",
+            f"The run directory {wanted} must not have links to other directories.",
             got=f"{links[0]} -> {os.readlink(wanted / links[0])}",
-            fix="replace the link by the directory itself; run_dir= may be on any disk",
+            fix="replace the link by a directory; run_dir= may be on any disk",
         )
     return wanted, lock
 
@@ -281,7 +284,7 @@ def _claim_new(wanted: Path) -> tuple[Path, FileLock]:
         except LockHeldError:
             pass
         else:
-            # Looked at under the lock: of two runs that start together one goes on searching.
+            # Check while the lock is held, so that of two runs only one uses the directory.
             if not _entries(path):
                 return path, lock
             lock.release()
@@ -294,7 +297,7 @@ def _entries(path: Path) -> list[str]:
 
 
 def _empty(path: Path, names: list[str]) -> None:
-    # The mark of a run goes last, so that a deletion that was killed can be repeated.
+    # Delete run.json last, so that an interrupted deletion can be repeated.
     for name in sorted(names, key=lambda name: name == _RUN):
         entry = path / name
         if entry.is_dir() and not entry.is_symlink():
@@ -305,7 +308,7 @@ def _empty(path: Path, names: list[str]) -> None:
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
-    """A command line in which `***` stands for tokens, keys, passwords and secrets."""
+    """Return a command line with `***` for tokens, keys, passwords and secrets."""
     shown: list[str] = []
     is_secret = False
     for word in command:
@@ -328,7 +331,7 @@ def _without_value(item: re.Match[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON, for reading by people; what JSON cannot hold as its `repr`."""
+    """Convert a value for JSON; values that JSON cannot hold become their `repr`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

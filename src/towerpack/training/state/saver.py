@@ -1,4 +1,4 @@
-"""Saves of a run: when checkpoints are written, and what follows where one fails."""
+"""Writing of a run's checkpoints: on request, at the end and before a failure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from towerpack.training.state.clock import SAVE
 from towerpack.training.state.ledger import Ledger
 
 _LOG = get_logger(__name__)
-_BEST = "best"  # what a checkpoint is the best of, in its manifest
+_BEST = "best"  # key of the metrics in a checkpoint's manifest of which it is the best
 
 
 class Saves:
-    """Collect what callbacks want saved, and save it when all of them have acted.
+    """Writer of the checkpoints that callbacks request, after all callbacks have acted.
 
-    Args:
-        latest: Gives the newest value of a monitored name.
-        writes: Whether this process writes checkpoints, or leaves that to another one.
+    `latest` returns the newest value of a monitored name. `writes` is True in the chief only.
     """
 
     def __init__(self, latest: Callable[[str], float], *, writes: bool = True) -> None:
@@ -35,43 +33,27 @@ class Saves:
         self._keep: int | None = None
         self._best: list[str] = []
         self._saved: tuple[Any, ...] | None = None
-        self._store: CheckpointStore | None = None
-        self._contents: Contents | None = None
-        self._ledger: Ledger | None = None
 
-    @property
-    def store(self) -> CheckpointStore:
-        if self._store is None:
-            raise InternalError("a checkpoint was to be saved before the run's directory was open")
-        return self._store
-
-    @property
-    def contents(self) -> Contents:
-        if self._contents is None:
-            raise InternalError("a checkpoint was to be saved before the run was built")
-        return self._contents
-
-    @property
-    def ledger(self) -> Ledger:
-        if self._ledger is None:
-            raise InternalError("a checkpoint was to be saved before the run had a ledger")
-        return self._ledger
+    def __getattr__(self, name: str) -> Any:
+        if name in ("store", "contents", "ledger"):
+            raise InternalError(f"a checkpoint was requested before the run had a {name}")
+        raise AttributeError(name)
 
     def open(self, directory: Path, contents: Contents, ledger: Ledger) -> CheckpointStore:
-        self._store = CheckpointStore(directory)
-        self._contents = contents
-        self._ledger = ledger
-        return self._store
+        self.store = CheckpointStore(directory)
+        self.contents = contents
+        self.ledger = ledger
+        return self.store
 
     def close(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until all checkpoints are on disk."""
         with self.ledger.clock.during(SAVE):
             self.store.close()
 
     def resumed_from(self, checkpoint: Checkpoint, place: tuple[Any, ...]) -> None:
-        """The run goes on from a checkpoint; if it lies in this directory, it is saved already.
+        """Record that the state is saved already, if the checkpoint is one of this directory.
 
-        A run may have been killed after it had saved the best, and before that was kept as such.
+        A run may have been killed before a new best checkpoint was kept as such, so keep it now.
         """
         if checkpoint.path.resolve().parent != self.store.directory.resolve():
             return
@@ -80,7 +62,7 @@ class Saves:
             self.store.keep_as(checkpoint.step, f"best-{info['name']}", info=info, blocking=True)
 
     def save_end(self) -> None:
-        """This run is to be saved, even if no save is ever due."""
+        """Save a checkpoint when training ends, even if no callback requests one."""
         self._saves_end = True
 
     def request(self, *, keep: int | None, best: str | None) -> None:
@@ -90,15 +72,14 @@ class Saves:
             self._best.append(best)
 
     def write(self) -> None:
-        """Save what was requested since the last time."""
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
         if not self._writes:
             if ordinary or best:
-                self.ledger.saved()  # by the chief, at this step
+                self.ledger.saved()  # the chief saves at this step
             return
         step = None
-        infos = [self._told(name) for name in best]
+        infos = [self._info(name) for name in best]
         if ordinary:
             self.store.keep = self._keep
             step = self._save(info={_BEST: infos} if infos else None)
@@ -110,50 +91,45 @@ class Saves:
             else:
                 self._save(tag=tag, info=info)
 
-    def _told(self, name: str) -> dict[str, Any]:
+    def _info(self, name: str) -> dict[str, Any]:
         value = self._latest(name)
         return {"name": name, "value": value if np.isfinite(value) else repr(value)}
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
-        """Where a run saves at all, its end is saved too, however it came."""
+        """Save a checkpoint when training ends, if the run saves any, else check the weights."""
         if self._writes and self._unsaved(place):
-            self._save()  # looks at them
+            self._save()
         else:
             self.contents.check()
 
     def save_now(self) -> None:
-        """Save, and wait until it is on disk: the process is about to end."""
+        """Save a checkpoint and wait until it is on disk, because the process is about to end."""
         if not self._writes:
             self.ledger.saved()
             return
         try:
             self._save()
         except CheckpointError as error:
-            # The failure of a save that was in flight; ours has not been tried yet.
+            # An earlier save has failed in the background; this one has not started yet.
             _LOG.error("%s", error)
             self._save()
         with self.ledger.clock.during(SAVE):
             self.store.wait()
 
     def before_failure(self, error: BaseException, place: tuple[Any, ...]) -> None:
-        """Where a run saves at all, a failure costs no step. The caller knows its state is whole.
+        """Save a checkpoint before the error is raised. Call only when the state is consistent.
 
-        Saved besides the checkpoints that are there: what failed may have failed for a reason that
-        lies further back.
+        All other checkpoints are kept too, because the cause may be older.
         """
-        if (
-            not self._writes
-            or isinstance(error, CheckpointError)
-            or place[0] == 0
-            or not self._unsaved(place)
-        ):
+        needless = isinstance(error, CheckpointError) or place[0] == 0
+        if needless or not self._writes or not self._unsaved(place):
             return
         self.store.keep = None
         try:
             self.save_now()
         except NumericsError:
-            _LOG.warning("The state before the failure is not saved, as its weights are NaN.")
-        except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
+            _LOG.warning("Did not save the state before the failure: its weights are NaN.")
+        except Exception:  # noqa: BLE001 - the caller raises the error that ended training
             _LOG.exception("The state before the failure could not be saved:")
         else:
             _LOG.warning("Saved at step %d, before the failure.", place[0])
@@ -164,9 +140,9 @@ class Saves:
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
         with self.ledger.clock.during(SAVE):
             self.store.wait()
-            taken = self.contents.capture()
-            self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
+            snapshot = self.contents.capture()
+            self.store.save(snapshot.step, snapshot.tensors, snapshot.state, tag=tag, info=info)
         self.ledger.saved()
         if tag is None:
-            self._saved = taken.place
-        return taken.step
+            self._saved = snapshot.place
+        return snapshot.step

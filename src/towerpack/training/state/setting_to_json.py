@@ -1,4 +1,4 @@
-"""Settings of any type as JSON values that every process repeats."""
+"""Conversion of settings to JSON values that are the same in every process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHORT = 16
 
 
 def described(value: Any) -> Any:
-    """Return plain values and short lists as they are, and other values as text with a checksum."""
+    """Convert a setting to JSON. Long lists and objects become text with a checksum."""
     if value is None or isinstance(value, bool | int | float | str):
         return plain(value)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size <= _SHORT):
@@ -54,12 +54,11 @@ def described(value: Any) -> Any:
 
 
 def checksum_of_data(flow: DataFlow) -> str:
-    """Return a checksum over the functions of a flow and samples of its content."""
     return checksum_of_setting([content_of(flow, sample=True), functions_of(flow)])
 
 
 def class_of(value: object) -> str:
-    """Return the name of an object's class; of the program's own classes also a checksum."""
+    """Return the name of an object's class, with a checksum of code outside libraries."""
     cls = type(value)
     if is_library(cls.__module__):
         return cls.__name__
@@ -67,5 +66,5 @@ def class_of(value: object) -> str:
 
 
 def _call(value: object, arguments: Mapping[str, Any]) -> str:
-    given = ", ".join(f"{name}={described(v)}" for name, v in arguments.items())
-    return f"{class_of(value)}({given})"
+    text = ", ".join(f"{name}={described(v)}" for name, v in arguments.items())
+    return f"{class_of(value)}({text})"

@@ -1,4 +1,4 @@
-"""Settings of a run, kept in checkpoints, so that a changed program does not go on silently."""
+"""Settings of a run, which checkpoints hold so that a continued run can report changes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import keras
 
 from towerpack._core.arguments import arguments_of
+from towerpack._core.columns import aligned
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
@@ -35,9 +36,9 @@ Settings = Mapping[str, Any]
 _log = get_logger(__name__)
 
 _WIDEST = 48
-# What is compared of optimizers that Keras cannot describe.
+# Types of attributes that are compared if Keras cannot describe an optimizer.
 _COMPARED = (bool, int, float, str, list)
-# Texts with checksums, which other releases have computed differently.
+# Checksums may differ between releases of the library.
 _CHECKSUM = re.compile(r"\b[0-9a-f]{8}\b")
 FORMAT = "settings format"
 _VARIABLE = "variable "
@@ -55,45 +56,39 @@ def settings_of(
     step: TrainStep,
     tower: TowerFunction,
 ) -> Settings:
-    """Settings that decide how a training goes on, by name, as JSON values.
+    """Return the settings that affect training, by name, as JSON values.
 
-    Args:
-        config: The `TrainConfig`.
-        source: Where its data come from.
-        callbacks: All of them.
-        trace: A training tower.
-        optimizer: As the user gave it: one, or a dict.
-        step: What one step is.
-        tower: The model; nothing has been restored yet.
+    `tower` must have its initial values. `optimizer` is an optimizer or a dict of optimizers.
     """
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
+    optimizers = optimizer if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     with noting_uncompared() as classes:
         data = _data(source)
     uncompared = [f"{each} in data.functions" for each in classes]
-    found = {
+    values = {
         **{name: getattr(config, name) for name in names},
         **data,
         **source.settings(),
         "step": class_of(step),
         **step.settings(),
         **_callbacks(callbacks),
-        **_optimizers(optimizer),
+        **{n: v for name, o in optimizers.items() for n, v in _optimizer(name, o).items()},
         **operations_of(trace),
         **_variables(tower, trace),
         FORMAT: 4,
     }
     settings: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         with noting_uncompared() as classes:
             settings[name] = described(value)
         uncompared += [f"{each} in {name}" for each in classes]
     if uncompared:
-        _log.info("A continued run does not compare: %s.", "; ".join(uncompared))
+        _log.info("Settings that a continued run cannot compare: %s.", "; ".join(uncompared))
     return settings
 
 
 def common_settings(config: Any, source: InputSource, settings: Settings) -> Settings:
-    """Settings in which the workers of a run must not differ. They may read different data."""
+    """Return the settings that all workers must share. Workers may read different data."""
     flow = getattr(source, "dataflow", None)
     stages, functions = stages_of(flow) if isinstance(flow, DataFlow) else (None, None)
     names = ("seed", "max_epoch", "steps_per_epoch")
@@ -106,22 +101,22 @@ def common_settings(config: Any, source: InputSource, settings: Settings) -> Set
 
 
 def differences(workers: Sequence[Settings]) -> dict[int, list[str]]:
-    """What each worker's settings have other than the first's, by its index."""
-    found: dict[int, list[str]] = {}
+    """Describe how workers' settings differ from worker 0's, by the worker's index."""
+    lines: dict[int, list[str]] = {}
     for index, settings in enumerate(workers):
         changed = [
             f"{c.name}: {_short(c.old)} in worker 0, {_short(c.new)} in worker {index}"
             for c in changes(workers[0], settings)
-            # Not every callback acts in every worker.
+            # Some callbacks run in the chief only.
             if not (c.name.startswith("callback ") and None in (c.old, c.new))
         ]
         if changed:
-            found[index] = changed
-    return found
+            lines[index] = changed
+    return lines
 
 
 class Change(NamedTuple):
-    """A setting that is not what it was; `holds` says which of both is in effect."""
+    """Changed setting; `holds` says which of the two values is in effect."""
 
     name: str
     old: Any
@@ -131,23 +126,23 @@ class Change(NamedTuple):
 
 def changes(old: Settings, new: Settings) -> list[Change]:
     names = [*new, *(name for name in old if name not in new)]
-    if old.get(FORMAT) != new.get(FORMAT):  # Other releases know other settings.
+    if old.get(FORMAT) != new.get(FORMAT):  # Releases of the library have different settings.
         names = [n for n in names if n in old and n in new and n != FORMAT]
         names = [n for n in names if not _CHECKSUM.search(f"{old[n]} {new[n]}")]
-    found = [n for n in names if old.get(n) != new.get(n)]
-    # Other changes tell as much: other operations, a callback that comes or goes.
-    needless = {OPERANDS} if sum(n.startswith("model.") for n in found) > 1 else set[str]()
-    for name in found:
+    changed = [n for n in names if old.get(n) != new.get(n)]
+    # Leave out what another change implies: operands of changed operations, arguments of a
+    # callback that was added or removed.
+    implied = {OPERANDS} if sum(n.startswith("model.") for n in changed) > 1 else set[str]()
+    for name in changed:
         argument = _ARGUMENT.fullmatch(name)
         if argument and (argument[1] in old) != (argument[1] in new):
-            needless.add(name)
-    return [
-        Change(n, old.get(n), new.get(n), _holds(n, new.get(n))) for n in found if n not in needless
-    ]
+            implied.add(name)
+    changed = [n for n in changed if n not in implied]
+    return [Change(n, old.get(n), new.get(n), _holds(n, new.get(n))) for n in changed]
 
 
-def given_anew(changed: Sequence[Change]) -> set[str]:
-    """Names of variables whose values the program gives and has changed."""
+def changed_variables(changed: Sequence[Change]) -> set[str]:
+    """Return the names of variables to which the program assigns a new initial value."""
     names = {c.name for c in changed if c.name.startswith(_VARIABLE) and c.old is not None}
     return {name.removeprefix(_VARIABLE) for name in names}
 
@@ -156,16 +151,14 @@ def _holds(name: str, new: Any) -> str:
     if name == "seed":
         return "new (the order of the data: old)"
     if new is None and name.startswith("callback "):
-        return "what it has set stays"
+        return "values that it has set"
     return "old" if name.startswith(_TABLE) else "new"
 
 
 def changes_text(changed: Sequence[Change]) -> str:
     rows = [("setting", "old", "new", "in effect")]
     rows += [(c.name, _short(c.old), _short(c.new), c.holds) for c in changed]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join("  " + line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in aligned(rows, "<<<<"))
 
 
 def _short(value: Any) -> str:
@@ -193,36 +186,29 @@ def _data(source: InputSource) -> Settings:
 
 
 def _callbacks(callbacks: Callbacks) -> Settings:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, callback in zip(callbacks.keys(), callbacks.callbacks, strict=True):
         settings = callback.settings()
         if isinstance(settings, Mapping):
-            found |= {f"callback {key}": class_of(callback), **dotted(settings, f"callback {key}")}
+            result |= {f"callback {key}": class_of(callback), **dotted(settings, f"callback {key}")}
         elif settings is not None:
-            found[f"callback {key}"] = settings
-    return found
+            result[f"callback {key}"] = settings
+    return result
 
 
 def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
-    """Values of the `tf.Variable`s that the program made itself and that training does not change.
+    """Return values of the program's own `tf.Variable`s that training does not change.
 
-    New numbers and vectors count, such as weights of classes. Tables of floats may be random.
+    If the program changes them, new scalars and vectors take effect, such as class weights. Tables
+    of floats may be random, so saved ones stay in effect.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, variable in tower.store.bare_variables().items():
         if name in trace.used and name not in trace.moved and not variable.trainable:
             value = first(variable).numpy()
             table = value.ndim > 1 and value.dtype.kind == "f"
-            found[f"{_TABLE if table else _VARIABLE}{name}"] = value
-    return found
-
-
-def _optimizers(given: Any) -> Settings:
-    by_name = given if isinstance(given, Mapping) else {"optimizer": given}
-    found: dict[str, Any] = {}
-    for name, optimizer in by_name.items():
-        found.update(_optimizer(name, optimizer))
-    return found
+            values[f"{_TABLE if table else _VARIABLE}{name}"] = value
+    return values
 
 
 def _optimizer(name: str, optimizer: Any) -> Settings:
@@ -239,14 +225,14 @@ def _optimizer(name: str, optimizer: Any) -> Settings:
     if isinstance(optimizer, keras.optimizers.Optimizer) and (schedule or not callable(rate)):
         config = optimizer.get_config()
     else:  # Keras cannot describe functions.
-        own = getattr(optimizer, "__dict__", {})  # what is no optimizer is refused later
-        values = {k.strip("_"): _numbers_of(v) for k, v in own.items()}
+        attributes = getattr(optimizer, "__dict__", {})  # other objects are refused later
+        values = {k.strip("_"): _numbers_of(v) for k, v in attributes.items()}
         config = {k: v for k, v in values.items() if isinstance(v, _COMPARED) or callable(v)}
     return {name: class_of(optimizer), **_flat(name, config)}
 
 
 def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    # A rate that is a number is in a variable, and told as a hyper-parameter.
+    # A rate that is a number is a variable, and compared as a hyper-parameter.
     def is_rate(name: str, value: Any) -> bool:
         return name in ("learning_rate", "lr") and isinstance(value, float)
 
@@ -255,11 +241,11 @@ def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers_of(value: Any) -> Any:
-    """Of a schedule of `tf.compat.v1.train` the numbers that it was made with, else the value."""
+    """Return the arguments of a `tf.compat.v1.train` schedule; other values unchanged."""
     if not isinstance(value, functools.partial):
         return value
-    made_with = getattr(value.func, "__dict__", None)
-    if not made_with:
+    attributes = getattr(value.func, "__dict__", None)
+    if not attributes:
         return value
-    given = [*made_with.values(), *value.args, *value.keywords.values()]
-    return [v for v in given if isinstance(v, bool | int | float | list)]
+    arguments = [*attributes.values(), *value.args, *value.keywords.values()]
+    return [v for v in arguments if isinstance(v, bool | int | float | list)]

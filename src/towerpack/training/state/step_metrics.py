@@ -1,4 +1,4 @@
-"""Numbers and pictures of the steps, on their way to the monitors."""
+"""Collection of scalar and image summaries of each step for the monitors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ _SECONDS = {part: f"time/{part}_s" for part in ALL_PARTS}
 
 
 class StepAverages:
-    """The epoch's mean cost, and moving averages over all steps.
+    """Mean cost of the epoch, and moving averages over all steps.
 
-    Sums run from step to step in order, so the numbers do not depend, not even in the last bit, on
-    how many steps a call has run.
-
-    Args:
-        decays: For each moving average, the share of the old value that is kept in each step.
+    Values are added in the order of steps, so that the results do not depend on the number of steps
+    per call. `decays` holds the weight of the previous average in each step, by name.
     """
 
     def __init__(self, decays: Mapping[str, float]) -> None:
@@ -48,12 +45,9 @@ class StepAverages:
             self._moving[name] = (total, weight)
 
     def end_epoch(self) -> dict[str, float]:
-        """Mean cost of the epoch as `'cost'`, and the moving averages."""
-        found = {"cost": self._sum / self._count} if self._count else {}
-        for name, (total, weight) in self._moving.items():
-            if weight > 0:
-                found[name] = total / weight
-        return found
+        """Return the mean cost of the epoch as `'cost'`, and the moving averages."""
+        averages = {n: total / weight for n, (total, weight) in self._moving.items() if weight > 0}
+        return {"cost": self._sum / self._count, **averages} if self._count else averages
 
     def begin_epoch(self) -> None:
         self._sum, self._count = 0.0, 0
@@ -70,13 +64,9 @@ class StepAverages:
 
 
 class Numbers:
-    """Take in what each call reports, and hand the monitors what an epoch has given.
+    """Collector of the summaries of each call, which sends them to the monitors.
 
-    Args:
-        summaries: Of the training tower.
-        monitors: Where they go.
-        more: Gives further numbers at the end of an epoch; those of the steps stand above them.
-        ledger: Where the time goes.
+    `more` returns other numbers at the end of an epoch. Summaries of the same name override them.
     """
 
     def __init__(
@@ -105,11 +95,12 @@ class Numbers:
         if result.steps:
             self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
         for name, value in result.heavy.items():
-            if self._kinds.get(name, "histogram") == "histogram":  # Of a gradient, if unknown
+            # Histograms of gradients are not summaries of the tower, so their kind is unknown.
+            if self._kinds.get(name, "histogram") == "histogram":
                 self._monitors.put_histogram(name, value, step)
             else:
-                for i, picture in enumerate(value):
-                    self._monitors.put_image(f"{name}/{i}", picture, step)
+                for i, image in enumerate(value):
+                    self._monitors.put_image(f"{name}/{i}", image, step)
 
     def put(self) -> None:
         numbers = self._averages.end_epoch()
@@ -130,21 +121,18 @@ class Numbers:
 
 
 def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
-    """Names of all numbers that a trainer puts, each with one meaning.
+    """Return the names of all numbers that a trainer reports, and check that each is unique.
 
-    Args:
-        result: Of the training tower.
-        others: Names of what is not the tower's.
+    `others` are names of numbers that are not summaries of the tower.
     """
     timed = [*Clock.NAMES, *_SECONDS.values()]
-    own = [COST, *timed, *(n for n in others if n in (LEARNING_RATE, FILL))]
+    reserved = [COST, *timed, *(n for n in others if n in (LEARNING_RATE, FILL))]
     numbers = [s for s in result.summaries if s.kind not in HEAVY]
     for s in numbers:
-        if s.name in own and s.value is not result.cost:
+        if s.name in reserved and s.value is not result.cost:
             raise LayerError(
-                f"summary.{s.kind}('{s.name}', …) has the name of a number that every trainer "
-                "reports.",
-                expected=f"another name than {own}",
-                fix=f"summary.{s.kind}('my_{s.name}', …)",
+                f"summary.{s.kind}('{s.name}', …) uses a name that trainers report themselves.",
+                expected=f"a name other than {reserved}",
+                fix=f"rename it, for example to summary.{s.kind}('my_{s.name}', …)",
             )
-    return list(dict.fromkeys([*own, *others, *(s.name for s in numbers)]))
+    return list(dict.fromkeys([*reserved, *others, *(s.name for s in numbers)]))

@@ -1,1 +1,1 @@
-"""What one step computes and minimizes."""
+"""Definitions of a training step: what is computed and minimized."""

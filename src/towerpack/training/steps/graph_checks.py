@@ -1,4 +1,4 @@
-"""Mistakes that show in the graph of a training tower."""
+"""Checks of the graph of a training tower."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ _STATEFUL_DRAWS = {
 
 
 def check_graph(trace: TowerTrace) -> None:
-    """Warn of regularizers that are not part of the cost, and of draws that cannot be resumed."""
+    """Warn about regularizers outside the cost and random operations that cannot be resumed."""
     for text in trace.unused_regularizers():
-        _LOG.warning("%s was computed but is not part of the cost: add it, or take it out.", text)
+        _LOG.warning("%s was computed but is not part of the cost. Add or remove it.", text)
     check_summaries(trace)
     definition = trace.result.outputs[COST].graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
     draws = sorted({node.op for node in nodes if node.op in _STATEFUL_DRAWS})
     if draws:
         _LOG.warning(
-            "The model draws random numbers by %s, whose state no checkpoint can hold: a run "
-            "that is continued draws others. Use layers by name, Keras layers, or "
-            "tf.random.stateless_* with get_current_tower_context().step_seed(name).",
+            "The model draws random numbers by %s, whose state cannot be saved, so a continued run "
+            "draws different ones. Use layers by name, Keras layers, or tf.random.stateless_* with "
+            "get_current_tower_context().step_seed(name).",
             ", ".join(draws),
         )
 
 
 def check_summaries(trace: TowerTrace) -> None:
-    """Refuse summaries that nobody would receive, in a tower for training or evaluation."""
+    """Raise `LayerError` if the tower has `tf.summary` calls that no monitor receives."""
     lost = lost_in(trace.graph)
     if lost:
         raise LayerError(
-            f"tf.summary in a tower reports nothing: {', '.join(lost)}.",
-            expected="summaries for the monitors",
-            fix="from towerpack.nn import summary; summary.scalar(name, value), .histogram and "
-            ".image, not inside of a tf.function or a branch; or make a writer of your own the "
-            "default before train(): tf.summary.create_file_writer(…).set_as_default()",
+            f"These tf.summary calls in a tower report nothing: {', '.join(lost)}.",
+            fix="use towerpack.nn.summary (scalar, histogram, image) outside of any tf.function or "
+            "branch; or set a writer as default before train(): "
+            "tf.summary.create_file_writer(…).set_as_default()",
         )

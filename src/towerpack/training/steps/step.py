@@ -1,4 +1,4 @@
-"""One step on one replica: what is computed, and what is to be minimized."""
+"""Definition of a training step on one replica."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _LOG = get_logger(__name__)
 
 
 class Minimized(NamedTuple):
-    """Gradients for an optimizer, by the names of its variables; None where there is none."""
+    """Gradients for an optimizer by names of variables; None for variables not in the cost."""
 
     optimizer: OptimizerAdapter
     gradients: dict[str, Any]
 
 
 class StepContext:
-    """What a step may use while it is built for one replica.
+    """Context of a step on one replica: calls the model and records costs to minimize.
 
     Args:
-        tower: The model.
-        index: Number of the replica.
-        total: How many there are.
-        step: The global step.
-        watched: Variables that `minimize` may be asked for.
+        tower: Tower function of the model.
+        index: Index of the replica.
+        total: Number of replicas.
+        step: Global step.
+        watched: Variables that `minimize` may train.
 
     Attributes:
-        result: What the tower gave.
-        minimized: What is to be applied, in order, once all replicas have computed it.
+        result: Result of the last call of the tower.
+        minimized: Gradients to apply, in order, once all replicas have computed them.
     """
 
     def __init__(
@@ -55,12 +55,15 @@ class StepContext:
         self.step = step
         self.result: TowerResult | None = None
         self.minimized: list[Minimized] = []
-        self._tower = tower
+        self._tower, self._watched = tower, watched
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-        self._watched = watched
 
     def tower(self, *batch: tf.Tensor) -> TowerResult:
-        """The model, in training, on a batch of this replica."""
+        """Call the model in training mode on a batch of this replica.
+
+        Args:
+            *batch: Inputs of the model.
+        """
         with self._tape:
             self._tape.watch(self._watched)
             self.result = self._tower(
@@ -74,21 +77,23 @@ class StepContext:
         variables: Mapping[str, tf.Variable],
         optimizer: OptimizerAdapter,
     ) -> None:
-        """Have an optimizer move its variables to lessen a cost.
+        """Minimize a cost with an optimizer.
 
-        Gradients are averaged over the replicas, and applied when all that is to be minimized has
-        been computed, in the order of these calls.
+        Gradients are averaged over the replicas. They are applied in the order of the calls, after
+        all of them have been computed.
 
         Args:
-            cost: Scalar that `tower` gave in this call, or several whose sum is minimized.
-            variables: Those that the optimizer was asked for with, in that order.
-            optimizer: From `StepSetup.optimizer`.
+            cost: Scalar tensor from `tower`, or several tensors whose sum is minimized.
+            variables: The variables passed to `StepSetup.optimizer`, in the same order.
+            optimizer: Optimizer returned by `StepSetup.optimizer`.
 
         Raises:
             LayerError: There is no cost, or it depends on none of the variables.
         """
         if cost is None:
-            raise LayerError("There is no cost to minimize.", fix="return it from build_graph")
+            raise LayerError(
+                "There is no cost to minimize.", fix="return the cost from build_graph"
+            )
         with self._tape:
             losses = [optimizer.scale_loss(c) for c in tf.nest.flatten(cost)]
         gradients = self._tape.gradient(losses, dict(variables))
@@ -102,34 +107,36 @@ class StepContext:
         self.minimized.append(Minimized(optimizer, gradients))
 
 
+_OLD_ATTRIBUTES = {"given": "available"}
+
+
 class StepSetup:
-    """What a step may use to make its optimizers, eagerly, before it is compiled.
+    """Variables and optimizers from which a step is built, eagerly, before it is compiled.
 
     Args:
-        tower: The model; its variables have been made.
-        trace: A training tower of it.
-        given: What the configuration's `optimizer=`, or else the model's `optimizer()`, has given:
-            one, or a dict of several.
+        tower: Tower function of the model, with its variables.
+        trace: Training tower of the model.
+        optimizers: The optimizer of the configuration or the model, or a dict of several.
         scale_loss: Scale losses dynamically (for float16).
-        frozen: Expressions for whole names of trainable variables that are not to be trained.
-        only: Expressions for whole names of the only ones that are; none for all.
+        frozen: Regular expressions for full names of variables that are not trained.
+        only: Expressions for the only variables that are trained; empty for all.
 
     Attributes:
-        trace: The training tower.
-        trainable: The trainable variables that the tower reads, by name, without the frozen ones.
-        frozen: Names of those.
-        trained: Those of them that have an optimizer.
-        optimizers: Those that were asked for. A checkpoint holds each as a group of its name,
-            beside `'model'`.
-        given: Optimizers that can be asked for, by name; one alone is called 'optimizer'. A step
-            may put others in their place.
+        trace: Training tower of the model.
+        trainable: Trainable variables that the tower reads, by name, without the frozen ones.
+        frozen: Names of the frozen variables.
+        trained: Variables that have an optimizer, by name.
+        optimizers: Optimizers returned by `optimizer`, by name. A checkpoint holds each as a group
+            of its name, beside `'model'`.
+        available: Optimizers that the step can use, by name; a single one is called 'optimizer'.
+            A step may replace them.
     """
 
     def __init__(
         self,
         tower: TowerFunction,
         trace: TowerTrace,
-        given: Any,
+        optimizers: Any,
         *,
         scale_loss: bool = False,
         frozen: Sequence[str] = (),
@@ -141,8 +148,8 @@ class StepSetup:
 
         def matching(option: str, regexes: Sequence[str]) -> set[str]:
             who = f"TrainConfig({option}=…)"
-            found = [find_matching(who, regex, trainable, re.fullmatch) for regex in regexes]
-            return {name for names in found for name in names}
+            matches = [find_matching(who, regex, trainable, re.fullmatch) for regex in regexes]
+            return {name for names in matches for name in names}
 
         self.frozen = matching("frozen", frozen)
         if only:
@@ -150,76 +157,87 @@ class StepSetup:
         known = tower.store.named_variables()
         moved = [name for name in trace.moved if known[name].dtype.is_floating]
         if still := [name for name in moved if any(re.fullmatch(r, name) for r in tower.frozen)]:
-            _LOG.warning("Frozen, but moved by their layers all the same: %s", ", ".join(still))
+            _LOG.warning("Frozen variables that their layers still update: %s.", ", ".join(still))
         self.trainable = {n: v for n, v in trainable.items() if n not in self.frozen}
         self.trained: dict[str, tf.Variable] = {}
         self.optimizers: dict[str, OptimizerAdapter] = {}
         fixed = known.keys() - (tower.store.trainable().keys() - self.frozen)
         self._fixed = {id(known[name]) for name in fixed}
         self._everything = known.values()
-        self.given = given if isinstance(given, Mapping) else {"optimizer": given}
+        several = isinstance(optimizers, Mapping)
+        self.available = optimizers if several else {"optimizer": optimizers}
         self._scale_loss = scale_loss
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OLD_ATTRIBUTES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self, _OLD_ATTRIBUTES[name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(_OLD_ATTRIBUTES.get(name, name), value)
 
     def optimizer(
         self, name: str = "optimizer", variables: Mapping[str, tf.Variable] | None = None
     ) -> OptimizerAdapter:
-        """Take one of the given optimizers for some variables, and make its slots.
+        """Return an optimizer for some variables, after creating its slots.
 
         Args:
-            name: Its key, where the model gives a dict.
-            variables: By name; None for all that are trainable.
+            name: Key of the optimizer, if the model returns a dict.
+            variables: Variables by name; None for all of `trainable`.
 
         Raises:
-            ConfigError: There is none of this name, it has been taken, it is no optimizer, or some
-                of the variables are not to be trained.
+            ConfigError: There is no optimizer with this name, it is used already, it is not an
+                optimizer, or some of the variables are frozen.
         """
-        if name not in self.given or name in self.optimizers:
+        if name not in self.available or name in self.optimizers:
+            problem = " twice" if name in self.optimizers else ", which the model does not return"
             raise ConfigError(
-                f"The step asks for the optimizer '{name}'"
-                + (", which it has taken already." if name in self.optimizers else "."),
-                got=f"optimizer() gives {sorted(self.given)}",
-                fix="have the model's optimizer() return a dict of optimizers by these names",
+                f"The step asks for the optimizer '{name}'{problem}.",
+                got=f"optimizer() returns {sorted(self.available)}",
+                fix="return a dict with an optimizer for each of these names from optimizer()",
             )
         variables = self.trainable if variables is None else variables
         fixed = {n: v.shape.as_list() for n, v in variables.items() if id(v) in self._fixed}
         if fixed:
             raise ConfigError(
-                f"The optimizer '{name}' is to move variables that are frozen.",
+                f"The optimizer '{name}' cannot train frozen variables.",
                 got=", ".join(f"'{n}' {shape}" for n, shape in fixed.items()),
-                expected="some of StepSetup.trainable",
-                fix="leave them out, or do not freeze them",
+                expected="variables in StepSetup.trainable",
+                fix="leave these variables out, or do not freeze them",
             )
-        adapter = adapt(self.given[name], scale_loss=self._scale_loss)
+        adapter = adapt(self.available[name], scale_loss=self._scale_loss)
         adapter.build(variables, saved_elsewhere=self._everything)
         self.optimizers[name] = adapter
         self.trained.update(variables)
         return adapter
 
     def check(self, *, checks_finite: bool = False) -> None:
-        """Refuse optimizers that the step has not asked for, or that lack what they rely on.
+        """Check the optimizers after the step is built.
 
         Args:
-            checks_finite: A step that is not finite is not applied, and ends training.
+            checks_finite: Whether a step that is not finite ends training and is not applied.
 
         Raises:
-            ConfigError: There are some.
+            ConfigError: The step does not use an optimizer, or `CheckGradient` is used without
+                `checks_finite`.
         """
         if not checks_finite and any(o.checks() for o in self.optimizers.values()):
             raise ConfigError(
-                "CheckGradient relies on the callback CheckNumerics, which this run does not have.",
-                fix="TrainConfig(extra_callbacks=[CheckNumerics(), …]), or leave CheckGradient out",
+                "CheckGradient needs the callback CheckNumerics, which this run does not have.",
+                fix="add CheckNumerics() to TrainConfig(extra_callbacks=…), or drop CheckGradient",
             )
-        idle = sorted(set(self.given) - set(self.optimizers))
-        if idle:
+        unused = sorted(set(self.available) - set(self.optimizers))
+        if unused:
             raise ConfigError(
-                f"The step does not use the optimizers {idle}.",
-                got=f"optimizer() gives {sorted(self.given)}",
-                fix="give those that it asks for, or train with Trainer(config, step=…) for it",
+                f"The step does not use the optimizers {unused}.",
+                got=f"optimizer() returns {sorted(self.available)}",
+                fix="return only optimizers that the step uses, or train with a step that uses "
+                "them: Trainer(config, step=…)",
             )
 
 
 class TrainStep(ABC):
-    """One step of training, as `Trainer(config, step=…)` takes it.
+    """Base class of training steps, for `Trainer(config, step=…)`.
 
         class TwoCosts(TrainStep):
             def build(self, setup):
@@ -231,30 +249,37 @@ class TrainStep(ABC):
                 outputs = context.tower(*batch).outputs
                 context.minimize(outputs["first_cost"], self.first, self.optimizer)
 
-    It may keep what it likes: one object is one training's.
+    An object belongs to one training and may keep state in attributes.
     """
 
     def settings(self) -> Mapping[str, Any]:
-        """What decides how training goes on, by whole names: a continued run compares."""
+        """Return settings by their full names, which a continued run compares."""
         return {}
 
     @abstractmethod
     def build(self, setup: StepSetup) -> None:
-        """Ask for optimizers, eagerly, before the step is compiled."""
+        """Create optimizers eagerly, before the step is compiled.
+
+        Args:
+            setup: Variables and optimizers.
+        """
 
     @abstractmethod
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """In the graph, once for each replica: call the tower, and say what to minimize."""
+        """Call the tower and `context.minimize` in the graph, once for each replica.
+
+        Args:
+            context: Context of the replica.
+            batch: Inputs of the model on this replica.
+        """
 
 
 class SupervisedStep(TrainStep):
-    """The tower's cost, minimized by one optimizer."""
+    """Step that minimizes the tower's cost with one optimizer."""
 
     def build(self, setup: StepSetup) -> None:
-        """Take the optimizer for all trainable variables that the tower reads."""
         self._variables = setup.trainable
         self._optimizer = setup.optimizer()
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Minimize the cost."""
         context.minimize(context.tower(*batch).cost, self._variables, self._optimizer)

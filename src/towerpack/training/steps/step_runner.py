@@ -1,4 +1,4 @@
-"""What runs steps for the loop, many in one call, and the result of such a call."""
+"""Interface of objects that run many steps in one call, and the result of a call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class CallResult:
     """Result of one call.
 
     Attributes:
-        steps: Steps that were applied.
-        outputs: By name, then by step: an array, or a list of arrays that may differ in shape.
-        summaries: Scalar summaries by name, [steps].
-        heavy: Histograms and images of the last step, if they were asked for.
-        nonfinite: The inputs of the step that was not applied because its cost was not finite.
+        steps: Number of applied steps.
+        outputs: Outputs by name: an array over steps, or a list of arrays of different shapes.
+        summaries: Scalar summaries by name, of shape [steps].
+        heavy: Values for histograms and images of the last step; empty unless `run_heavy` ran.
+        nonfinite: Inputs of the step that was not applied because its cost was not finite.
     """
 
     steps: int
@@ -28,13 +28,10 @@ class CallResult:
 
 
 class StepRunner(Protocol):
-    """Runs steps for the loop.
-
-    Attributes:
-        budget_s: Seconds that a call should last.
-    """
+    """Protocol of objects that run steps for the loop."""
 
     budget_s: float
+    """Seconds that a call should last."""
 
     @property
     def one_step_only(self) -> bool:
@@ -47,18 +44,12 @@ class StepRunner(Protocol):
         ...
 
     def compile(self) -> None:
-        """Trace the functions that the loop calls, so that mistakes show before the first step."""
-        ...
+        """Trace the functions that the loop calls, so that errors occur before the first step."""
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Run steps; fewer if a cost was not finite.
-
-        Args:
-            steps: Number of steps.
-            after: The global step before them.
-        """
+        """Run `steps` steps after the global step `after`; fewer if a cost is not finite."""
         ...
 
     def run_heavy(self, *, after: int) -> CallResult:
-        """Run one step, with the summaries that are too expensive for every step."""
+        """Run one step with histograms and images."""
         ...

@@ -1,1 +1,1 @@
-"""Trainers, which put a step, a distribution and a loop together."""
+"""Trainers, which combine a step, a distribution and the training loop."""

@@ -1,4 +1,4 @@
-"""Training on several devices of one machine that do not wait for one another."""
+"""Asynchronous training on several devices of one machine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from towerpack.training.trainers.multi_gpu import Devices, MultiGPUTrainer
 
 
 class AsyncMultiGPUTrainer(MultiGPUTrainer):
-    """Train on several devices, each of which moves the shared variables as soon as it can.
+    """Trainer for several devices, each of which updates the shared variables without waiting.
 
-    A step is one batch, computed and applied by one device, whatever the others have done to the
-    weights in the meantime. Numbers of summaries come from all devices.
+    A step is one batch, computed and applied by one device. Other devices may have changed the
+    weights in the meantime. Summaries are recorded from all devices.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        devices: As for `SyncMultiGPUTrainer`.
-        scale_gradient: Divide gradients by the number of devices, so that as many steps move the
-            weights about as far as one of `SyncMultiGPUTrainer`.
-        step: What one step is; None for one cost and one optimizer.
+        config: Configuration; None if `launch_train_with_config` passes it later.
+        devices: See `SyncMultiGPUTrainer`.
+        scale_gradient: Divide gradients by the number of devices. As many steps as there are
+            devices then move the weights about as far as one step of `SyncMultiGPUTrainer`.
+        step: Definition of a step; None for one cost and one optimizer.
 
     Raises:
-        ConfigError: A device does not exist or is listed twice; the run is to be deterministic.
+        ConfigError: A device does not exist or is listed twice, or `deterministic` is set.
     """
 
     def __init__(
@@ -59,31 +59,29 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
         return AsyncExecutor(parts, self._devices, scale)
 
     def configure(self, config: TrainConfig) -> None:
-        """As `Trainer.configure`; refuses a deterministic run."""
+        """Set the configuration; see `Trainer.configure`.
+
+        Args:
+            config: Configuration, without `deterministic=True`.
+        """
         refuse_deterministic(config, type(self).__name__)
         super().configure(config)
 
 
 def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
-    """Refuse what asynchronous updates cannot keep."""
     if config.deterministic:
         raise ConfigError(
-            f"{trainer} cannot train with deterministic=True.",
-            got="updates that are applied in whatever order they are ready",
-            fix="train in step, with SyncMultiGPUTrainer or MultiWorkerTrainer",
+            f"{trainer} cannot train with deterministic=True, because the order of asynchronous "
+            "updates varies.",
+            fix="use SyncMultiGPUTrainer or MultiWorkerTrainer",
         )
 
 
 class AsyncExecutor:
-    """Distribute the steps of a call over devices, and wait for the last of them; a `StepRunner`.
+    """`StepRunner` that distributes the steps of a call over devices and waits for all of them.
 
-    Each device has an `Executor` of its own and takes a share of what is left, again and again, so
-    that a slow one takes fewer steps.
-
-    Args:
-        parts: Parts of the step. Each device has its own distribution.
-        devices: Names of the devices.
-        scale: Factor for the gradients.
+    Each device has its own `Executor` and repeatedly takes a share of the remaining steps, so that
+    slow devices take fewer steps. Gradients are multiplied by `scale`.
     """
 
     budget_s = BUDGET_S
@@ -93,15 +91,15 @@ class AsyncExecutor:
         self._global_step = parts.global_step
         self._source = parts.source
         self._schedules = parts.schedules
-        # The step that a device is at decides what is dropped, and which data TensorInput gives.
+        # The number of a device's current step seeds its dropout and selects TensorInput's data.
         with tf.device("CPU:0"):
-            self._at = [
+            self._device_steps = [
                 tf.Variable(tf.constant(0, tf.int64), trainable=False) for _ in self._devices
             ]
         self._counters: list[tf.Variable] = []
         self._executors = [
-            Executor(replace(parts, distribution=_OneDevice(device, scale), global_step=at))
-            for device, at in zip(self._devices, self._at, strict=True)
+            Executor(replace(parts, distribution=_OneDevice(device, scale), global_step=step))
+            for device, step in zip(self._devices, self._device_steps, strict=True)
         ]
 
     @property
@@ -125,24 +123,24 @@ class AsyncExecutor:
         results = dict(part for future in futures for part in future.result())
         result = joined([results[start] for start in sorted(results)])
         call.end(result.steps, applied=result.steps)
-        # The loop knows of one batch that was not applied; several devices may have met such.
-        bad = sum(part.nonfinite is not None for part in results.values())
-        self._source.consumed(max(bad - 1, 0))
+        # The loop counts one batch that was not applied, but several devices may have had one.
+        skipped = sum(part.nonfinite is not None for part in results.values())
+        self._source.consumed(max(skipped - 1, 0))
         return result
 
     def run_heavy(self, *, after: int) -> CallResult:
-        self._at[0].assign(after)
+        self._device_steps[0].assign(after)
         result = self._executors[0].run_heavy(after=after)
         self._global_step.assign_add(result.steps)
         return result
 
     def _run_on(self, device: int, work: Work) -> list[tuple[int, CallResult]]:
-        """In a thread: what a device has done of the work, by the step before it."""
+        """Run shares of the work on a device. Return each share's first step and result."""
         done: list[tuple[int, CallResult]] = []
         try:
             while share := work.take():
                 start, steps = share
-                self._at[device].assign(start)
+                self._device_steps[device].assign(start)
                 result = self._executors[device].run(steps, after=start)
                 self._global_step.assign_add(result.steps)
                 done.append((start, result))
@@ -167,7 +165,7 @@ class _OneDevice(SharedVariables):
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
         inputs, computed = super().replicate(compute, source, step)
-        gradients = [[self._scaled(g) for g in of] for of in computed.gradients]
+        gradients = [[self._scaled(g) for g in group] for group in computed.gradients]
         return inputs, computed._replace(gradients=gradients)
 
     def _scaled(self, gradient: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a training is put together of, and what it goes through: build, restore, run, end."""
+"""Base class of the trainers: builds, restores, runs and ends a training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,8 +28,7 @@ from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.executor import Executor, StepParts
 from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.run.assembly import AssembledRun
-from towerpack.training.run.opening import OpenRun, callbacks_of, steps_of_one_pass
+from towerpack.training.run.opening import callbacks_of, steps_of_one_pass
 from towerpack.training.run.parts import RunParts
 from towerpack.training.run.practice import as_practice
 from towerpack.training.run.run import Run
@@ -41,12 +41,13 @@ _LOG = get_logger(__name__)
 
 
 class Trainer(RunStateView):
-    """Train a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
+    """Base class of trainers. Programs use a subclass, or this class with their own `step`.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        step: What one step is; None for one cost and one optimizer.
-        distribution: Where the replicas run; None for one on the device that TensorFlow chooses.
+        config: Configuration; None if `launch_train_with_config` passes it later.
+        step: Definition of a step; None for one cost and one optimizer.
+        distribution: Placement of the replicas; None for one replica on TensorFlow's default
+            device.
     """
 
     def __init__(
@@ -64,17 +65,20 @@ class Trainer(RunStateView):
             self.configure(config)
 
     def configure(self, config: TrainConfig) -> None:
-        """Say what to train, to a trainer that was made without a configuration.
+        """Set the configuration of a trainer that was created without one.
+
+        Args:
+            config: Configuration of the training.
 
         Raises:
-            ConfigError: It has one already, or the configuration makes no sense.
+            ConfigError: The trainer has a configuration already, or `config` is invalid.
         """
         if self._configured:
             raise ConfigError(
                 f"This {type(self).__name__} has a configuration already.",
-                fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
+                fix=f"pass {type(self).__name__}() to launch_train_with_config(config, trainer)",
             )
-        # What was set after it was made is checked as well: `config.session_init = …`.
+        # Check settings that were assigned after construction too: `config.session_init = …`.
         self.config = config = as_practice(dataclasses.replace(config))
         self.model = as_model(config.model)
         team = self._distribution.team
@@ -88,106 +92,102 @@ class Trainer(RunStateView):
         self._interrupt = InterruptFlag()
         self._configured = True
 
-    # ------------------------------------------------------------------ what programs ask
-
     @property
     def seed(self) -> int:
-        """The run's seed."""
-        return self._opened("seed").seed
+        """Seed of the run."""
+        return self._part("opened", "seed").seed
 
     @property
     def run_dir(self) -> Path:
-        """Where everything of this run is."""
-        return self._opened("run_dir").run_dir
+        """Path of the run directory."""
+        return self._part("opened", "run_dir").run_dir
 
     @property
     def monitors(self) -> Monitors:
-        """Take numbers and pictures; keep their history."""
-        return self._opened("monitors").monitors
+        """Monitors, which receive numbers and images and keep the history of numbers."""
+        return self._part("opened", "monitors").monitors
 
     @property
     def tower(self) -> TowerFunction:
-        """The tower function, with its variables."""
-        return self._assembled("tower").tower
+        """Tower function, with its variables."""
+        return self._part("assembled", "tower").tower
 
     @property
     def complete(self) -> bool:
-        """True once the last epoch is done."""
+        """Whether the last epoch is done."""
         return self._run is not None and self._run.complete
 
     @property
     def was_complete(self) -> bool:
-        """The run was complete already when it was started."""
+        """Whether the run was complete before this start."""
         return self._run is not None and self._run.was_complete
 
-    def _opened(self, name: str) -> OpenRun:
-        opened = None if self._run is None else self._run.opened
-        if opened is None:
+    def _part(self, part: str, name: str) -> Any:
+        value = getattr(self._run, part, None)
+        if value is None:
             raise ConfigError(f"A trainer has no {name} before train().")
-        return opened
-
-    def _assembled(self, name: str) -> AssembledRun:
-        assembled = None if self._run is None else self._run.assembled
-        if assembled is None:
-            raise ConfigError(f"A trainer has no {name} before train().")
-        return assembled
+        return value
 
     def hyper_param(self, name: str) -> VariableParam:
-        """A number that the running graph reads: the learning rate, or a scalar variable.
+        """Return a hyper-parameter that the graph reads: a learning rate or a scalar variable.
+
+        Args:
+            name: One of `hyper_param_names()`.
 
         Raises:
-            ConfigError: There is none of this name.
+            ConfigError: There is no hyper-parameter with this name.
         """
         return self._hyper_params.get(name)
 
     def hyper_param_names(self) -> list[str]:
-        """Names that `hyper_param` knows."""
+        """Return the names of all hyper-parameters."""
         return self._hyper_params.names()
 
     def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
-        """The model's variables by name, as copies.
+        """Return copies of the model's variables by name.
 
         Args:
-            ema: Those that `WeightEMA` averages as their averages.
+            ema: Return the averages of the variables that `WeightEMA` averages.
 
         Raises:
             ConfigError: The trainer has not been started, or keeps no averages.
         """
-        return self._assembled("weights").context.get_weights(ema=ema)
+        return self._part("assembled", "weights").context.get_weights(ema=ema)
 
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
     ) -> Predictor:
-        """Predict with the weights of this training, as they are at each call.
+        """Create a predictor that uses the current weights of the training at each call.
 
         Args:
-            inputs: Names of the inputs that will be given, in order; None for those needed.
-            outputs: Names of what is wanted, or one name.
+            inputs: Names of the inputs in the order of the predictor's arguments; None for all
+                that the outputs need.
+            outputs: Names of the outputs, or one name.
 
         Raises:
             ConfigError: The trainer has not been started.
         """
-        return self._assembled("predictor").context.get_predictor(inputs, outputs)
-
-    # ------------------------------------------------------------------ lifecycle
+        return self._part("assembled", "predictor").context.get_predictor(inputs, outputs)
 
     def train(self) -> None:
-        """Train to the last epoch, or until the data or a callback end it.
+        """Train to the last epoch, or until the data end or a callback stops training.
 
         Raises:
-            SystemExit: SIGTERM (code 143) or Ctrl-C (130) came; the run has been saved and can be
-                continued.
-            Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
+            ConfigError: The trainer has no configuration, or `train` was called before.
+            SystemExit: The process received SIGTERM (code 143) or Ctrl-C (code 130). The run has
+                been saved and can be continued.
+            Exception: An error in the model, a callback or an input thread, or on the disk.
         """
         if not self._configured:
             raise ConfigError(
                 f"This {type(self).__name__} has no configuration.",
-                fix=f"{type(self).__name__}(config).train(), or "
+                fix=f"call {type(self).__name__}(config).train(), or "
                 "launch_train_with_config(config, trainer)",
             )
         if self._run is not None:
             raise ConfigError(
-                "This trainer has been used.", fix="make a new one to train again or to continue"
+                "This trainer has been used already.",
+                fix="create a new trainer to train again or to continue the run",
             )
         self._run = run = Run(self._parts())
         console()
@@ -197,7 +197,7 @@ class Trainer(RunStateView):
                 with quiet_start():
                     tf.config.list_logical_devices()
                 run.execute(stack)
-            # It may have come after the last step: the run is complete, but the program is to end.
+            # A signal after the last step still ends the program, though the run is complete.
             self._interrupt.check()
         except Interrupted:
             raise SystemExit(self._interrupt.exit_code) from None
@@ -227,19 +227,18 @@ class Trainer(RunStateView):
         )
 
     def _make_runner(self, parts: StepParts) -> StepRunner:
-        """Make the object that runs many steps in one call."""
         return Executor(parts)
 
     def _watch(self) -> None:
-        """Several times a second: raise what a trainer of its own kind has noticed."""
+        """Raise an error that a subclass has noticed. Called several times a second."""
 
 
 class SimpleTrainer(Trainer):
-    """Train one replica of the model, on the device that TensorFlow chooses.
+    """Trainer of one replica on TensorFlow's default device.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        step: What one step is; None for one cost and one optimizer.
+        config: Configuration; None if `launch_train_with_config` passes it later.
+        step: Definition of a step; None for one cost and one optimizer.
     """
 
     def __init__(self, config: TrainConfig | None = None, *, step: TrainStep | None = None) -> None:
@@ -247,17 +246,17 @@ class SimpleTrainer(Trainer):
 
 
 def launch_train_with_config(config: TrainConfig, trainer: Trainer | type[Trainer]) -> None:
-    """Train: with `SimpleTrainer()` it is `SimpleTrainer(config).train()`.
+    """Pass the configuration to a trainer and train.
 
     Args:
-        config: What to train.
-        trainer: One that was made without a configuration, or a class of trainers.
+        config: Configuration of the training.
+        trainer: A trainer that was created without a configuration, or a class of trainers.
 
     Raises:
-        ConfigError: The trainer has a configuration of its own.
+        ConfigError: The trainer has a configuration already.
     """
     trainer = trainer() if isinstance(trainer, type) else trainer
     trainer.configure(config)
-    # Programs of the predecessor do all this inside of `with tf.Graph().as_default()`.
+    # Programs for Tensorpack call this inside `with tf.Graph().as_default()`.
     with eager_mode():
         trainer.train()

@@ -1,4 +1,4 @@
-"""Training on several devices of one machine, in step."""
+"""Synchronous training on several devices of one machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Devices = Sequence[str | int] | int
 
 
 class MultiGPUTrainer(Trainer):
-    """On several devices of this machine; `_over` says how."""
+    """Base class of trainers on several devices of this machine; `_over` distributes replicas."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class MultiGPUTrainer(Trainer):
         if not (config is None or isinstance(config, TrainConfig)):
             if devices is not None:
                 raise ConfigError(
-                    f"{config!r} is no TrainConfig.",
-                    fix=f"write {type(self).__name__}(devices=…), and other arguments by name",
+                    f"{config!r} is not a TrainConfig.",
+                    fix=f"write {type(self).__name__}(devices=…) and pass other arguments by name",
                 )
             config, devices = None, config
         distribution = self._over(_checked(devices, type(self).__name__))
@@ -48,22 +48,22 @@ class MultiGPUTrainer(Trainer):
 
 
 class SyncMultiGPUTrainer(MultiGPUTrainer):
-    """Train one replica on each device; gradients are averaged, then applied to each copy.
+    """Trainer of one replica on each device, with averaged gradients.
 
-    Every replica takes its own batch, so that a step sees batch size × replicas, and keeps its own
-    copy of the variables, equal at every step (`tf.distribute.MirroredStrategy`). Moving averages
-    of batch normalisation are those of all replicas.
+    Every replica takes its own batch, so that a step uses batch size × replicas examples. Every
+    replica has its own copy of the variables (`tf.distribute.MirroredStrategy`); all copies are
+    equal after each step. Moving averages of batch normalization are averaged over all replicas.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`. What stands here
-            instead of a configuration are the devices, as the predecessor had them.
-        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
-            for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
-            do. Without any GPU all logical devices of the CPU train, usually one.
-        step: What one step is; None for one cost and one optimizer.
+        config: Configuration; None if `launch_train_with_config` passes it later. Also accepts the
+            devices, as in Tensorpack.
+        devices: For example `['GPU:0', 'GPU:1']`, `[0, 1]`, or 2 for the first two GPUs. Accepts
+            any logical device of TensorFlow. None for all GPUs, or for all logical CPU devices if
+            there is no GPU.
+        step: Definition of a step; None for one cost and one optimizer.
 
     Raises:
-        ConfigError: A device does not exist, or is listed twice.
+        ConfigError: A device does not exist or is listed twice.
     """
 
     def _over(self, devices: list[str]) -> Distribution:
@@ -71,15 +71,21 @@ class SyncMultiGPUTrainer(MultiGPUTrainer):
 
 
 SyncMultiGPUTrainerReplicated = SyncMultiGPUTrainer
-"""The predecessor's longer name of the same."""
+"""Alias of `SyncMultiGPUTrainer` from Tensorpack."""
 
 
 class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
-    """Train one replica on each device, all over the same variables.
+    """Trainer of one replica on each device; all replicas share one copy of the variables.
 
-    These lie where TensorFlow puts them (the first GPU if there is one), and are read from there in
-    each step: less memory than a copy for each replica, more traffic. Moving averages of batch
-    normalisation follow the first replica. Arguments and errors as of `SyncMultiGPUTrainer`.
+    TensorFlow places the variables, on the first GPU if there is one, and replicas read them from
+    there in each step. This takes less memory and more traffic than `SyncMultiGPUTrainer`. Moving
+    averages of batch normalization follow the first replica.
+
+    Args:
+        config, devices, step: See `SyncMultiGPUTrainer`.
+
+    Raises:
+        ConfigError: A device does not exist or is listed twice.
     """
 
     def _over(self, devices: list[str]) -> Distribution:
@@ -87,7 +93,7 @@ class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
 
 
 def synchronous(devices: Devices, trainer: str) -> Distribution:
-    """As `SyncMultiGPUTrainer` distributes; for a trainer of this name."""
+    """Return the distribution of `SyncMultiGPUTrainer`, for another trainer."""
     return _in_step(_checked(devices, trainer))
 
 
@@ -97,9 +103,9 @@ def _in_step(devices: list[str]) -> Distribution:
     return Mirrored(_mirrored_strategy(tuple(devices)))
 
 
-@functools.cache  # Two of the same devices would share the keys of their collectives.
+@functools.cache  # Two strategies over the same devices would share keys of their collectives.
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
-    # Collectives on CPUs are no faster, and one that has failed spoils all later ones.
+    # Collectives on CPUs are not faster, and after one has failed all later ones fail.
     on_cpu = any(name.startswith("CPU") for name in devices)
     operations = tf.distribute.ReductionToOneDevice() if on_cpu else None
     with quiet_start():
@@ -107,7 +113,7 @@ def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.MirroredStrate
 
 
 def get_num_gpu() -> int:
-    """The number of GPUs that TensorFlow sees."""
+    """Return the number of GPUs that TensorFlow sees."""
     with quiet_start():
         return len(tf.config.list_physical_devices("GPU"))
 
@@ -119,34 +125,35 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
         devices = None  # Programs ask for max(get_num_gpu(), 1).
     if isinstance(devices, str):
         raise ConfigError(
-            f"devices={devices!r} is no list.",
-            expected=f"devices=[{devices!r}], or a number of GPUs",
+            f"devices must be a list or a number of GPUs, got {devices!r}.",
+            fix=f"write devices=[{devices!r}]",
         )
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:
-            _LOG.warning("%s found no GPU: it trains on %s.", trainer, " and ".join(known))
+            _LOG.warning("%s found no GPU and trains on %s.", trainer, " and ".join(known))
         return gpus or known
     listed = range(operator.index(devices)) if isinstance(devices, SupportsIndex) else devices
     chosen = [_short(d) if isinstance(d, str) else f"GPU:{operator.index(d)}" for d in listed]
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ConfigError(f"devices={devices!r}.", expected="at least one device, each listed once")
+        raise ConfigError(
+            f"devices must list at least one device, and each device once, got {devices!r}."
+        )
     for name in chosen:
         if name not in known:
             kind = name.partition(":")[0]
             kind = kind if kind in ("CPU", "GPU") and f"{kind}:0" in known else "CPU"
             parts = f"[tf.config.LogicalDeviceConfiguration()] * {max(2, len(chosen))}"
             raise ConfigError(
-                f"TensorFlow has no device '{name}'.",
+                f"TensorFlow has no device '{name}'. Its devices are {', '.join(known)}.",
                 got=f"devices={devices!r}",
-                expected=f"some of {', '.join(known)}",
-                fix=f"split a {kind} before TensorFlow uses it, and name its parts '{kind}:0', "
-                f"'{kind}:1', …: tf.config.set_logical_device_configuration("
+                fix=f"split a {kind} before TensorFlow uses it, into '{kind}:0', '{kind}:1', …: "
+                "tf.config.set_logical_device_configuration("
                 f"tf.config.list_physical_devices('{kind}')[0], {parts})",
             )
     return chosen
 
 
 def _short(name: str) -> str:
-    """`GPU:0` for `/device:GPU:0`, `gpu:0` or `/physical_device:GPU:0`."""
+    """Return `GPU:0` for `/device:GPU:0`, `gpu:0` or `/physical_device:GPU:0`."""
     return ":".join(name.rsplit("/", 1)[-1].split(":")[-2:]).upper()

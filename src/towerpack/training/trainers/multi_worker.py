@@ -1,4 +1,4 @@
-"""Training in several processes on one or several machines, in step."""
+"""Synchronous training in several processes on one or several machines."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from towerpack.training.steps.step import TrainStep
 from towerpack.training.steps.step_runner import StepRunner
 from towerpack.training.trainers.base import Trainer
 
-# The workers agree between two calls, which takes some 5 ms and waits for the last of them.
+# Between two calls the workers agree, which takes some 5 ms and waits for the slowest of them.
 _BUDGET_S = 0.5
 
 
 class MultiWorkerTrainer(Trainer):
-    """Train one replica on each device of several processes; gradients are averaged over all.
+    """Trainer of one replica on each device of several processes, with averaged gradients.
 
-    Each process runs the same program. What they are is taken from `TF_CONFIG` or from SLURM
-    (`towerpack launch --workers 2 -- train.py` starts some on this machine); without either, this
-    process trains alone. `tf.distribute.MultiWorkerMirroredStrategy` does the communication.
+    Each process runs the same program and takes the cluster from `TF_CONFIG` or SLURM.
+    `towerpack launch --workers 2 -- train.py` starts two workers on this machine. Without a
+    cluster, the process trains alone. `tf.distribute.MultiWorkerMirroredStrategy` communicates.
 
-    The first worker, the chief, writes the run directory and runs the callbacks, but for those
-    with `chief_only = False`. A DataFlow is shared out over the workers by `ShardData`, unless it
-    has been. The workers agree once per call on how many steps come next, so that data that end
-    unevenly, a callback that stops training, SIGTERM to any of them and a failure end all.
+    The first worker, the chief, writes the run directory and runs the callbacks. The other workers
+    run only callbacks with `chief_only = False`. A DataFlow that is not sharded yet is divided
+    among the workers by `ShardData`. Before each call of many steps the workers agree on the number
+    of steps. The end of one worker's data, a callback that stops training, SIGTERM to any worker
+    and a failure therefore end all workers.
 
-    TensorFlow connects processes only before it is used. So what has been made by then is made
-    anew: layers, optimizers and other variables keep their values; tensors and functions that were
-    traced are lost. `join_cluster()` as the first thing that a program does avoids that.
+    TensorFlow connects processes only before its first use, so objects created earlier are created
+    again: layers, optimizers and other variables keep their values, but tensors and traced
+    functions are lost. To avoid this, call `join_cluster()` at the start of the program.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        step: What one step is; None for one cost and one optimizer.
-        peer_timeout: Seconds to wait for a worker that has not come, and then for all workers to
-            register with TensorFlow. One that hangs later is found within some ten seconds.
+        config: Configuration; None if `launch_train_with_config` passes it later.
+        step: Definition of a step; None for one cost and one optimizer.
+        peer_timeout: Seconds to wait until each worker has started, and then until all workers
+            have registered with TensorFlow. A worker that hangs later is noticed within some ten
+            seconds.
 
     Raises:
-        ConfigError: The environment describes a cluster that is none of workers alone.
-        PeerError: A worker has not come.
+        ConfigError: The environment describes a cluster with other processes than workers.
+        PeerError: A worker has not started.
     """
 
     def __init__(

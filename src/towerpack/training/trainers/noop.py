@@ -1,7 +1,8 @@
-"""Training without steps: only callbacks act."""
+"""Trainer that runs callbacks without training."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,17 +19,16 @@ from towerpack.training.trainers.base import Trainer
 
 
 class NoOpTrainer(Trainer):
-    """Build the model and run the callbacks; its steps compute nothing and take no data.
+    """Trainer that builds the model and runs callbacks; its steps compute and read nothing.
 
-    For callbacks that evaluate, predict or play with a model that is restored (`resume=`) or
-    loaded (`init=`). Steps and epochs are counted and all hooks fire. A run that is continued in
-    this way keeps its position in the data.
+    Use it for callbacks that evaluate or predict with a restored (`resume=`) or loaded (`init=`)
+    model. Steps and epochs are counted and all hooks are called; the data position is kept.
 
     Args:
-        config: What to run; None to leave that to `launch_train_with_config`.
+        config: Configuration; None if `launch_train_with_config` passes it later.
 
     Raises:
-        ConfigError: In `train`: a callback asks for outputs of steps.
+        ConfigError: A callback asks for outputs of steps (raised by `train`).
     """
 
     def __init__(self, config: TrainConfig | None = None) -> None:
@@ -43,8 +43,6 @@ class NoOpTrainer(Trainer):
 
 
 class _Unread(InputSource):
-    """Stay where it is."""
-
     def __init__(self, source: InputSource) -> None:
         self.dataflow = getattr(source, "dataflow", None)
         self._state: Any = None
@@ -63,7 +61,7 @@ class _Unread(InputSource):
 
 
 class _NoSteps:
-    """Counts steps; a `StepRunner`."""
+    """`StepRunner` that only counts steps."""
 
     one_step_only = False
     has_heavy = False
@@ -72,9 +70,9 @@ class _NoSteps:
     def __init__(self, parts: StepParts) -> None:
         if parts.fetches:
             raise ConfigError(
-                "NoOpTrainer computes no steps, whose outputs a callback asks for.",
+                "NoOpTrainer computes no steps, but a callback asks for outputs of steps.",
                 got=f"fetch({', '.join(map(repr, parts.fetches))})",
-                fix="take that callback out; or predict in it: trainer.predict_function(…)",
+                fix="remove the callback, or let it predict with trainer.predict_function(…)",
             )
         self._global_step = parts.global_step
         self._schedules = parts.schedules
@@ -88,17 +86,10 @@ class _NoSteps:
         return CallResult(
             steps=steps,
             outputs={COST: np.empty(0)},
-            summaries=_Nothing(),
+            summaries=defaultdict(lambda: np.empty(0)),
             heavy={},
             nonfinite=None,
         )
 
     def run_heavy(self, *, after: int) -> CallResult:
         return self.run(1, after=after)
-
-
-class _Nothing(dict[str, np.ndarray]):
-    """No values of any name."""
-
-    def __missing__(self, name: str) -> np.ndarray:
-        return np.empty(0)

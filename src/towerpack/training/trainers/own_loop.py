@@ -1,4 +1,4 @@
-"""One step of training as a function, for a loop of the user's own."""
+"""Training steps as functions, for programs with their own training loop."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def build_step(
     precision: str = "float32",
     xla: bool = False,
 ) -> BuiltStep:
-    """Make what a trainer does in each step a function, with all variables that it needs.
+    """Build one training step as a function, and create the variables that it needs.
 
         train = build_step(Model(), distribution=Mirrored(tf.distribute.MirroredStrategy()))
         for images, labels in batches:
             cost = train(images, labels)["cost"]
 
-    Nothing else of a trainer is there: no callbacks, checkpoints, summaries, and no look at whether
-    the cost is finite.
+    The function has no callbacks, checkpoints, summaries or checks of the cost.
 
     Args:
-        model: A `ModelDesc`, or the plain functions.
-        optimizer: Overrides the model's.
-        step: What one step is; None for one cost and one optimizer.
-        distribution: Where the replicas run; None for one on the device that TensorFlow chooses.
-        outputs: Names of what is to be given back beside the cost; None for all that the tower
-            exposes, without the outputs of layers.
-        seed: For initial values and dropout.
-        precision: As in `TrainConfig`.
-        xla: Compile forward and backward of each replica.
+        model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
+        optimizer: Used instead of the model's optimizer.
+        step: Definition of a step; None for one cost and one optimizer.
+        distribution: Placement of the replicas; None for one replica on TensorFlow's default
+            device.
+        outputs: Names of outputs to return besides the cost; None for all that the tower exposes,
+            without outputs of layers.
+        seed: Seed for initial values and dropout.
+        precision: See `TrainConfig`.
+        xla: Compile the forward and backward pass of each replica.
 
     Raises:
-        ConfigError: There is no optimizer, or one too many.
-        LayerError: The tower has no cost, or no output of some name.
+        ConfigError: There is no optimizer, or an optimizer that no step uses.
+        LayerError: The tower has no cost, or lacks one of `outputs`.
     """
     desc = as_model(model)
     tower = TowerFunction(
@@ -66,14 +66,15 @@ def build_step(
     distribution.adopt(tower, trace)
     global_step = tower.store.global_step()
     with distribution.scope(), found_as_global_step(global_step):
-        given = call_optimizer(desc.optimizer, global_step) if optimizer is None else optimizer
-        setup = StepSetup(tower, trace, given, scale_loss=precision == "float16")
+        if optimizer is None:
+            optimizer = call_optimizer(desc.optimizer, global_step)
+        setup = StepSetup(tower, trace, optimizer, scale_loss=precision == "float16")
         step.build(setup)
     setup.check()
     known = trace.result.outputs
     names = [n for n in known if not n.endswith("/output")] if outputs is None else list(outputs)
     check_outputs("build_step(outputs=)", names, known)
-    source = _GivenBatches()
+    source = _CallBatches()
     executor = Executor(
         StepParts(
             step=step,
@@ -93,11 +94,14 @@ def build_step(
 
 
 class BuiltStep:
-    """A step, from `build_step`.
+    """Training step returned by `build_step`.
+
+    Args:
+        tower, setup, executor, source, names, replicas: Parts that `build_step` creates.
 
     Attributes:
-        tower: The tower function, with the model's variables: for evaluation and prediction.
-        global_step: Counts the steps that have been applied; int64 variable.
+        tower: Tower function with the model's variables, for evaluation and prediction.
+        global_step: Number of applied steps, an int64 variable.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class BuiltStep:
         tower: TowerFunction,
         setup: StepSetup,
         executor: Executor,
-        source: _GivenBatches,
+        source: _CallBatches,
         names: Sequence[str],
         replicas: int,
     ) -> None:
@@ -113,7 +117,7 @@ class BuiltStep:
         self.global_step = tower.store.global_step()
         self._setup = setup
         self._replicas = replicas
-        specs = [_of_all(spec, replicas) for spec in tower.specs]
+        specs = [_global_spec(spec, replicas) for spec in tower.specs]
         self._check = SpecChecker(specs, "the step's batch")
 
         def run(*batch: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -125,53 +129,55 @@ class BuiltStep:
         self._run.get_concrete_function()
 
     def __call__(self, *batch: Any) -> dict[str, tf.Tensor]:
-        """Train on a batch; also inside of a `tf.function`.
+        """Train on a batch. Can be called inside a `tf.function`.
 
         Args:
-            batch: A tensor or array for each input of the model, of [batch, …]. Several replicas
-                share it evenly: each gets its part, in order.
+            batch: A tensor or array of shape [batch, …] for each input of the model. Several
+                replicas get equal parts of it, in order.
 
         Returns:
-            The cost and other outputs, by name: of several replicas scalars are averaged, the rest
-            is joined.
+            The cost and other outputs by name. Scalars are averaged over replicas, other outputs
+            are concatenated.
+
+        Raises:
+            SpecError: The batch does not fit the model's inputs or the number of replicas.
         """
         if not all(isinstance(component, tf.Tensor) for component in batch):
             batch = tuple(self._check(batch, 0))
         rows = batch[0].shape[0] if batch else None
         if rows is not None and rows % self._replicas:
             raise SpecError(
-                f"A batch of {rows} cannot be shared evenly.",
-                expected=f"a multiple of {self._replicas}, the number of replicas",
+                "The batch size must be a multiple of the number of replicas, "
+                f"{self._replicas}, got {rows}."
             )
         return self._run(*batch)
 
     def variables(self) -> dict[str, dict[str, tf.Variable]]:
-        """All that is to be saved: `'model'`, each optimizer by its name, and `'step'`, by name."""
+        """Return all variables to save, in the groups `'model'`, `'step'` and one per optimizer."""
         slots = {name: o.variables() for name, o in self._setup.optimizers.items()}
         step = {"step": {"global_step": self.global_step}}
         return {"model": self.tower.store.named_variables(), **slots, **step}
 
 
-class _GivenBatches(InputSource):
-    """Give the replicas what a call was given."""
+class _CallBatches(InputSource):
+    """Source of the batch that is passed to a call."""
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
         pass
 
     def hand(self, parts: Sequence[Sequence[tf.Tensor]]) -> None:
-        """In the graph: take the parts of each component, one for each replica."""
+        """Set the batches in the graph, from a list of one part per replica for each component."""
         self._batches = [list(batch) for batch in zip(*parts, strict=True)]
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         return self._batches.pop(0)
 
 
-def _of_all(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """What all replicas get together."""
+def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
     if replicas == 1 or spec.shape.rank is None:
         return spec
     if spec.shape.rank == 0:
-        raise LayerError(f"Several replicas cannot share the input '{spec.name}', a scalar.")
+        raise LayerError(f"The input '{spec.name}' is a scalar and cannot be split over replicas.")
     first, *rest = spec.shape.as_list()
     return tf.TensorSpec(
         [None if first is None else first * replicas, *rest], spec.dtype, spec.name

@@ -1,4 +1,4 @@
-"""Training on several machines that do not wait for one another, over shared variables."""
+"""Asynchronous training on several machines with parameter servers."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ from towerpack.training.trainers.base import Trainer
 
 
 class ParameterServerTrainer(Trainer):
-    """Train on several machines, each of which moves the shared variables as soon as it can.
+    """Trainer for several machines, each of which updates the shared variables without waiting.
 
-    The same program runs in every process; `towerpack launch` or a scheduler says by `TF_CONFIG`
-    which one it is. Variables lie on the parameter servers (`ps`), workers compute steps, and the
-    chief does everything else: it reads the data and sends each worker its batches, runs callbacks,
-    saves. In processes that are not the chief `train` serves and does not return.
+    Every process runs the same program and learns its role from `TF_CONFIG`, which
+    `towerpack launch` or a scheduler sets. Parameter servers (`ps`) hold the variables, workers
+    compute steps. The chief reads the data, sends batches to the workers, runs callbacks and saves
+    checkpoints. In other processes `train` serves the chief and does not return.
 
-    A step is one batch, as with `AsyncMultiGPUTrainer`. A worker that is killed is done without,
-    and taken back when it is started again; what it had not finished is given to others, so that
-    some batches may be applied twice, which a warning tells.
+    A step is one batch, as with `AsyncMultiGPUTrainer`. If a worker dies, training continues
+    without it until it is restarted. Other workers repeat its unfinished steps, so some batches may
+    be applied twice; a warning reports this.
 
     Args:
-        config: What to train; None to leave that to `launch_train_with_config`.
-        peer_timeout: Seconds after which a process that does not come or does not answer ends the
-            run.
-        step: What one step is; None for one cost and one optimizer.
+        config: Configuration; None if `launch_train_with_config` passes it later.
+        peer_timeout: Seconds after which a process that does not start or does not answer ends
+            the run.
+        step: Definition of a step; None for one cost and one optimizer.
 
     Raises:
-        ConfigError: There is no cluster; or the run is to be deterministic, or compiled by XLA.
+        ConfigError: There is no cluster with parameter servers, or `deterministic`, `xla` or
+            `eager` is set.
     """
 
     def __init__(
@@ -68,7 +69,14 @@ class ParameterServerTrainer(Trainer):
         super().__init__(config, step=step, distribution=OnServers(len(self._cluster.jobs["ps"])))
 
     def configure(self, config: TrainConfig) -> None:
-        """As `Trainer.configure`; refuses what workers on their own cannot do."""
+        """Set the configuration; see `Trainer.configure`.
+
+        Args:
+            config: Configuration, without `deterministic`, `xla` and `eager`.
+
+        Raises:
+            ConfigError: One of these settings is True.
+        """
         refuse_deterministic(config, type(self).__name__)
         for name in ("xla", "eager"):
             if getattr(config, name):
@@ -76,10 +84,10 @@ class ParameterServerTrainer(Trainer):
         super().configure(config)
 
     def train(self) -> None:
-        """On the chief, as `Trainer.train`; elsewhere serve until the chief has ended, and exit.
+        """Train on the chief; in other processes serve until the chief has ended, and exit.
 
         Raises:
-            PeerError: A process has not come, or does not answer.
+            PeerError: A process has not started, or does not answer.
         """
         console()
         if not self._cluster.is_chief:
@@ -88,19 +96,17 @@ class ParameterServerTrainer(Trainer):
         self._coordinator = connect(self._cluster)
         servers = {name: a for name, a in self._peers.items() if name.startswith("ps")}
         over = threading.Event()
-        # A worker that hangs is noticed where its share is waited for, and the run saved; here only
-        # if the chief has got stuck in TensorFlow before.
-        for peers, seconds in (
-            (servers, self._peer_timeout),
-            (self._peers, 2 * self._peer_timeout),
-        ):
+        # The executor notices a hanging worker while it waits for its share, and the run is saved.
+        # The threads are for the case that the chief hangs in TensorFlow before that.
+        timeout = self._peer_timeout
+        for watched in ((servers, timeout, over), (self._peers, 2 * timeout, over)):
             threading.Thread(
-                target=watch, args=(peers, seconds, over), name="towerpack-watch", daemon=True
+                target=watch, args=watched, name="towerpack-watch", daemon=True
             ).start()
         try:
             super().train()
             if silent_peers(self._peers, PROBE_S):
-                # At its end TensorFlow waits for a worker that was lost.
+                # At exit TensorFlow would wait for a lost worker.
                 leave_at_once_at_exit(0)
         except SystemExit as ending:
             leave_at_once_at_exit(int(ending.code or 0))

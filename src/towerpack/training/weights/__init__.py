@@ -1,1 +1,1 @@
-"""Initial weights from files and other runs."""
+"""Loading of weights from files and other runs."""

@@ -1,4 +1,4 @@
-"""Weights of elsewhere into variables that are there: outside of a training."""
+"""Loading of weights into models outside of a training."""
 
 from __future__ import annotations
 
@@ -22,27 +22,25 @@ def load_weights(
     ignore_mismatch: bool = False,
     rename: Rename | None = None,
 ) -> list[str]:
-    """Set the variables of something by name, from any source that `SmartInit` reads.
+    """Set the variables of a model by name, from any source that `SmartInit` reads.
 
-    The log lists what was loaded, what got no value, and what was not used.
+    The log lists loaded variables, variables without a value and unused values.
 
     Args:
         model: A Keras model or layer, a `TowerFunction`, a `Predictor`, or a dict of variables by
-            name. Variables of a Keras model have the names that `KerasModel` gives them: paths such
-            as `conv0/kernel`, with automatic numbers counted from the start. A dict as `source` may
-            also use the paths as Keras gives them.
-        source: As for `SmartInit`.
-        skip: As for `SmartInit`.
-        ignore_mismatch: Leave out what has another shape or type, instead of refusing.
-        rename: Names in the source to names in the model: a dict, or a function.
+            name. Variables of a Keras model have the names that `KerasModel` uses: paths such as
+            `conv0/kernel`, with automatic numbers counted from 1. If `source` is a dict, it may
+            also use Keras's own paths.
+        source, skip, rename: See `SmartInit`.
+        ignore_mismatch: Skip values of a different shape or type instead of raising an error.
 
     Returns:
-        The names of the variables that got a value, in the model's order.
+        Names of the variables that were set, in the model's order.
 
     Raises:
         CheckpointError: The source cannot be read.
-        CheckpointMismatchError: A value does not fit, or no name of the source is the model's.
-        ConfigError: The model has no variables yet, or is none.
+        CheckpointMismatchError: A value does not fit, or no name in the source matches.
+        ConfigError: `model` is not a model, or has no variables yet.
     """
     normalization_reads_variables()
     variables = _variables_of(model, source)
@@ -57,16 +55,16 @@ def _variables_of(model: Any, source: Any) -> dict[str, Any]:
     if isinstance(model, keras.layers.Layer):
         paths = {v.path.removeprefix(f"{model.name}/"): v.value for v in model.variables}
         by_path = isinstance(source, Mapping) and source.keys() <= paths.keys()
-        found = paths if by_path else find_variables({"": model})
+        variables = paths if by_path else find_variables({"": model})
     elif isinstance(model, TowerFunction):
-        found = model.store.named_variables()
+        variables = model.store.named_variables()
     else:
-        found = getattr(model, "variables", None)
-    if not isinstance(found, Mapping) or not found:
+        variables = getattr(model, "variables", None)
+    if not isinstance(variables, Mapping) or not variables:
         raise ConfigError(
-            f"{model!r:.80} has no variables by name" + (" yet." if found is not None else "."),
-            expected="a Keras model that has been built, a TowerFunction that has been traced, a "
-            "Predictor, or a dict of variables",
-            fix="call the model once; for a ModelDesc, TrainConfig(init=SmartInit(source))",
+            f"{model!r:.80} has no variables by name" + (" yet." if variables is not None else "."),
+            expected="a built Keras model, a traced TowerFunction, a Predictor, or a dict of "
+            "variables",
+            fix="call the model once; for a ModelDesc, set TrainConfig(init=SmartInit(source))",
         )
-    return dict(found)
+    return dict(variables)

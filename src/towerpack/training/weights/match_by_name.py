@@ -1,4 +1,4 @@
-"""Initial weights from elsewhere, matched by name; the log says what became of each."""
+"""Initial weights from files and other runs, matched by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from towerpack.training.weights.read_foreign import read_arrays
 
 _LOG = get_logger(__name__)
 _SHOWN: Final = 30
-# Names of the predecessor's layers, and of slim's.
+# Names of variables in Tensorpack and slim, and their names in our layers.
 _SUCCESSORS: Final = {
     "W": "kernel",
     "b": "bias",
@@ -29,33 +29,33 @@ _SUCCESSORS: Final = {
     "weights": "kernel",
     "biases": "bias",
 }
-# What a checkpoint of a run holds besides weights; a new run has its own.
-_OF_A_RUN: Final = ("learning_rate", "global_step", "seed_generator_state")
+# Variables in checkpoints that are not weights and that a new run initializes itself.
+_NOT_WEIGHTS: Final = ("learning_rate", "global_step", "seed_generator_state")
 
 Rename = Mapping[str, str] | Callable[[str], str | None]
 
 
 class SmartInit:
-    """Weights that a run starts from, matched by name with the model's variables.
+    """Initial weights of a run, matched by name with the model's variables.
 
         TrainConfig(…, init=SmartInit('runs/pretrained', ignore_mismatch=True))
 
-    A value's shape must be its variable's, but for sizes of 1; floats are converted to floats.
-    Names of the predecessor's layers (`conv0/W`, `bn0/mean/EMA`) and of slim's (`fc/weights`) find
-    their successors. A file of Keras does not say where its model hangs in ours: a name there is
-    for the one variable that it ends the name of (`conv1/kernel` for `backbone/conv1/kernel`). The
-    log lists what was loaded, what of the model got no value, and what of the source was not used.
+    Shapes must be equal, except for dimensions of size 1. Floats are converted to the variable's
+    float type. Names of Tensorpack's layers (`conv0/W`, `bn0/mean/EMA`) and of slim's
+    (`fc/weights`) are translated. A name in a Keras file matches the only variable whose name ends
+    with it, for example `conv1/kernel` matches `backbone/conv1/kernel`. The log lists loaded
+    variables, variables without a value and unused values.
 
     Args:
-        source: A run directory (its newest valid checkpoint), one checkpoint, a `.safetensors` or
-            `.npz` file, a checkpoint of TensorFlow, a file of Keras (`.keras`, `.weights.h5`,
-            `.h5`), a name in `towerpack.zoo.PRETRAINED`, or a dict of arrays by name. A list is
-            gone through in order, the last value counts. Nothing for None or ''.
-        skip: A regular expression, or several, for whole names of variables of the model that keep
-            their initial values: `'fc/.*'`, for other classes.
-        ignore_mismatch: Leave out what has another shape or type, instead of refusing.
-        rename: Names in the source to names in the model, as a dict; or a function of the former,
-            None from which leaves a value out.
+        source: A run directory (its newest valid checkpoint), a checkpoint, a `.safetensors` or
+            `.npz` file, a TensorFlow checkpoint, a Keras file (`.keras`, `.weights.h5`, `.h5`), a
+            name in `towerpack.zoo.PRETRAINED`, or a dict of arrays by name. Later sources in a list
+            override earlier ones. None and '' load nothing.
+        skip: One or several regular expressions for full names of variables that keep their initial
+            values: `'fc/.*'` for different classes.
+        ignore_mismatch: Skip values of a different shape or type instead of raising an error.
+        rename: A dict from names in the source to names in the model, or a function that returns
+            the name in the model, or None to skip the value.
     """
 
     def __init__(
@@ -73,22 +73,25 @@ class SmartInit:
         self._rename = rename
 
     def paths(self) -> list[Path]:
-        """Files and directories that it reads."""
-        found: list[Path] = []
+        """Return the files and directories to read."""
+        paths: list[Path] = []
         for source in self._sources:
             if isinstance(source, SmartInit):
-                found += source.paths()
+                paths += source.paths()
             elif isinstance(source, str | os.PathLike) and os.fspath(source):
-                found.append(Path(source))
-        return found
+                paths.append(Path(source))
+        return paths
 
     def load(self, variables: Mapping[str, Any]) -> set[str]:
-        """Set variables of a model, by name; gives the names of those that got a value.
+        """Set the variables of a model. Return the names of those that were set.
+
+        Args:
+            variables: Variables by name.
 
         Raises:
             CheckpointError: A source cannot be read.
-            CheckpointMismatchError: A value does not fit its variable, or no name of a source is
-                the model's, or a `skip=` matches no variable.
+            CheckpointMismatchError: A value does not fit its variable, no name in a source matches,
+                or a `skip` matches no variable.
         """
         skipped = self._skipped(variables)
         loaded: set[str] = set()
@@ -101,17 +104,17 @@ class SmartInit:
         return loaded
 
     def _skipped(self, variables: Mapping[str, Any]) -> set[str]:
-        found: set[str] = set()
+        skipped: set[str] = set()
         for regex in self._skip:
             matching = {name for name in variables if re.fullmatch(regex, name)}
             if not matching:
                 raise CheckpointMismatchError(
                     f"SmartInit(skip={regex!r}) matches no variable of the model.",
-                    expected="an expression for whole names, such as 'fc/.*'",
+                    expected="a regular expression for full names, such as 'fc/.*'",
                     fix=did_you_mean(regex, variables),
                 )
-            found |= matching
-        return found
+            skipped |= matching
+        return skipped
 
     def _load(
         self,
@@ -122,39 +125,36 @@ class SmartInit:
         is_part: bool,
     ) -> set[str]:
         self._check_names(what, values)
-        found = _Matches()
+        matches = _Matches()
         for name in values:
             target = self._target(name, values, variables, is_part)
             if target is None:
-                found.unused.append(name)
+                matches.unused.append(name)
                 continue
             if target in skipped:
                 continue
-            if target in found.loaded:
-                found.unfit.append(
-                    f"{target}: {found.loaded[target][0]} and {name} are both for it"
-                )
+            if target in matches.loaded:
+                matches.unfit.append(f"{target}: {matches.loaded[target][0]} and {name} match it")
                 continue
             array, variable = values[name], variables[target]
             fitting = _fitted(array, tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype))
             if fitting is None:
-                got, wanted = _text(array.shape, array.dtype), _spec(variable)
-                found.unfit.append(f"{target}: {name} is {got}, needs {wanted}")
+                text = f"{target}: {name} is {_spec(array)}, needs {_spec(variable)}"
+                matches.unfit.append(text)
             else:
-                found.loaded[target] = (name, fitting)
-        without = variables.keys() - found.loaded.keys() - skipped
+                matches.loaded[target] = (name, fitting)
+        without = variables.keys() - matches.loaded.keys() - skipped
         missing = [name for name in variables if name in without and _is_weight(name)]
-        found.skipped = [name for name in variables if name in skipped]
-        self._check(what, found, values, missing)
-        for target, (_, value) in found.loaded.items():
+        matches.skipped = [name for name in variables if name in skipped]
+        self._check(what, matches, values, missing)
+        for target, (_, value) in matches.loaded.items():
             variables[target].assign(value)
-        found.tell(what, variables, missing)
-        return set(found.loaded)
+        matches.log(what, variables, missing)
+        return set(matches.loaded)
 
     def _target(
         self, name: str, values: Mapping[str, Any], variables: Mapping[str, Any], is_part: bool
     ) -> str | None:
-        """The variable that a value is for."""
         renamed: str | None = name
         if isinstance(self._rename, Mapping):
             renamed = self._rename.get(name, name)
@@ -168,35 +168,34 @@ class SmartInit:
             successor = renamed.removesuffix(old) + new
             if renamed.endswith(f"/{old}") and successor in variables and successor not in values:
                 return successor
-        return _of_keras(renamed, variables) if is_part else None
+        return _match_keras_name(renamed, variables) if is_part else None
 
     def _check_names(self, what: str, values: Mapping[str, Any]) -> None:
         if isinstance(self._rename, Mapping) and len(self._sources) == 1:
             for name in self._rename:
                 if name not in values:
                     raise CheckpointMismatchError(
-                        f"rename= names '{name}', which {what} does not have.",
+                        f"rename= contains '{name}', which {what} does not have.",
                         fix=did_you_mean(name, values),
                     )
 
     def _check(
-        self, what: str, found: _Matches, values: Mapping[str, Any], missing: list[str]
+        self, what: str, matches: _Matches, values: Mapping[str, Any], missing: list[str]
     ) -> None:
-        if found.unfit and not self._ignore_mismatch:
+        if matches.unfit and not self._ignore_mismatch:
             raise CheckpointMismatchError(
                 f"Values in {what} do not fit the model.",
-                got="\n".join(found.unfit[:_SHOWN]),
-                fix="SmartInit(…, ignore_mismatch=True) leaves them out; rename= maps names",
+                got="\n".join(matches.unfit[:_SHOWN]),
+                fix="skip them by SmartInit(…, ignore_mismatch=True), or map names by rename=",
             )
-        if not found.loaded and not found.unfit:
+        if not matches.loaded and not matches.unfit:
             close = difflib.get_close_matches(missing[0], values, n=1) if missing else []
+            example = f"{{{close[0]!r}: {missing[0]!r}}}" if close else "…"
             raise CheckpointMismatchError(
-                f"Nothing in {what} has the name of a variable of the model.",
-                got=_listed(values),
-                expected=_listed(missing),
-                fix="SmartInit(…, rename={" + f"{close[0]!r}: {missing[0]!r}" + "})"
-                if close
-                else "SmartInit(…, rename=…) maps names",
+                f"No value in {what} has the name of a variable of the model.",
+                got="\n".join(_cut(values)),
+                expected="\n".join(_cut(missing)),
+                fix=f"map the names with SmartInit(…, rename={example})",
             )
 
     def __repr__(self) -> str:
@@ -207,14 +206,14 @@ class SmartInit:
 
 @dataclass
 class _Matches:
-    """What came of the values of one source."""
+    """Matches of one source's values with the model's variables."""
 
     loaded: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     unfit: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
-    def tell(self, what: str, variables: Mapping[str, Any], missing: list[str]) -> None:
+    def log(self, what: str, variables: Mapping[str, Any], missing: list[str]) -> None:
         rows = []
         for target in (name for name in variables if name in self.loaded):
             name = self.loaded[target][0]
@@ -222,12 +221,12 @@ class _Matches:
             rows.append(row if name == target else f"{row}  from {name}")
         parts = [
             ("loaded", rows),
-            ("left out, since it does not fit", self.unfit),
-            ("keep their initial values, as skip= says", self.skipped),
-            ("got no value", missing),
+            ("skipped, because the value does not fit", self.unfit),
+            ("skipped because of skip=", self.skipped),
+            ("without a value", missing),
             ("not used", self.unused),
         ]
-        lines = [f"Starting from {what}:"]
+        lines = [f"Initial weights from {what}:"]
         for title, names in parts:
             if names:
                 lines.append(f"  {title} ({len(names)})")
@@ -235,26 +234,17 @@ class _Matches:
         _LOG.log(logging.INFO if self.loaded else logging.WARNING, "%s", "\n".join(lines))
 
 
-def as_init(init: Any) -> SmartInit | None:
-    """What `TrainConfig(init=)` was given, as a `SmartInit`."""
-    return init if init is None or isinstance(init, SmartInit) else SmartInit(init)
-
-
 def start_from(init: SmartInit | None, variables: Mapping[str, Any], *, resumed: bool) -> None:
-    """Load what a run starts from, unless it goes on from a checkpoint."""
     if init is None:
         return
     if resumed:
-        _LOG.info("%r is not used again: the run goes on from its own checkpoint.", init)
+        _LOG.info("Did not load %r again: the run continues from its own checkpoint.", init)
     else:
         init.load(variables)
 
 
-def _of_keras(name: str, variables: Mapping[str, Any]) -> str | None:
-    """The one variable that a name in a file of Keras is for.
-
-    A file may number the variables of a layer: `conv1/0`.
-    """
+def _match_keras_name(name: str, variables: Mapping[str, Any]) -> str | None:
+    """Return the variable that matches a Keras file's name: `conv1/kernel`, or `conv1/0`."""
     layer, _, last = name.rpartition("/")
     ending = f"/{layer if last.isdigit() else name}"
     below: dict[str, list[str]] = {}
@@ -264,13 +254,13 @@ def _of_keras(name: str, variables: Mapping[str, Any]) -> str | None:
             below.setdefault(parent, []).append(variable)
     if len(below) != 1:
         return None
-    [found] = below.values()
+    [names] = below.values()
     number = int(last) if last.isdigit() else 0
-    return found[number] if number < len(found) else None
+    return names[number] if number < len(names) else None
 
 
 def _fitted(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """The array as a variable needs it, or None."""
+    """Return the array with the shape and dtype of a variable, or None if it does not fit."""
     if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
         return None
     widened = array.dtype.kind == dtype.kind and np.can_cast(array.dtype, dtype, "safe")
@@ -284,21 +274,14 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_weight(name: str) -> bool:
-    return name.rpartition("/")[2] not in _OF_A_RUN
+    return name.rpartition("/")[2] not in _NOT_WEIGHTS
 
 
-def _spec(variable: Any) -> str:
-    return _text(variable.shape, variable.dtype)
+def _spec(value: Any) -> str:
+    return f"{value.dtype.name} {list(value.shape)}"
 
 
-def _text(shape: Iterable[int], dtype: Any) -> str:
-    return f"{dtype.name} {list(shape)}"
-
-
-def _cut(names: Sequence[str]) -> list[str]:
+def _cut(names: Iterable[str]) -> list[str]:
+    names = list(names)
     more = [f"… and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return [*names[:_SHOWN], *more]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return "\n".join(_cut(list(names)))

@@ -1,4 +1,4 @@
-"""Weights of others: packaged ones, checkpoints of TensorFlow, files of Keras."""
+"""Readers of packaged weights, TensorFlow checkpoints and Keras files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Weights = tuple[str, Mapping[str, np.ndarray], bool]
 
 
 def read_arrays(source: Any) -> Weights:
-    """Read packaged weights, a checkpoint of TensorFlow, a file of Keras, or one of our own kinds.
+    """Read packaged weights, a TensorFlow checkpoint, a Keras file, or Towerpack's own formats.
 
     Returns:
-        What it is, in words; arrays by name; and whether names are those of a Keras model's layers,
-        which may be a part of ours.
+        A description of the source, arrays by name, and whether the names are those of a Keras
+        model that may be a part of the trained model.
     """
     return _foreign(source) or (*read_weights(source), False)
 
@@ -46,18 +46,15 @@ def _foreign(source: Any) -> Weights | None:
     if path.suffix in (".keras", ".h5") and path.exists():
         return str(path), _read(path, _keras), True
     if path.name == "checkpoint" and not path.is_dir():
-        # TensorFlow's list of checkpoints; here the run directory takes its place.
-        return _foreign(_latest(path.parent)) or (*read_weights(path.parent), False)
+        # TensorFlow's list of checkpoints, or else a run directory with such a file.
+        import tensorflow as tf
+
+        latest = tf.train.latest_checkpoint(str(path.parent))
+        return _foreign(latest) or (*read_weights(path.parent), False)
     prefix = _TENSORFLOW.sub("", str(path))
     if Path(f"{prefix}.index").exists():
         return prefix, _read(Path(prefix), _tensorflow), False
     return None
-
-
-def _latest(directory: Path) -> str | None:
-    import tensorflow as tf
-
-    return tf.train.latest_checkpoint(str(directory))
 
 
 def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
@@ -71,7 +68,6 @@ def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
 
 
 def _tensorflow(prefix: Path) -> dict[str, np.ndarray]:
-    """Both kinds: by name, as `tf.compat.v1.train.Saver` writes, and of objects."""
     import tensorflow as tf
 
     try:
@@ -83,7 +79,7 @@ def _tensorflow(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def _keras(path: Path) -> dict[str, np.ndarray]:
-    """By layer: `conv1/0` where a file numbers a layer's variables, otherwise `conv1/kernel`."""
+    """Read a Keras file. Names are `conv1/0` if it numbers variables, otherwise `conv1/kernel`."""
     import h5py
 
     left = most_bytes(path.stat().st_size)
@@ -93,7 +89,7 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
             content = archive.read("model.weights.h5")
     else:
         content = path.read_bytes()
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
 
     def array(value: Any) -> np.ndarray:
         nonlocal left
@@ -109,7 +105,7 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
         def visit(name: str, entry: Any) -> None:
             if name.endswith("vars") and "name" in entry.attrs:
                 for number, value in entry.items():
-                    found[f"{entry.attrs['name']}/{number}"] = array(value)
+                    arrays[f"{entry.attrs['name']}/{number}"] = array(value)
 
         file.visititems(visit)
         layers: Any = file.get("model_weights", file)
@@ -117,10 +113,10 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
             for weight in map(_text, layers[layer].attrs["weight_names"]):
                 parts = weight.removesuffix(":0").split("/")
                 below = parts[parts.index(layer) :] if layer in parts else [layer, parts[-1]]
-                found["/".join(below)] = array(layers[layer][weight])
-    if not found:
-        raise ValueError("it holds no layers of Keras")
-    return found
+                arrays["/".join(below)] = array(layers[layer][weight])
+    if not arrays:
+        raise ValueError("it has no Keras layers")
+    return arrays
 
 
 def _text(value: str | bytes) -> str:
