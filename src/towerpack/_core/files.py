@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,22 @@ from typing import Any
 from towerpack._core.errors import ConfigError
 
 _log = logging.getLogger(__name__)  # not by logs.py, which opens files
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+    """Open a regular file. A pipe or device in a directory from others could block for ever."""
+    fd = os.open(path, flags | _NO_WAIT, mode)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise ConfigError(f"{path} is not a regular file.", fix="remove it")
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a file that is no link; a directory that came from others may hold links to anything."""
+    """Open a regular file with one name: a directory from others may hold links to any file."""
     try:
-        return os.open(path, flags | _PLAIN, mode)
+        fd = open_regular(path, flags | getattr(os, "O_NOFOLLOW", 0), mode)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -29,6 +39,19 @@ def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
             f"{path} is a link: what is written there would go to {os.path.realpath(path)}.",
             fix="remove the link",
         ) from error
+    if os.fstat(fd).st_nlink < 2:
+        return fd
+    os.close(fd)
+    raise ConfigError(
+        f"{path} has several names (hard links), so writing to it changes another file too.",
+        fix="copy its directory (`cp -r`), and use the copy",
+    )
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file."""
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read()
 
 
 def fsync_dir(path: Path) -> None:

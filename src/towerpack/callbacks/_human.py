@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from towerpack._core.errors import TowerpackError
+from towerpack._core.files import read_regular
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.yaml_text import parse_yaml
@@ -102,10 +103,10 @@ class HumanHyperParamSetter(Callback):
 
     def _content(self) -> bytes:
         try:
-            content = (self.trainer.run_dir / self._file).read_bytes()
+            content = read_regular(self.trainer.run_dir / self._file)
         except FileNotFoundError:
             return b""
-        except OSError as error:
+        except (OSError, TowerpackError) as error:
             self._warn(f"it cannot be read: {error}")
             return b""
         if content != self._last_read:

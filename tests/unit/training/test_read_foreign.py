@@ -19,7 +19,7 @@ import tensorflow as tf
 from towerpack import CheckpointError, CheckpointMismatchError
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 from towers import fill, spec, tower_of, variables
 
 V1 = tf.compat.v1

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from towerpack._core.files import append_whole, csv_of, open_lines, open_plain, replace_file
+from towerpack._core.files import append_whole, csv_of, open_lines, read_regular, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -129,21 +129,20 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
     last holds. A torn last line is left out. A damaged line elsewhere is left out with a warning.
     """
     records: list[Record] = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                entry = _parse(line)
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-                _logger.warning("%s, line %d is left out: %s.", path, number, error)
-                continue
-            if isinstance(entry, Record):
-                if records and records[-1].step == entry.step:
-                    entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
-                records.append(entry)
-            else:
-                records = [record for record in records if record.step <= entry]
+    for number, line in enumerate(io.BytesIO(read_regular(path)), 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            entry = _parse(line)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            _logger.warning("%s, line %d is left out: %s.", path, number, error)
+            continue
+        if isinstance(entry, Record):
+            if records and records[-1].step == entry.step:
+                entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
+            records.append(entry)
+        else:
+            records = [record for record in records if record.step <= entry]
     return records
 
 
@@ -190,7 +189,7 @@ class CSVMonitor(Monitor):
             )
             self._columns = columns
         else:
-            with open(self.path, "ab", opener=open_plain) as file:
+            with open(open_lines(self.path), "ab") as file:
                 line = csv_of([[self._now.get(c, "") for c in self._columns]])
                 append_whole(file.fileno(), line)
         self._now = {}
@@ -212,5 +211,5 @@ class CSVMonitor(Monitor):
         """The lines that are whole."""
         if not self.path.exists():
             return []
-        whole = self.path.read_text().rpartition("\n")[0]
+        whole = read_regular(self.path).decode().rpartition("\n")[0]
         return [row for row in csv.DictReader(io.StringIO(whole)) if row.get("step", "").isdigit()]
