@@ -68,6 +68,11 @@ def create_app(
             "The token is empty, so it would keep nobody out.",
             fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
         )
+    if token is not None and (not token.isprintable() or token != token.strip()):
+        raise ConfigError(
+            "The token begins or ends with a space, or has a character that is not printable.",
+            fix="set a token that a header of HTTP can hold",
+        )
     path = Path(path).resolve()
     name = path.name if name is None else name
     if not name or set(name) & set("/:?#"):

@@ -402,6 +402,9 @@ def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
     assert {answer.status_code for answer in answers} == {404}
     answer = server.post(PREDICT, content=b"{}", headers={"content-length": number})
     assert answer.status_code == 413
+    for length in ("abc", "-1", "", "1e9"):
+        headers = {"content-length": length}
+        assert server.post(PREDICT, content=b"{}", headers=headers).status_code == 400
     for key in ("shape", "dtype", "signature_name"):
         kind = {"content-type": "application/octet-stream"}
         assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
@@ -435,6 +438,20 @@ def test_token(folder: Path) -> None:
     for empty in ("", " "):
         with pytest.raises(ConfigError, match="token is empty"):
             create_app(folder, token=empty)
+    for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
+        with pytest.raises(ConfigError, match="not printable"):
+            create_app(folder, token=token)
+    with Client("http://127.0.0.1:1", "light", token="ä secret") as lone:
+        with pytest.raises(RequestError, match="No answer"):
+            lone.status()
+
+
+def test_an_error_does_not_repeat_all_that_came_in(server: Server) -> None:
+    for name in ("x" * 90_000, "\ud800"):  # what orjson takes, and what only json takes
+        body = json.dumps({"signature_name": name, "of json": float("nan")})
+        answer = server.post(PREDICT, content=body)
+        assert (answer.status_code, len(answer.content) < 9000) == (400, True)
+        assert "not found in" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
