@@ -61,17 +61,12 @@ def create_app(
             loopback: no page of another site can then reach the model through a browser.
 
     Raises:
-        ConfigError: There is no model, its name cannot be part of a path, or the token is empty.
+        ConfigError: There is no model, its name cannot be part of a path, or the token cannot be sent.
     """
-    if token is not None and not token.strip():
+    if token is not None and not (token.isprintable() and token.strip() == token > ""):
         raise ConfigError(
-            "The token is empty, so it would keep nobody out.",
+            "The token is empty, has spaces around it, or a character that is not printable.",
             fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
-        )
-    if token is not None and (not token.isprintable() or token != token.strip()):
-        raise ConfigError(
-            "The token begins or ends with a space, or has a character that is not printable.",
-            fix="set a token that a header of HTTP can hold",
         )
     path = Path(path).resolve()
     name = path.name if name is None else name
