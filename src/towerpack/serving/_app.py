@@ -61,7 +61,7 @@ def create_app(
             loopback: no page of another site can then reach the model through a browser.
 
     Raises:
-        ConfigError: There is no model, its name cannot be part of a path, or the token cannot be sent.
+        ConfigError: There is no model, its name cannot be part of a path, or the token is wrong.
     """
     if token is not None and not (token.isprintable() and token.strip() == token > ""):
         raise ConfigError(
