@@ -62,7 +62,13 @@ def text_of(error: BaseException) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return why a TensorFlow graph failed, without call stack and node names."""
-    return " ".join(_WHERE_IN_GRAPH.sub("", text_of(error)).split())
+    return shortened(" ".join(_WHERE_IN_GRAPH.sub("", text_of(error)).split()))
+
+
+def shortened(text: str, limit: int = 2000) -> str:
+    """Return a message as valid UTF-8, and without its middle if it is long."""
+    text, half = text.encode("utf-8", "backslashreplace").decode(), limit // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
 
 
 def _rebuild(cls: type[TowerpackError], fields: dict[str, object]) -> TowerpackError:

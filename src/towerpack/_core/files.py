@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,22 @@ from typing import Any
 from towerpack._core.errors import ConfigError
 
 _log = logging.getLogger(__name__)  # `logs.py` imports this module.
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+    """Open a regular file. A pipe or device in an untrusted directory could block forever."""
+    fd = os.open(path, flags | _NO_WAIT, mode)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise ConfigError(f"{path} is not a regular file.", fix="remove it")
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a file that is not a link, because links in untrusted directories may lead anywhere."""
+    """Open a regular file with one name: links in untrusted directories may lead anywhere."""
     try:
-        return os.open(path, flags | _PLAIN, mode)
+        fd = open_regular(path, flags | getattr(os, "O_NOFOLLOW", 0), mode)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -27,6 +37,19 @@ def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
             f"{path} must not be a link: writing would change {os.path.realpath(path)}.",
             fix="remove the link",
         ) from error
+    if os.fstat(fd).st_nlink < 2:
+        return fd
+    os.close(fd)
+    raise ConfigError(
+        f"{path} has several names (hard links), so writing to it changes another file too.",
+        fix="copy its directory (`cp -r`), and use the copy",
+    )
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file."""
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read()
 
 
 def fsync_dir(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final
 
-from towerpack._core.files import open_plain
+from towerpack._core.files import open_plain, open_regular
 from towerpack._core.logs import get_logger
 
 if sys.platform != "win32":
@@ -106,7 +106,7 @@ def locked(
 def is_held(path: Path) -> bool:
     """Return whether the lock on a file is held, without changing the file."""
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        fd = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from towerpack._core.errors import TowerpackError
+from towerpack._core.files import read_regular
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.yaml_text import parse_yaml
@@ -76,14 +77,14 @@ class HumanHyperParamSetter(Callback):
     def _numbers(self) -> dict[str, float]:
         """Return known names and finite numbers of the file. Log a warning for other content."""
         try:
-            content = (self.trainer.run_dir / self._file).read_bytes()
+            content = read_regular(self.trainer.run_dir / self._file)
             if content != self._last_read:
                 self._last_read = content
                 self._warned.clear()
             parsed = parse_yaml(content) or {}
         except FileNotFoundError:
             return {}
-        except OSError as error:
+        except (OSError, TowerpackError) as error:
             self._warn(f"the file cannot be read: {error}")
             return {}
         except ValueError as error:

@@ -12,7 +12,7 @@ import typer
 from towerpack import __version__
 from towerpack._core.errors import TowerpackError
 from towerpack._core.native_log import DEBUG
-from towerpack.cli._console import write_plainly
+from towerpack.cli._console import visible, write_plainly
 from towerpack.cli._tracebacks import cause_of, traceback_of
 from towerpack.cli._wording import in_commands
 
@@ -68,7 +68,7 @@ def _tell(error: Exception) -> None:
         cause = cause_of(error)
         # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
         if cause is not None:
-            print(cause, file=sys.stderr)
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            print(visible(cause), file=sys.stderr)
+        print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr)
     else:
-        print(f"{traceback_of(error)}\n(--debug shows where)", file=sys.stderr)
+        print(f"{visible(traceback_of(error))}\n(--debug shows where)", file=sys.stderr)

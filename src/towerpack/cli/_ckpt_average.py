@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from towerpack._core.errors import CheckpointMismatchError, ConfigError
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 from towerpack.cli._options import OUTPUT, SOURCE_HELP
 from towerpack.cli._weights import is_float, read_weights, write_weights
 

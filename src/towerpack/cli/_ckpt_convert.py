@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 from towerpack.cli._options import OUTPUT, SOURCE_HELP, TAG
 from towerpack.cli._weights import read_weights, write_weights
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.text import Text
 
 from towerpack._core.extras import explain_missing
 from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 from towerpack.cli._options import JSON_LINES
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack.cli._ckpt_table import brief, info_text, time_text
-from towerpack.cli._console import console, pairs, table
+from towerpack.cli._console import console, escape, pairs, table
 from towerpack.cli._machine import size_text
 from towerpack.cli._options import TAG
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from towerpack.cli._console import table
+from towerpack.cli._console import escape, table
 from towerpack.cli._machine import size_text
 
 if TYPE_CHECKING:

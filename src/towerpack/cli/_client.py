@@ -9,12 +9,11 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
-from rich.markup import escape
 
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack._core.extras import explain_missing
 from towerpack._core.naming import unique
-from towerpack.cli._console import console, table
+from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import JSON_LINES
 
 _LEAST_SCORE: Final = 0.5

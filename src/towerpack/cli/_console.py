@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import sys
 from collections.abc import Iterable
 
-from rich import box
+from rich import box, markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH_OF_PIPES = 160
 # One for one, so that columns stay aligned.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PLAIN = str.maketrans("✓✗·→×…µ─│├└", "+x->x~u-|++")
+
+
+def visible(text: str) -> str:
+    """Escape control characters, which could make a terminal hide or replace other text."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def escape(text: str) -> str:
+    """Escape control characters and the markup of Rich in a text from a file."""
+    return markup.escape(visible(text))
 
 
 def console() -> Console:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from towerpack._core.extras import explain_missing
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 
 if TYPE_CHECKING:
     from towerpack.apps import Imported

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from towerpack.cli._console import console, pairs, table
+from towerpack.cli._console import console, escape, pairs, table
 from towerpack.cli._data_components import components_of
 from towerpack.cli._flow import open_flow
 from towerpack.cli._machine import size_text

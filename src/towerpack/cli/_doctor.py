@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from towerpack import __version__
 from towerpack._core.extras import requirements
 from towerpack._core.versions import version_of
+from towerpack.cli._console import escape
 from towerpack.cli._machine import cpu_quota, cpus_by_affinity, memory, memory_limit, size_text
 from towerpack.cli._options import JSON_LINES
 

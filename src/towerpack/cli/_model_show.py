@@ -11,6 +11,7 @@ import typer
 from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
+from towerpack.cli._console import visible
 from towerpack.cli._machine import size_text
 from towerpack.cli._options import ALLOW_CODE
 from towerpack.cli._recipe import open_run
@@ -71,4 +72,6 @@ def _show_run(run: Path) -> None:
     print("\n".join([f"Variables in {checkpoint.path}:", *aligned(table, "<<>>")]))
     record = read_record(run)
     made_by = " ".join(record["starts"][-1]["command"]) if record else "not recorded"
-    print(f"The script shows the layers: towerpack model show SCRIPT. (Made by: {made_by})")
+    print(
+        f"The script shows the layers: towerpack model show SCRIPT. (Made by: {visible(made_by)})"
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-
 from towerpack._core.extras import explain_missing
-from towerpack.cli._console import console, table
+from towerpack.cli._console import console, escape, table
 from towerpack.cli._recipe import open_recipe
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rich.markup import escape
-
 from towerpack._core.naming import dotted
 from towerpack._core.yaml_text import parse_yaml
-from towerpack.cli._console import console, table
+from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import MATCH, RUNS
 from towerpack.cli._run import Curve, curves_of, record_of
 

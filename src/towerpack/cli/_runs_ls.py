@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from towerpack._core.errors import ConfigError
-from towerpack.cli._console import console, table
+from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import MATCH
 from towerpack.cli._run import compiled, is_running, last_values, lives_of, record_of, stats_of
 

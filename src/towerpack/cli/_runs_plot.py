@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.text import Text
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 from towerpack.cli._options import MATCH, RUNS
 from towerpack.cli._run import Curve, compiled, curves_of, stats_of
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from towerpack._core.errors import CheckpointError
 from towerpack._core.extras import explain_missing
 from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
-from towerpack.cli._console import console, table
+from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import JSON
 from towerpack.cli._run import is_running, last_values, lives_of, record_of, stats_of
 

@@ -61,11 +61,11 @@ def create_app(
             loopback: no page of another site can then reach the model through a browser.
 
     Raises:
-        ConfigError: There is no model, its name cannot be part of a path, or the token is empty.
+        ConfigError: There is no model, its name cannot be part of a path, or the token is wrong.
     """
-    if token is not None and not token.strip():
+    if token is not None and not (token.isprintable() and token.strip() == token > ""):
         raise ConfigError(
-            "The token is empty, so it would keep nobody out.",
+            "The token is empty, has spaces around it, or a character that is not printable.",
             fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
         )
     path = Path(path).resolve()

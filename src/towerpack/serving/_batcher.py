@@ -51,13 +51,10 @@ class Batcher:
             bad += told if len(told) == part.rows else told * part.rows
             good += [one for one in answers if not isinstance(one, RequestError)]
             refused = refused or [one for one in answers if isinstance(one, RequestError)]
-        if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
-            # No row is good, or their outputs cannot be joined.
-            refused.append(RequestError("The rows have outputs of different shapes."))
-            raise refused[0]
-        errors = iter(bad)
-        call.errors[:] = [next(errors) if told is None else told for told in call.errors]
-        return _joined(good)
+        if len(good) == 1 and not refused:
+            return good[0]
+        # Aside, as many refused rows leave as many outputs of one row.
+        return await asyncio.to_thread(_put_together, call, good, refused, bad)
 
     async def _answers(self, call: Call) -> list[Outputs | RequestError]:
         """Outputs of a call. If it is asked by row and fails, outputs or errors of each row."""
@@ -102,6 +99,19 @@ def _cut(call: Call, most: int) -> Iterator[Call]:
     for at in range(0, call.rows, most):
         part = {name: array[at : at + most] for name, array in call.inputs.items()}
         yield call._replace(inputs=part, rows=min(most, call.rows - at))
+
+
+def _put_together(
+    call: Call, good: list[Outputs], refused: list[RequestError], bad: list[str | None]
+) -> Outputs:
+    """Join the outputs of all parts, and note the errors of rows in the call."""
+    if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
+        # No row is good, or their outputs cannot be joined.
+        refused.append(RequestError("The rows have outputs of different shapes."))
+        raise refused[0]
+    errors = iter(bad)
+    call.errors[:] = [next(errors) if told is None else told for told in call.errors]
+    return _joined(good)
 
 
 def _together(calls: Sequence[Call]) -> list[Outputs]:

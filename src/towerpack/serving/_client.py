@@ -30,7 +30,9 @@ class Client(AbstractContextManager["Client"]):
     def __init__(
         self, url: str, name: str | None = None, *, token: str | None = None, timeout_s: float = 30
     ) -> None:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        headers: dict[str, Any] = (
+            {} if token is None else {"authorization": f"Bearer {token}".encode()}
+        )
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
         self._name, self._signatures = name, dict[str, Any]()
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from towerpack._core.errors import RequestError
+from towerpack._core.errors import RequestError, shortened
 from towerpack._core.logs import get_logger
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -140,7 +140,10 @@ class Gate:
             raise RequestError("Bodies are taken uncompressed only.", status=415)
         if len(path) > _LONGEST:  # such as a version of 5,000 digits
             raise RequestError(f"A path has at most {_LONGEST} characters.", status=404)
-        self._check_size(int(headers.get("content-length", "0")[:18]))
+        length = headers.get("content-length", "0")[:18]
+        if not (length.isascii() and length.isdigit()):
+            raise RequestError(f"{length!a} is not the length of a body.", status=400)
+        self._check_size(int(length))
 
     def _check_origin(self, host: str, origin: str | None) -> None:
         """Refuse what a page of another site makes a browser send, under its own name too."""
@@ -159,5 +162,5 @@ class Gate:
 
 def error_response(what: str, status: int) -> Response:
     """An error in TensorFlow Serving's form."""
-    body = orjson.dumps({"error": what})
+    body = orjson.dumps({"error": shortened(what)})
     return Response(body, status, _HEADERS.get(status), media_type="application/json")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from towerpack import ConfigError
 from towerpack.callbacks.monitors import JSONLMonitor, Monitors
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
+from towerpack.cli._app import main
 from towerpack.training import RunDir
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.ledger import Ledger
@@ -73,6 +76,35 @@ def test_what_is_no_run(tmp_path: Path, name: str) -> None:
     if name == "damaged":
         (tmp_path / name / "run.json").write_text("[")
     assert show(tmp_path / name)[0] == 1
+
+
+@pytest.mark.parametrize("name", ["run.json", "ledger.jsonl", "stats.jsonl", ".lock"])
+def test_a_pipe_in_a_run_is_refused_and_not_waited_for(run: Path, name: str) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    result = CliRunner().invoke(app, ["runs", "show", str(run)])
+    assert isinstance(result.exception, ConfigError)
+    assert f"{run / name} is not a regular file" in str(result.exception)
+
+
+def test_texts_of_a_run_cannot_steer_the_terminal(run: Path) -> None:
+    monitor = JSONLMonitor(run / "stats.jsonl")
+    monitor.put_scalar("a\x1b]0;title\x07\x9b2J\r", 0.5, 300)
+    monitor.close()
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    end = {**json.loads(lines[-1]), "event": "end", "ending": ["\x1b[2Jdone"]}
+    (run / "ledger.jsonl").write_text("\n".join([*lines, json.dumps(end)]) + "\n")
+    for command in ("show", "ls", "compare", "plot"):
+        result = CliRunner().invoke(app, ["runs", command, str(run)])
+        assert result.exit_code == 0 and result.stdout, command
+        assert not {"\x1b", "\x07", "\x9b", "\r"} & {*result.stdout}, command
+
+
+def test_errors_cannot_steer_the_terminal(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["towerpack", "runs", "show", f"{tmp_path}/\x1b[31m"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "/\\x1b[31m is no run" in (told := capsys.readouterr().err) and "\x1b" not in told
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from threading import current_thread, main_thread
+from typing import Any, cast
 
 import httpx
 import keras
@@ -30,7 +31,7 @@ from towerpack.checkpoint import CheckpointStore
 from towerpack.dataflow.images import decode_image
 from towerpack.nn import expose
 from towerpack.ops.picture_files import picture_of
-from towerpack.serving import Client, Limits, create_app
+from towerpack.serving import Client, Limits, _batcher, create_app
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._protocol import Call
 from towerpack.tower import TowerFunction
@@ -402,6 +403,9 @@ def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
     assert {answer.status_code for answer in answers} == {404}
     answer = server.post(PREDICT, content=b"{}", headers={"content-length": number})
     assert answer.status_code == 413
+    for length in ("abc", "-1", "", "1e9"):
+        headers = {"content-length": length}
+        assert server.post(PREDICT, content=b"{}", headers=headers).status_code == 400
     for key in ("shape", "dtype", "signature_name"):
         kind = {"content-type": "application/octet-stream"}
         assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
@@ -435,6 +439,20 @@ def test_token(folder: Path) -> None:
     for empty in ("", " "):
         with pytest.raises(ConfigError, match="token is empty"):
             create_app(folder, token=empty)
+    for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
+        with pytest.raises(ConfigError, match="not printable"):
+            create_app(folder, token=token)
+    with Client("http://127.0.0.1:1", "light", token="ä secret") as lone:
+        with pytest.raises(RequestError, match="No answer"):
+            lone.status()
+
+
+def test_an_error_does_not_repeat_all_that_came_in(server: Server) -> None:
+    for name in ("x" * 90_000, "\ud800"):  # what orjson takes, and what only json takes
+        body = json.dumps({"signature_name": name, "of json": float("nan")})
+        answer = server.post(PREDICT, content=body)
+        assert (answer.status_code, len(answer.content) < 9000) == (400, True)
+        assert "not found in" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -501,6 +519,31 @@ def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: 
     metrics = server.get("/metrics").text.splitlines()
     (count,) = [line for line in metrics if line.startswith("towerpack_batch_rows_count")]
     assert float(count.split()[1]) <= len(bodies) / 3
+
+
+def test_the_outputs_of_many_parts_are_joined_beside_the_loop(monkeypatch: Any) -> None:
+    """On the loop, 150,000 rows of which some were refused kept all others waiting for 1.1 s."""
+    joined: list[tuple[bool, int]] = []
+    join = _batcher._joined
+
+    def noted(parts: Any) -> Any:
+        joined.append((current_thread() is main_thread(), len(parts)))
+        return join(parts)
+
+    class Picky:
+        def run(self, inputs: dict[str, np.ndarray], _: str) -> dict[str, np.ndarray]:
+            if (inputs["x"] % 31 == 0).any():
+                raise ValueError("no")
+            return inputs
+
+    async def ask() -> dict[str, np.ndarray]:
+        rows = np.arange(320)[:, None]
+        call = Call(cast("Any", Picky()), "", {"x": rows}, 320, True, [None] * 320)
+        return await Batcher(32, 999, lambda _: None).run(call)
+
+    monkeypatch.setattr(_batcher, "_joined", noted)
+    assert len(asyncio.run(ask())["x"]) == 309
+    assert (False, 309) in joined and not any(on_loop for on_loop, _ in joined)
 
 
 def test_refused_rows_hold_nothing_of_their_computation(folder: Path) -> None:

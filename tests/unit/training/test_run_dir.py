@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,18 +231,21 @@ def test_the_default_is_named_for_the_program(
     assert default_run_dir() == Path("runs") / name
 
 
-def test_a_training_writes_through_no_link_of_its_directory(tmp_path: Path) -> None:
-    """Each file of a run, in a directory from elsewhere, is a link to a file of the user's."""
+@pytest.mark.parametrize(
+    "link_to", [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path)]
+)
+def test_a_training_writes_through_no_link_of_its_directory(tmp_path: Path, link_to: Any) -> None:
+    """Each file of a run from elsewhere is a link to a file of the user's, or a pipe."""
     whole = tmp_path / "whole"
     train(whole, [ModelSaver()], monitors=None)
     names = [str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()]
-    assert {".lock", "log.txt", "run.json"} <= {*names}
+    assert {".lock", "log.txt", "run.json", "ledger.jsonl", "stats.jsonl"} <= {*names}
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
     for name in names:
         run = tmp_path / "runs" / name.replace("/", "-")
         (run / name).parent.mkdir(parents=True)
-        (run / name).symlink_to(mine)
+        link_to(run / name, mine)
         with contextlib.suppress(TowerpackError):
             train(run, [ModelSaver()], monitors=None)
         assert mine.read_text() == "mine", name

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from towerpack._core.files import append_whole, csv_of, open_lines, open_plain, replace_file
+from towerpack._core.files import append_whole, csv_of, open_lines, read_regular, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -121,21 +121,20 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
         path: The file.
     """
     records: list[Record] = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                entry = _parse(line)
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-                _logger.warning("Skipped line %d of %s: %s.", number, path, error)
-                continue
-            if isinstance(entry, Record):
-                if records and records[-1].step == entry.step:
-                    entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
-                records.append(entry)
-            else:
-                records = [record for record in records if record.step <= entry]
+    for number, line in enumerate(io.BytesIO(read_regular(path)), 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            entry = _parse(line)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            _logger.warning("Skipped line %d of %s: %s.", number, path, error)
+            continue
+        if isinstance(entry, Record):
+            if records and records[-1].step == entry.step:
+                entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
+            records.append(entry)
+        else:
+            records = [record for record in records if record.step <= entry]
     return records
 
 
@@ -177,7 +176,7 @@ class CSVMonitor(Monitor):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, csv_of([self._columns, *rows]))
         else:
-            with open(self.path, "ab", opener=open_plain) as file:
+            with open(open_lines(self.path), "ab") as file:
                 line = csv_of([[self._now.get(c, "") for c in self._columns]])
                 append_whole(file.fileno(), line)
         self._now = {}
@@ -198,6 +197,6 @@ class CSVMonitor(Monitor):
     def _rows(self) -> list[dict[str, str]]:
         if not self.path.exists():
             return []
-        complete = self.path.read_text().rpartition("\n")[0]
+        complete = read_regular(self.path).decode().rpartition("\n")[0]
         rows = csv.DictReader(io.StringIO(complete))
         return [row for row in rows if row.get("step", "").isdigit()]

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from towerpack._core.files import open_plain
+from towerpack._core.files import open_plain, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.training.interrupt import Interrupted
 from towerpack.training.state.clock import COMPILE, PARTS, PRODUCTIVE, Clock
@@ -68,7 +68,7 @@ class Life:
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Life]:
     """Return the lives of a run, oldest first. Damaged lines are skipped with a warning."""
-    return _lives(_records(Path(path).read_bytes(), path))
+    return _lives(_records(read_regular(path), path))
 
 
 def totals_of(lives: Sequence[Life]) -> dict[str, float]:
@@ -109,7 +109,7 @@ class Ledger:
             "pid": os.getpid(),
             "restart": os.environ.get(RESTART),
         }
-        written = path.read_bytes() if path.exists() else b""
+        written = read_regular(path) if path.exists() else b""
         self._end = written.rfind(b"\n") + 1
         self._covered = 0
         self._fd = open_plain(path, os.O_RDWR | os.O_CREAT)
@@ -224,7 +224,7 @@ def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
                 to_step=last["step"],
                 seconds=seconds,
                 lost_steps=int(max(0, last["step"] - max(reused, first["step"]))),
-                ending=last.get("ending"),
+                ending=None if last.get("ending") is None else str(last["ending"]),
                 restart=first.get("restart"),
                 host=str(first.get("host")),
                 pid=first["pid"],

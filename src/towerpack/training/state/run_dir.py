@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.files import replace_file
+from towerpack._core.files import read_regular, replace_file
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import LogFile, get_logger
 from towerpack._core.naming import did_you_mean
@@ -187,7 +187,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Return the contents of a run directory's `run.json`; see `RunDir.recorded`."""
     file = path / _RUN
     try:
-        tree = cast("dict[str, Any]", json.loads(file.read_bytes()))
+        tree = cast("dict[str, Any]", json.loads(read_regular(file)))
         for start in (tree["starts"][0], *tree["starts"]):
             datetime.datetime.fromtimestamp(start["unix_time"])
             " ".join(start["command"])
