@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
+
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 # The reference imports every module; none of them needs a device.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -27,7 +33,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.xref_missing"]  # links to files of the repository
+suppress_warnings = [
+    "myst.xref_missing",  # links to files of the repository
+    "ref.python",  # one object under several public names
+]
 
 default_role = "code"  # `name` in docstrings is code, as in Markdown
 add_module_names = False
@@ -35,8 +44,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
-# References to types of other libraries: their own pages are elsewhere, and the build is offline.
-nitpick_ignore_regex = [("py:.*", r"(?!towerpack\.).*")]
+napoleon_use_ivar = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"Towerpack {version}"
@@ -48,40 +56,65 @@ html_theme_options = {
 }
 
 
+HOMES: dict[int, str] = {}  # of each public object: the name under which it is described
+
+
 def write_reference() -> None:
     """Write a page for each public module, with an entry for each of its names."""
     names = (HERE.parent / "tests" / "unit" / "public_names.txt").read_text().split()
     modules: dict[str, list[str]] = defaultdict(list)
-    homes: dict[int, str] = {}
-    # A name is described where it is defined, most often in a package below `towerpack`.
+    # The deepest public name of an object comes first: it is the one that is described.
     for name in sorted(names, key=lambda n: (-n.count("."), n)):
         module, _, attribute = name.rpartition(".")
-        modules[module].append(attribute)
+        modules[module].append(entry(module, attribute))
     folder = HERE / "reference"
     folder.mkdir(exist_ok=True)
-    for module, attributes in sorted(modules.items()):
-        rows = [f"# `{module}`\n", f"```{{eval-rst}}\n.. py:module:: {module}\n"]
-        for attribute in sorted(attributes):
-            rows.append(entry(module, attribute, homes))
-        (folder / f"{module}.md").write_text("\n".join(rows) + "\n```\n")
+    for module, entries in modules.items():
+        text = f"# {module}\n\n```{{eval-rst}}\n.. py:module:: {module}\n\n{''.join(entries)}```\n"
+        (folder / f"{module}.md").write_text(text)
     pages = "\n".join(sorted(modules))
     (folder / "index.md").write_text(
         f"# API reference\n\n```{{toctree}}\n:maxdepth: 1\n\n{pages}\n```\n"
     )
 
 
-def entry(module: str, attribute: str, homes: dict[int, str]) -> str:
-    """Return the directive that describes a name, or a link to the place that describes it."""
+def entry(module: str, attribute: str) -> str:
+    """Return the directive that describes a public name."""
     try:
         thing = getattr(import_module(module), attribute)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # only a stub names it there
         thing = import_module(f"{module}.{attribute}")
     name = f"{module}.{attribute}"
-    kind = "class" if isinstance(thing, type) else "function" if callable(thing) else "data"
-    if kind != "data" and homes.setdefault(id(thing), name) != name:
-        return f".. py:{kind}:: {attribute}\n\n   Same as :py:obj:`{homes[id(thing)]}`.\n"
-    members = "\n   :members:\n   :show-inheritance:" if kind == "class" else ""
-    return f".. auto{kind}:: {name}{members}\n"
+    ours = getattr(thing, "__module__", "").startswith("towerpack.")
+    if inspect.ismodule(thing):
+        return ""  # has a page of its own
+    if not ours or not callable(thing):
+        return f".. py:data:: {attribute}\n   :type: {type(thing).__name__}\n\n"
+    kind = "class" if isinstance(thing, type) else "function"
+    if HOMES.setdefault(id(thing), name) != name:
+        link = HOMES[id(thing)]
+        return f".. py:{kind}:: {attribute}\n   :no-typesetting:\n\n- :py:obj:`{link}`\n\n"
+    return f".. auto{kind}:: {name}\n" + "   :members:\n" * (kind == "class") + "\n"
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element
+) -> Element | None:
+    """Link a type that is named by its private module to its public entry, if it has one."""
+    module, _, attribute = node.get("reftarget", "").rpartition(".")
+    try:
+        home = HOMES[id(getattr(import_module(module), attribute))]
+    except AttributeError:
+        return None  # a mistake in a docstring: Sphinx warns
+    except (ImportError, KeyError, ValueError):
+        return text  # a type of another library, or a private one
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, text)
+
+
+def setup(app: Sphinx) -> None:
+    """Write the pages of the reference before Sphinx looks for pages."""
+    app.connect("missing-reference", resolve)
 
 
 write_reference()
