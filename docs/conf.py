@@ -9,6 +9,7 @@ from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
 
+import jupytext
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -28,9 +29,14 @@ author = "The Towerpack developers"
 copyright = f"2026, {author}"  # noqa: A001
 version = release = towerpack.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
-              "sphinx_design"]
-exclude_patterns = ["build"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+]
+html_extra_path = ["extra"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = [
@@ -63,8 +69,8 @@ def write_reference() -> None:
     """Write a page for each public module, with an entry for each of its names."""
     names = (HERE.parent / "tests" / "unit" / "public_names.txt").read_text().split()
     modules: dict[str, list[str]] = defaultdict(list)
-    # The deepest public name of an object comes first: it is the one that is described.
-    for name in sorted(names, key=lambda n: (-n.count("."), n)):
+    # An object is described under the name that its package gives it, not under the shorter one.
+    for name in sorted(names, key=lambda n: (n.count(".") == 1, n.count("."), n)):
         module, _, attribute = name.rpartition(".")
         modules[module].append(entry(module, attribute))
     folder = HERE / "reference"
@@ -112,9 +118,19 @@ def resolve(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, text)
 
 
+def write_notebooks() -> None:
+    """Write each tutorial as a notebook too."""
+    folder = HERE / "extra" / "notebooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    for page in (HERE / "tutorials").glob("[!i]*.md"):
+        jupytext.write(jupytext.read(page), folder / page.with_suffix(".ipynb").name)
+
+
 def setup(app: Sphinx) -> None:
-    """Write the pages of the reference before Sphinx looks for pages."""
+    """Add the links from private names to public ones."""
     app.connect("missing-reference", resolve)
 
 
+# Sphinx looks for pages after it has read this file.
 write_reference()
+write_notebooks()
