@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app_commands import asked, run
 from scaling import only_in_full
 from towerpack.apps import find_recipe
-from towerpack.apps._text import Vocabulary
+from towerpack.apps.text import Vocabulary
 from towerpack.checkpoint import load_checkpoint
 from towerpack.cli import app
 

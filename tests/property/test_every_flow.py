@@ -41,12 +41,12 @@ from towerpack.dataflow import (
     RNGDataFlow,
     ShuffleData,
 )
-from towerpack.dataflow._pipeline_names import flows_in
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import Backend, Options
 from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.pipeline_names import flows_in
 from towerpack.dataflow.testing import check_flow, check_independence, same_datapoints
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -154,7 +154,9 @@ def undocumented() -> Iterator[Fault]:
         arguments = "".join(t for title, t in sections if title in ("Args", "Attributes"))
         raises = "".join(text for title, text in sections if title == "Raises")
         code = inspect.unwrap(function)
-        path, line = Path(inspect.getsourcefile(code) or ""), code.__code__.co_firstlineno
+        path, line = Path(code.__code__.co_filename).resolve(), code.__code__.co_firstlineno
+        if not path.is_relative_to(SOURCES):  # what a base class of Python's brings
+            continue
         for parameter in inspect.signature(function).parameters:
             entry = rf"^\s*(?:[\w*]+, )*\*{{0,2}}{parameter}\b.*:"
             hidden = parameter in ("self", "cls") or parameter.startswith("_")

@@ -11,11 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from every_hook import EveryHook
-from towerpack.callbacks import Callback
+from towerpack.callbacks import Callback, ModelSaver
+from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.model import ModelDesc
 from towerpack.nn import Dropout, FullyConnected, expose, summary
-from towerpack.training import SimpleTrainer, TrainConfig
+from towerpack.training import SimpleTrainer, StopTraining, TrainConfig
 from towerpack.training.loop.executor import Pace
 
 RNG = np.random.default_rng(7)
@@ -125,3 +126,42 @@ class Do(EveryHook):
     def on(self, hook: str) -> None:
         if hook == self._hook and self._at in (None, self.trainer.global_step):
             self._action(self)
+
+
+def fail(callback: Callback) -> None:
+    raise KeyError("on purpose")
+
+
+def stop(callback: Callback) -> None:
+    raise StopTraining("enough")
+
+
+class Counts(Callback):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_step(self, outputs: Any) -> None:
+        self.count += 1
+
+    def state(self) -> Any:
+        return {"count": self.count}
+
+    def restore(self, state: Any) -> None:
+        self.count = state["count"]
+
+
+def assert_resumes(tmp_path: Path, **kwargs: Any) -> SimpleTrainer:
+    """A run that ends at a step and is started again ends as one that was not disturbed."""
+    make = kwargs.pop("model", Model)
+    whole = train(tmp_path / "whole", [ModelSaver()], model=make(), **kwargs)
+    ends = Do("trigger_step", stop, 7)
+    ends.next_stop = lambda step: 7 if step < 7 else None  # type: ignore[method-assign]
+    train(tmp_path / "parts", [ModelSaver(), ends], model=make(), **kwargs)
+    assert load_checkpoint(tmp_path / "parts").step == 7
+    parts = train(tmp_path / "parts", [ModelSaver()], model=make(), **kwargs)
+    assert_same(parts.get_weights(), whole.get_weights())
+    one, other = (load_checkpoint(tmp_path / name).optimizer for name in ("whole", "parts"))
+    assert_same(
+        {n: np.asarray(a) for n, a in other.items()}, {n: np.asarray(a) for n, a in one.items()}
+    )
+    return parts

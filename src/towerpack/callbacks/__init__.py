@@ -9,10 +9,8 @@ from towerpack.callbacks._base import Callback as Callback
 from towerpack.callbacks._base import Callbacks as Callbacks
 from towerpack.callbacks._confusion import ConfusionMatrix as ConfusionMatrix
 from towerpack.callbacks._confusion import MeanIoU as MeanIoU
-from towerpack.callbacks._debugging import CheckNumerics as CheckNumerics
 from towerpack.callbacks._debugging import GraphProfiler as GraphProfiler
 from towerpack.callbacks._debugging import InjectShell as InjectShell
-from towerpack.callbacks._debugging import NaNWatch as NaNWatch
 from towerpack.callbacks._detection import DetectionAP as DetectionAP
 from towerpack.callbacks._host import HyperParam as HyperParam
 from towerpack.callbacks._host import TrainerHost as TrainerHost
@@ -32,6 +30,8 @@ from towerpack.callbacks._lr_finder import LearningRateFinder as LearningRateFin
 from towerpack.callbacks._metrics import KerasMetric as KerasMetric
 from towerpack.callbacks._metrics import Perplexity as Perplexity
 from towerpack.callbacks._metrics import TopKError as TopKError
+from towerpack.callbacks._nan_check import CheckNumerics as CheckNumerics
+from towerpack.callbacks._nan_check import NaNWatch as NaNWatch
 from towerpack.callbacks._outputs import DumpTensorAsImage as DumpTensorAsImage
 from towerpack.callbacks._outputs import DumpTensors as DumpTensors
 from towerpack.callbacks._outputs import ProcessOutputs as ProcessOutputs

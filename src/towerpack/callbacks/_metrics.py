@@ -11,9 +11,10 @@ import numpy as np
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
+from towerpack.callbacks.watch import keras_direction
 
 if TYPE_CHECKING:
-    from towerpack.callbacks.watch import Mode
+    pass
 
 
 class TopKError(ClassificationError):
@@ -175,9 +176,3 @@ class KerasMetric(Inferencer):
                 expected="a scalar, such as with average='macro'",
             )
         return {self._name: float(result)}
-
-
-def keras_direction(metric: Any) -> Mode | None:
-    """Return the direction that Keras knows for a metric; None for `Mean`, `Sum` and the like."""
-    modes: dict[Any, Mode] = {"up": "max", "down": "min"}
-    return modes.get(getattr(metric, "_direction", None))

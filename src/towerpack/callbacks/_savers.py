@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks.watch import Mode, Watch
-from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow.arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost

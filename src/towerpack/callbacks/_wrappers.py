@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks._base import Callback, check_callback
-from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow.arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
@@ -29,6 +29,12 @@ def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
             fix=fix,
         )
     return directions[name]
+
+
+def keras_direction(metric: Any) -> Mode | None:
+    """Return the direction that Keras knows for a metric; None for `Mean`, `Sum` and the like."""
+    modes: dict[Any, Mode] = {"up": "max", "down": "min"}
+    return modes.get(getattr(metric, "_direction", None))
 
 
 class Watch:

@@ -19,9 +19,9 @@ from towerpack._core.files import fsync_dir
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint._codec import encode_state
+from towerpack.checkpoint._find_and_read import MAX_STATE_BYTES, check
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
 from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
-from towerpack.checkpoint._read import MAX_STATE_BYTES, check
 from towerpack.checkpoint._write import (
     Content,
     link_checkpoint,

@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
+from towerpack.checkpoint._find_and_read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._manifest import InvalidCheckpointError
-from towerpack.checkpoint._read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._torch_file import check_expansion, most_bytes
 from towerpack.checkpoint.tensors import Tensors
 

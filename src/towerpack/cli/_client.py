@@ -50,7 +50,7 @@ def client(
         about: Mapping[str, Any] = metadata.get("towerpack", {})
         if "text" in wanted:
             with explain_missing("Texts"):
-                from towerpack.apps._text import text_of, text_sources
+                from towerpack.apps.text import text_of, text_sources
 
             more = {key: value for key, value in about.get("sample", {}).items() if key in wanted}
             texts = [text_of(source, empty=True) for source in text_sources(sources)]

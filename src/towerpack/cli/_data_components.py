@@ -31,8 +31,7 @@ def components_of(datapoint: Any) -> list[Component]:
 
 
 def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[Component]:
-    from towerpack.dataflow._datapoints import is_datapoint, keys_of, values_of
-    from towerpack.dataflow.stages._speed_test import bytes_of
+    from towerpack.dataflow.datapoints import bytes_of, is_datapoint, keys_of, values_of
 
     if is_datapoint(value) and len(value) <= _MANY and depth < _DEEP:
         for key, inner in zip(keys_of(value), values_of(value), strict=True):

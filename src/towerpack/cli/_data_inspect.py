@@ -27,7 +27,7 @@ def inspect(
 ) -> None:
     """Show the pipeline, its length, and what its datapoints are made of."""
     from towerpack.dataflow._flow import length_of
-    from towerpack.dataflow._stage_context import StageContext
+    from towerpack.dataflow.stage_context import StageContext
 
     flow = open_flow(target)
     with flow.iterate(seed=seed, epoch=0) as iterator:

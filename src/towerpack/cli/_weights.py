@@ -20,7 +20,7 @@ def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> W
     """Read weights by name."""
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
-        from towerpack.training.weights.foreign import read_arrays
+        from towerpack.training.weights.read_foreign import read_arrays
     if tag is not None or ema:
         checkpoint = load_checkpoint(source, tag=tag)
         return checkpoint.averaged if ema else checkpoint.model

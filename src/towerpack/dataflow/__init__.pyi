@@ -14,7 +14,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._batch_rows import empty_row as empty_row
 from towerpack.dataflow._plan import Plan as Plan
 from towerpack.dataflow._item_rng import ItemRNG as ItemRNG
-from towerpack.dataflow._stream import DataIterator as DataIterator
+from towerpack.dataflow._iteration_state import DataIterator as DataIterator
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,
     DiskCacheData as DiskCacheData,
@@ -67,7 +67,7 @@ from towerpack.dataflow.sources._iterables import (
     DataFromIterable as DataFromIterable,
     DataFromQueue as DataFromQueue,
 )
-from towerpack.dataflow.sources._labelled import (
+from towerpack.dataflow.sources.labelled import (
     ImageCSV as ImageCSV,
     ImageFolder as ImageFolder,
 )
@@ -78,7 +78,7 @@ from towerpack.dataflow.sources._memory import (
 from towerpack.dataflow.stages._batch import BatchData as BatchData
 from towerpack.dataflow.stages._batch_by_length import BatchByLength as BatchByLength
 from towerpack.dataflow.stages._cache import CacheData as CacheData
-from towerpack.dataflow.stages._combination import (
+from towerpack.dataflow.stages._concat_and_join import (
     ConcatData as ConcatData,
     JoinData as JoinData,
 )

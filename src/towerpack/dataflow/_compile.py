@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import InternalError
 from towerpack.dataflow._flow import DataFlow, is_exact, length_of, require_flow
-from towerpack.dataflow._pipeline_names import Described, Length
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import ReadyNode, make_ready, overrides_reset
+from towerpack.dataflow.pipeline_names import Described, Length
+from towerpack.dataflow.stage_context import StageContext
 
 if TYPE_CHECKING:
-    from towerpack.dataflow.parallel._read_ahead import ReadAhead
+    from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 
 
 class Stage(Described, DataFlow):

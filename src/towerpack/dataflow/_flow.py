@@ -11,22 +11,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import fresh_seed
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint, duplicate
-from towerpack.dataflow._pipeline_names import (
-    Described,
-    Length,
-    Wrapping,
-    flows_in,
-    inputs_of,
-    is_shard,
-    measured_length,
-    pipeline_of,
-    signature_of,
-)
-from towerpack.dataflow._plan import Node, Plan
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import (
+from towerpack.dataflow._iteration_state import (
     DataIterator,
     PlanStream,
     State,
@@ -34,6 +19,7 @@ from towerpack.dataflow._stream import (
     Tally,
     read_state,
 )
+from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._user_code import (
     AMBIENT,
     Ambient,
@@ -44,6 +30,20 @@ from towerpack.dataflow._user_code import (
     prepare_on_use,
     with_method,
 )
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint, duplicate
+from towerpack.dataflow.pipeline_names import (
+    Described,
+    Length,
+    Wrapping,
+    flows_in,
+    inputs_of,
+    is_shard,
+    measured_length,
+    pipeline_of,
+    signature_of,
+)
+from towerpack.dataflow.stage_context import StageContext
 
 if TYPE_CHECKING:
     from towerpack.dataflow._compile import Stage

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._datapoints import Positions, as_array
 from towerpack.dataflow._permutation import MASK, U64, mix, mix_int
+from towerpack.dataflow.datapoints import Positions, as_array
 
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 # A draw for some thousand rows costs hardly more than one for a hundred.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, to_rows
 
 
 class Node:

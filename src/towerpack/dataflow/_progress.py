@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from itertools import count
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.datapoints import Datapoint
 
 Tick = Callable[[float], None]
 """Takes how much is done."""

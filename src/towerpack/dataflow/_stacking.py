@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import BatchError
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._batch_rows import RowLender
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow.datapoints import (
     Datapoint,
     array_of,
     choices_of,

@@ -25,9 +25,9 @@ import numpy as np
 
 from towerpack._core.errors import DataFlowError, TowerpackError
 from towerpack._core.randomness import derive_seed, stream
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, duplicate
+from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stream import State, Stream, check_count, ended_early
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, duplicate
 
 T = TypeVar("T")
 AGAIN = 1 << 32

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError, TowerpackError
-from towerpack.dataflow._arguments import given
+from towerpack.dataflow.arguments import given
 
 T = TypeVar("T")
 

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._compile import ParallelStage, Stage
-from towerpack.dataflow._datapoints import values_of
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._object_parts import (
+from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_files import PathLike, Strings
+from towerpack.dataflow.datapoints import values_of
+from towerpack.dataflow.object_parts import (
     CHANGING,
     OPAQUE,
     PLAIN,
@@ -33,9 +35,7 @@ from towerpack.dataflow._object_parts import (
     parts_of,
     portable_parts_of,
 )
-from towerpack.dataflow._pipeline_names import Described, flows_in, name_of_stage, pipeline_of
-from towerpack.dataflow._user_code import is_ours
-from towerpack.dataflow._user_files import PathLike, Strings
+from towerpack.dataflow.pipeline_names import Described, flows_in, name_of_stage, pipeline_of
 
 _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64

@@ -17,9 +17,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.datapoints import Datapoint, duplicate
+from towerpack.dataflow.stage_context import StageContext
 
 Make = Callable[[], DataFlow]
 

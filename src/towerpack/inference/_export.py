@@ -22,8 +22,8 @@ from towerpack._core.naming import did_you_mean
 from towerpack._core.versions import NOTED, library_versions
 from towerpack.checkpoint import Checkpoint
 from towerpack.inference._comparison import compare_exported
-from towerpack.inference._formats import QUANTIZATIONS, ExportModule, write
 from towerpack.inference._runtimes import FILES, infos_of, load_exported, versions_in
+from towerpack.inference._write_formats import QUANTIZATIONS, ExportModule, write
 from towerpack.inference.exported import METADATA, Signature
 from towerpack.inference.predictor import Predictor
 from towerpack.model import as_model

@@ -8,7 +8,7 @@ from towerpack.training.optim import (
     gradproc as gradproc,
     optimizer as optimizer,
 )
-from towerpack.training.optim.processors import (
+from towerpack.training.optim.gradient_processors import (
     CheckGradient as CheckGradient,
     FilterNoneGrad as FilterNoneGrad,
     GlobalNormClip as GlobalNormClip,
@@ -23,7 +23,7 @@ from towerpack.training.optim.variable_param import (
     ObjAttrParam as ObjAttrParam,
     VariableParam as VariableParam,
 )
-from towerpack.training.optim.wrappers import (
+from towerpack.training.optim.optimizer_wrappers import (
     AccumulateGradients as AccumulateGradients,
     PostProcess as PostProcess,
     ProcessGradients as ProcessGradients,
@@ -31,7 +31,7 @@ from towerpack.training.optim.wrappers import (
     WeightEMA as WeightEMA,
     apply_grad_processors as apply_grad_processors,
 )
-from towerpack.training.optim.wrapping import ProxyOptimizer as ProxyOptimizer
+from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer as ProxyOptimizer
 from towerpack.training.state.run_dir import (
     OnExisting as OnExisting,
     RunDir as RunDir,
@@ -68,4 +68,4 @@ from towerpack.training.trainers.own_loop import (
 )
 from towerpack.training.trainers.parameter_server import ParameterServerTrainer as ParameterServerTrainer
 from towerpack.training.weights.load import load_weights as load_weights
-from towerpack.training.weights.smart_init import SmartInit as SmartInit
+from towerpack.training.weights.match_by_name import SmartInit as SmartInit

@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training.state.run_dir import OnExisting
-from towerpack.training.weights.smart_init import as_init
+from towerpack.training.weights.match_by_name import as_init
 
 T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.apps._text import Vocabulary, read_vectors, text_of, text_sources
+from towerpack.apps.text import Vocabulary, read_vectors, text_of, text_sources
 
 TEXTS = ["The cat sat.", "The cat ran!", "A dog ran", "the end\n"]
 

@@ -9,8 +9,8 @@ import towerpack.dataflow.parallel
 
 PARALLEL = Path(towerpack.dataflow.parallel.__file__).parent
 # Stages, and what compiles their plans for workers.
-ASK_FLOWS = {"_prefetch", "_read_ahead", "_sequential_source", "_unpicklable"}
-FLOWS = ("_flow", "_compile", "_stage_context", "stages")
+ASK_FLOWS = {"_prefetch", "_compile_for_workers", "_sequential_source", "_unpicklable"}
+FLOWS = ("_flow", "_compile", "stage_context", "stages")
 
 
 def test_the_engine_asks_no_flow() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from towerpack.apps._text import Vocabulary
+from towerpack.apps.text import Vocabulary
 from towerpack.ops.text import character_table, words_of
 
 TEXTS = inspect.getsource(random).splitlines()

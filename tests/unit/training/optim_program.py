@@ -47,7 +47,7 @@ from towerpack.training import (
     SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer,
 )
-from towerpack.training.optim.wrapping import LossScale, adapt
+from towerpack.training.optim.proxy_and_loss_scale import LossScale, adapt
 
 TWO = ["CPU:0", "CPU:1"]
 GRADIENTS = np.random.default_rng(3).normal(size=(6, 2, 3)).astype(np.float32)

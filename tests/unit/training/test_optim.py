@@ -23,7 +23,7 @@ from towerpack.inference import Predictor
 from towerpack.nn import FullyConnected
 from towerpack.training import StopTraining
 from towerpack.training.optim.optimizer import AccumulateGradients, WeightEMA
-from towerpack.training.optim.wrapping import adapt
+from towerpack.training.optim.proxy_and_loss_scale import adapt
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("optim_program.py")

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from towerpack import ConfigError
-from towerpack.training.optim.wrapping import adapt
+from towerpack.training.optim.proxy_and_loss_scale import adapt
 from warm_python import warm_python
 
 

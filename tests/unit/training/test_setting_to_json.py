@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from towerpack.callbacks import KerasMetric, ScalarStats
 from towerpack.dataflow import DataFromList, MapData, imgaug
-from towerpack.dataflow._object_parts import noting_uncompared
 from towerpack.dataflow.content import functions_of, stages_of
+from towerpack.dataflow.object_parts import noting_uncompared
 from towerpack.training.state.setting_to_json import described
 
 

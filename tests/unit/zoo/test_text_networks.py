@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from scaling import only_in_full
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 from towerpack.zoo import bert, seq2label_basic, seq2label_cnn
 from towers import spec, tower_of, variables
 

@@ -14,7 +14,7 @@ from towerpack._core.tables import Row
 from towerpack.apps._pictures import check_exist
 from towerpack.apps._splits import places
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
-from towerpack.dataflow.sources._labelled import labelled_rows, numbered
+from towerpack.dataflow.sources.labelled import labelled_rows, numbered
 
 _LOG = get_logger(__name__)
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)

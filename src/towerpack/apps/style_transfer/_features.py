@@ -15,7 +15,7 @@ from towerpack.apps.style_transfer._config import ModelConfig
 from towerpack.inference import Predictor
 from towerpack.nn import expose
 from towerpack.training import SmartInit
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 from towerpack.zoo import efficientnet_lite, vgg19
 
 _LITE: Final = "efficientnet-lite0"

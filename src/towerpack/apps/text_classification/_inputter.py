@@ -15,7 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.tables import warn_of_similar
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
 from towerpack.apps._splits import are_classes, held_out, parted, places, root_of, subset
-from towerpack.apps._text import VOCABULARY, Vocabulary, text_of, text_sources
+from towerpack.apps.text import VOCABULARY, Vocabulary, text_of, text_sources
 from towerpack.apps.text_classification._config import DataConfig, TextClassificationConfig
 from towerpack.apps.text_classification._files import READERS, Example
 from towerpack.config import Registry

@@ -12,13 +12,13 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.apps._class_report import ClassificationReport, expose_classes
 from towerpack.apps._modeler import Modeler
-from towerpack.apps._text import VOCABULARY, Vocabulary, read_vectors
+from towerpack.apps.text import VOCABULARY, Vocabulary, read_vectors
 from towerpack.apps.text_classification._config import TextClassificationConfig
 from towerpack.apps.text_classification._inputter import TextInputter
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
 from towerpack.config import Registry
 from towerpack.training import SmartInit
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 from towerpack.zoo import bert
 
 _LOG = get_logger(__name__)

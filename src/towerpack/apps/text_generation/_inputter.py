@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
 from towerpack.apps._text_files import Text, divided_texts
+from towerpack.apps.text import VOCABULARY, Kind, Vocabulary, text_of, text_sources
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._tokens import BEGIN_ID, LONGEST
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData

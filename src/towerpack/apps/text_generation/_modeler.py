@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._modeler import Modeler
-from towerpack.apps._text import read_vectors
+from towerpack.apps.text import read_vectors
 from towerpack.apps.text_generation._config import TextGenerationConfig
 from towerpack.apps.text_generation._inputter import TextInputter
 from towerpack.apps.text_generation._report import TextReport

@@ -6,7 +6,7 @@ from typing import Final
 
 import tensorflow as tf
 
-from towerpack.apps._text import PIECES, Kind, Vocabulary
+from towerpack.apps.text import PIECES, Kind, Vocabulary
 
 BEGIN_ID: Final = 2
 """`[CLS]`: what comes before a text."""

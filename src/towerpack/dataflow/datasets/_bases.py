@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._arguments import integer_of, names_of
-from towerpack.dataflow._datapoints import Block, Columns, Datapoint, Positions
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, Strings
+from towerpack.dataflow.arguments import integer_of, names_of
 from towerpack.dataflow.content import content_of_files, content_of_values
+from towerpack.dataflow.datapoints import Block, Columns, Datapoint, Positions
 from towerpack.dataflow.sources._files import ImageReader
 from towerpack.dataflow.sources._memory import ArraysNode, PlannedSource
 

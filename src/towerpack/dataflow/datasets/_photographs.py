@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, Strings, reading
 from towerpack.dataflow.content import content_of_files
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.datasets._bases import (
     ChannelOrder,
     ImageList,

@@ -10,7 +10,7 @@ from towerpack._core.errors import FormatError
 from towerpack.dataflow._user_files import PathLike, reading
 from towerpack.dataflow.formats._lmdb import Keys, LMDBData, LMDBDataDecoder
 from towerpack.dataflow.formats._protobuf import message_class
-from towerpack.dataflow.stages._map_function import Limit, OnError
+from towerpack.dataflow.stages._on_error import Limit, OnError
 
 
 class CaffeLMDB(LMDBDataDecoder):

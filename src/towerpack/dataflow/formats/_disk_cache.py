@@ -18,15 +18,15 @@ import numpy as np
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
 from towerpack.dataflow._flow import DataFlow, check_seed, is_random
+from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 from towerpack.dataflow._user_files import PathLike, PerProcess, path_of
 from towerpack.dataflow.content import content_of
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, to_rows
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.formats._writing import check_finite
+from towerpack.dataflow.stage_context import StageContext
 
 log = get_logger(__name__)
 

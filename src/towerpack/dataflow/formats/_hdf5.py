@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError, ConfigError, DataFlowError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import DataFlow, length_of, read_pass
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
+from towerpack.dataflow.arguments import names_of
+from towerpack.dataflow.content import content_of_files
+from towerpack.dataflow.datapoints import (
     Block,
     Columns,
     Positions,
@@ -23,11 +27,6 @@ from towerpack.dataflow._datapoints import (
     describe_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, length_of, read_pass
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, file_of, reading
-from towerpack.dataflow.content import content_of_files
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,
@@ -35,6 +34,7 @@ from towerpack.dataflow.formats._writing import (
     stack_for_file,
     whole_file,
 )
+from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.sources._memory import PlannedSource
 
 _CHUNK: Final = 256

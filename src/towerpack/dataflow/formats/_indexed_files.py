@@ -10,14 +10,14 @@ from typing import Final
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 from towerpack.dataflow._user_files import OpenFile
 from towerpack.dataflow.content import content_of_files
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 _MOST_OPEN: Final = 64
 

@@ -16,16 +16,16 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, file_of, path_of, reading
+from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.content import content_of_files, content_of_values
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
-from towerpack.dataflow.stages._map_function import Limit, OnError
+from towerpack.dataflow.stages._on_error import Limit, OnError
 
 _LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
 _KEY: Final = "%08d"  # of what is written

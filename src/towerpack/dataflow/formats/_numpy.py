@@ -15,11 +15,11 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._datapoints import Datapoint, keys_of, values_of
 from towerpack.dataflow._flow import DataFlow, read_pass
 from towerpack.dataflow._user_files import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.content import content_of_files
+from towerpack.dataflow.datapoints import Datapoint, keys_of, values_of
 from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._datapoints import Block, Columns, Positions, as_array, read_groups
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, files_of, reading
+from towerpack.dataflow.arguments import names_of
+from towerpack.dataflow.datapoints import Block, Columns, Positions, as_array, read_groups
 from towerpack.dataflow.formats._indexed_files import IndexedFiles
 
 

@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given
-from towerpack.dataflow._datapoints import array_of, describe
+from towerpack.dataflow.arguments import given
+from towerpack.dataflow.datapoints import array_of, describe
 
 # Message: its fields in the order of their numbers. A star repeats, a capital names a message.
 _MESSAGES: Final = {

@@ -10,11 +10,11 @@ from numpy.typing import DTypeLike
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Columns, Positions, as_array
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.content import content_of_files
+from towerpack.dataflow.datapoints import Block, Columns, Positions, as_array
 from towerpack.dataflow.sources._memory import PlannedSource
 
 _CHUNK_BYTES = 1 << 20

@@ -18,7 +18,6 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint, array_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import (
     PathLike,
@@ -28,6 +27,7 @@ from towerpack.dataflow._user_files import (
     files_of,
     reading,
 )
+from towerpack.dataflow.datapoints import Datapoint, array_of
 from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
 from towerpack.dataflow.formats._numpy import parse_npy
 from towerpack.dataflow.images._decode import decode_image

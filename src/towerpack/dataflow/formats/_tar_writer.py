@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._user_files import PathLike, path_of
+from towerpack.dataflow.arguments import given, integer_of
+from towerpack.dataflow.datapoints import describe_datapoint
 from towerpack.dataflow.formats._tar import KEY, NAME, TarData, encode_file
 from towerpack.dataflow.formats._writing import check_finite, is_utf8, whole_file
 from towerpack.dataflow.stages._shuffle import ShuffleData

@@ -12,10 +12,10 @@ from typing import IO, Any, Final
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, files_of, path_of, reading
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
 from towerpack.dataflow.formats._protobuf import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._tfrecord_format import (

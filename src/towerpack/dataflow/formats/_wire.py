@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._datapoints import Datapoint, describe
+from towerpack.dataflow.datapoints import Datapoint, describe
 
 _msgpack: Any = importlib.import_module("msgpack")  # has no types
 

@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack._core.files import fsync_dir
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, length_of, read_pass
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._user_files import PathLike, path_of
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
 from towerpack.dataflow.stages._map import MapData

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images._arguments import BORDERS
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._noise import draw_seed

@@ -12,8 +12,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow.arguments import given
 
 Check = Callable[[Any, str], object]  # raises `ConfigError` for a value and its argument's name
 

@@ -28,7 +28,7 @@ from towerpack.dataflow.images._transform import (
     as_floats,
 )
 from towerpack.dataflow.images.image import Image, check_image
-from towerpack.dataflow.stages._map_function import function_name
+from towerpack.dataflow.stages._on_error import function_name
 
 RNG = np.random.Generator
 

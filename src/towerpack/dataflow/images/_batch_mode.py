@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import towerpack.dataflow.images._color as color
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._item_rng import ItemRNG
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
 from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space

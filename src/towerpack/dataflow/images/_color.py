@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images._arguments import interval, number
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images.image import Floats, Image, like, map_values, opencv, to_uint8

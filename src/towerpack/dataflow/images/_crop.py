@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge, whole

@@ -18,7 +18,7 @@ import towerpack.dataflow.images.headers as headers
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._batch_rows import empty_row
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._datapoints import describe, is_datapoint
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.datapoints import describe, is_datapoint
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import as_floats, as_keypoints
 from towerpack.dataflow.images.image import Image, resize_mask

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Datapoint, array_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._pipeline_names import pipeline_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import empty_alike
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint, array_of, describe, name_of, replaced
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
@@ -27,7 +25,9 @@ from towerpack.dataflow.images._geometry import ResizeTransform
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.images.image import Image, check_image, opencv
-from towerpack.dataflow.stages._map_function import Mapper
+from towerpack.dataflow.pipeline_names import pipeline_of
+from towerpack.dataflow.stage_context import StageContext
+from towerpack.dataflow.stages._on_error import Mapper
 
 Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]

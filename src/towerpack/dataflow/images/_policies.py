@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation

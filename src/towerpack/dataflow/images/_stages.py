@@ -10,9 +10,9 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._batch_rows import empty_row
-from towerpack.dataflow._datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow.datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
 from towerpack.dataflow.images._crop import BackgroundFiller

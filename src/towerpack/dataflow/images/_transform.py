@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images.image import Image, Points
 
 # Where along the sides of a box to look for points that are not lost: most are lost at an edge.

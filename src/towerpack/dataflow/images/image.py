@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.datapoints import describe
 from towerpack.dataflow.images._arguments import interpolation
 
 Image = NDArray[Any]

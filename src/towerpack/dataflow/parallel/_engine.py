@@ -10,12 +10,12 @@ from typing import Any
 
 from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._messages import error_from
 from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._pickles_and_errors import error_from
 from towerpack.dataflow.parallel._pool import QUEUED
-from towerpack.dataflow.parallel._work import Job, Unit, Work, WorkSource, place_of
+from towerpack.dataflow.parallel._work_units import Job, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
 

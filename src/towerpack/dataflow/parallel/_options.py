@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow.arguments import integer_of
 
 Backend = Literal["process", "thread"]
 OnWorkerDeath = Literal["raise", "restart"]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arena import aligned
-from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
+from towerpack.dataflow.parallel._pickles_and_errors import dump_code, dump_each, load
 from towerpack.dataflow.parallel._slots import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.sources._memory import SENDER, Sender
 

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._slots import SlotPool
-from towerpack.dataflow.parallel._work import Job, Unit
+from towerpack.dataflow.parallel._work_units import Job, Unit
 
 # One that it works on, and one so that it need not wait for the next.
 QUEUED = 2

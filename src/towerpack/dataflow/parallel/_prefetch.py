@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from towerpack.dataflow._compile import ParallelStage
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import (
     Backend,
@@ -16,7 +17,6 @@ from towerpack.dataflow.parallel._options import (
     Start,
     usable_cpus,
 )
-from towerpack.dataflow.parallel._read_ahead import ReadAhead
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData
 

@@ -16,10 +16,10 @@ from typing import Any, cast
 from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
-from towerpack.dataflow._datapoints import Datapoint, to_rows
-from towerpack.dataflow.parallel._messages import error_from, restore_failure
+from towerpack.dataflow.datapoints import Datapoint, to_rows
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pickled_job import PickledJob
+from towerpack.dataflow.parallel._pickles_and_errors import error_from, restore_failure
 from towerpack.dataflow.parallel._pool import Member, Pool
 from towerpack.dataflow.parallel._slot_packing import WORTH_LENDING, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._slots import Slot, SlotPool, memory_file
@@ -29,7 +29,7 @@ from towerpack.dataflow.parallel._start_process import (
     start_fork,
     start_fresh,
 )
-from towerpack.dataflow.parallel._work import Job, Unit, place_of
+from towerpack.dataflow.parallel._work_units import Job, Unit, place_of
 from towerpack.dataflow.parallel._worker import receive, send
 
 log = get_logger(__name__)

@@ -11,16 +11,20 @@ from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._compile import ParallelStage, prepared
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, is_exact
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, check_count
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, check_count
-from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.parallel._pickles_and_errors import (
+    Failure,
+    describe_failure,
+    restore_failure,
+)
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
-from towerpack.dataflow.stages._map_function import Mapper, MapStream
+from towerpack.dataflow.stages._on_error import Mapper, MapStream
 
 _MOST = 1 << 62
 

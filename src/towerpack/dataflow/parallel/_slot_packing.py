@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arena import Arena, aligned, lent_empty
-from towerpack.dataflow._datapoints import Block, Columns, keys_of, rebuild
-from towerpack.dataflow.parallel._messages import dump, dump_code, load
+from towerpack.dataflow.datapoints import Block, Columns, keys_of, rebuild
+from towerpack.dataflow.parallel._pickles_and_errors import dump, dump_code, load
 from towerpack.dataflow.parallel._slots import Bytes
 
 # Smaller buffers are cheaper to copy twice than to describe.

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Generator
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.parallel._reader import readers_at_rest
-from towerpack.dataflow.parallel._work import Job
+from towerpack.dataflow.parallel._reader_thread import readers_at_rest
+from towerpack.dataflow.parallel._work_units import Job
 
 Fds = tuple[int, int, int, int]
 """Of a worker: its socket, the slots, the pipe that ends with the parent, and for its report."""

@@ -11,12 +11,12 @@ import traceback
 from typing import Any, cast
 
 from towerpack.dataflow._arena import Arena, lend
-from towerpack.dataflow._datapoints import Datapoint, to_rows
+from towerpack.dataflow.datapoints import Datapoint, to_rows
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._pool import Member, Pool
 from towerpack.dataflow.parallel._slot_packing import WORTH_LENDING
 from towerpack.dataflow.parallel._slots import Bytes, SlotPool
-from towerpack.dataflow.parallel._work import Result, Unit
+from towerpack.dataflow.parallel._work_units import Result, Unit
 
 _Task = tuple[Unit, Any, Bytes | None]
 _Done = tuple[int, Result, int, float]

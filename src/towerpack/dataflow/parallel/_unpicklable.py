@@ -7,8 +7,8 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import pipeline_of
-from towerpack.dataflow.parallel._messages import dump_code
+from towerpack.dataflow.parallel._pickles_and_errors import dump_code
+from towerpack.dataflow.pipeline_names import pipeline_of
 
 _DEEPEST = 24  # from the last stage to what does not pickle
 

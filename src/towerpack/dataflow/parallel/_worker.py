@@ -23,11 +23,17 @@ import numpy as np
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import Arena, lend
-from towerpack.dataflow.parallel._messages import Failure, describe_failure, dump, error_from, load
 from towerpack.dataflow.parallel._pickled_job import Piece, load_job
+from towerpack.dataflow.parallel._pickles_and_errors import (
+    Failure,
+    describe_failure,
+    dump,
+    error_from,
+    load,
+)
 from towerpack.dataflow.parallel._slot_packing import Extents, bundle, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._slots import SlotMemory, map_shared, reserved_file
-from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
+from towerpack.dataflow.parallel._work_units import Job, Result, Work, place_of
 
 _WATCH_S = 0.5
 _MOST_MAPPED = 256

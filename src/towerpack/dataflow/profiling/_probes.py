@@ -23,10 +23,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, has_items, is_exact
 from towerpack.dataflow._user_code import alike, make_ready, overrides_reset
-from towerpack.dataflow.parallel._read_ahead import ReadAhead
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.parallel._compile_for_workers import ReadAhead
 
 _PROBE = "_towerpack_probe"
 _MAKERS = ("compile", "open", "workers", "read_ahead", "open_ahead", "node", "mapper")

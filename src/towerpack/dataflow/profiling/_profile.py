@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given
 from towerpack.dataflow._compile import ParallelStage
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import name_of_stage
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import given
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._options import usable_cpus
+from towerpack.dataflow.pipeline_names import name_of_stage
 from towerpack.dataflow.profiling._probes import FIELDS, SECONDS, name_of_thread, probed
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._map import MapData
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._user_files import path_of
+from towerpack.dataflow.arguments import names_of
 
 Keys = str | os.PathLike[str] | None
 """Where keys lie: the folder that `generate_keys` made, or one secret file in it."""

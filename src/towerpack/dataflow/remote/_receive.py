@@ -15,11 +15,10 @@ from typing import Any, Final, cast
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError, StateError, WorkerError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._iteration_state import State, Stream
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.formats._wire import unpack_frames
 from towerpack.dataflow.remote._keys import Keys
 from towerpack.dataflow.remote._protocol import (
@@ -31,6 +30,7 @@ from towerpack.dataflow.remote._protocol import (
     parse,
     socket_at,
 )
+from towerpack.dataflow.stage_context import StageContext
 
 log = get_logger(__name__)
 

@@ -15,9 +15,9 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, check_seed
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint, values_of
 from towerpack.dataflow.formats._wire import pack_frames, pack_list, pack_values
 from towerpack.dataflow.remote._keys import Keys
 from towerpack.dataflow.remote._protocol import LONGEST_NAME, REPORT_S, Kind, header, socket_at

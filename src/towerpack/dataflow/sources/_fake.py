@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import check_seed
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import given, integer_of
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 Domain = tuple[float, float]
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._batch_rows import RowMaker, empty_row
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, Strings
+from towerpack.dataflow.arguments import given, integer_of
 from towerpack.dataflow.content import content_of_files, content_of_values
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow.images._arguments import height_and_width
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
 from towerpack.dataflow.sources._memory import PlannedSource

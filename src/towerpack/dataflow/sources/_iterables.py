@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
-from towerpack.dataflow._arguments import given
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, check_count
+from towerpack.dataflow._iteration_state import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
+from towerpack.dataflow.arguments import given
 from towerpack.dataflow.content import content_of_values
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 _NO_LIMIT = (1 << 63) - 1
 # Python 3.13 has the second.

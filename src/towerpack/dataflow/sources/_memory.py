@@ -12,9 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._arguments import given
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import check_seed
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_code import IndexNode, is_ours
+from towerpack.dataflow.arguments import given
+from towerpack.dataflow.content import content_of_values
+from towerpack.dataflow.datapoints import (
     Block,
     Columns,
     Datapoint,
@@ -27,12 +31,8 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
-from towerpack.dataflow._flow import check_seed
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._user_code import IndexNode, is_ours
-from towerpack.dataflow.content import content_of_values
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 _CHUNK = 256

@@ -4,8 +4,8 @@ from ._batch import BatchData as BatchData
 from ._batch_by_length import BatchByLength as BatchByLength
 from ._batch_by_shape import BatchDataByShape as BatchDataByShape
 from ._cache import CacheData as CacheData
-from ._combination import ConcatData as ConcatData
-from ._combination import JoinData as JoinData
+from ._concat_and_join import ConcatData as ConcatData
+from ._concat_and_join import JoinData as JoinData
 from ._filter import FilterData as FilterData
 from ._map import MapData as MapData
 from ._map import MapDataComponent as MapDataComponent

@@ -8,12 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import length_of
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import (
+from towerpack.dataflow._iteration_state import (
     InnerStream,
     State,
     Stream,
@@ -22,6 +18,10 @@ from towerpack.dataflow._stream import (
     inner_state,
     with_skipped,
 )
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 Transform = Callable[[int, list[Datapoint]], list[Datapoint]]
 """From a window's index and datapoints to what is handed on."""

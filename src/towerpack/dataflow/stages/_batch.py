@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._batch_rows import RowLender, RowMaker
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Block, Columns, Datapoint, to_rows, values_of
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
 
 log = get_logger(__name__)

@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Datapoint, keys_of, replaced, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._permutation import permute
-from towerpack.dataflow._pipeline_names import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint, keys_of, replaced, to_rows, values_of
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._batch_by_shape import Grouping, GroupStream
 
 Array = NDArray[np.int64]

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Datapoint, describe_datapoint, to_rows
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import Length
+from towerpack.dataflow._iteration_state import (
+    InnerStream,
+    State,
+    Stream,
+    Tally,
+    ended_early,
+    with_skipped,
+)
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_early, with_skipped
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Datapoint, describe_datapoint, to_rows
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 
 @dataclass(frozen=True)

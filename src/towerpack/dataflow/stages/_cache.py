@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of
+from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early, inner_state
+from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow.datapoints import (
     Block,
     Datapoint,
     Positions,
@@ -22,10 +25,7 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, check_seed, length_of
-from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 

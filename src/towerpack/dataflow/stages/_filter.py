@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, inner_state
-from towerpack.dataflow.stages._map_function import (
+from towerpack.dataflow._iteration_state import State, Stream, inner_state
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
+from towerpack.dataflow.stages._on_error import (
     FunctionStage,
     Limit,
     Mapper,

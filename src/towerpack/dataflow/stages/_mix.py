@@ -13,15 +13,20 @@ import numpy as np
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._arguments import given
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
+from towerpack.dataflow._iteration_state import State, Stream, check_count, inner_state
 from towerpack.dataflow._permutation import permute
-from towerpack.dataflow._pipeline_names import Length, pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream, check_count, inner_state
-from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
+from towerpack.dataflow.arguments import given
+from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.pipeline_names import Length, pipeline_of
+from towerpack.dataflow.stage_context import StageContext
+from towerpack.dataflow.stages._concat_and_join import (
+    Array,
+    Combination,
+    CombinedStream,
+    LocatedNode,
+)
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)

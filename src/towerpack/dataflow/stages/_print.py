@@ -8,8 +8,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream
+from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import (
     Block,
     Datapoint,
     Positions,
@@ -20,11 +23,8 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._pipeline_names import pipeline_of
-from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream
+from towerpack.dataflow.pipeline_names import pipeline_of
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 
 

@@ -12,8 +12,12 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
+from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._user_code import AGAIN
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import (
     Block,
     Columns,
     Datapoint,
@@ -23,12 +27,8 @@ from towerpack.dataflow._datapoints import (
     read_groups,
     take,
 )
-from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._pipeline_names import Length, pipeline_of
-from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
-from towerpack.dataflow._user_code import AGAIN
+from towerpack.dataflow.pipeline_names import Length, pipeline_of
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 
 log = get_logger(__name__)

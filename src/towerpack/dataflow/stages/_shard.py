@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import Transform, WindowStage
 from towerpack.dataflow.stages._batch import BatchData
 

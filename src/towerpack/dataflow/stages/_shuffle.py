@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._permutation import permute
 from towerpack.dataflow._plan import InnerNode, Node
-from towerpack.dataflow._stage_context import StageContext
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array, duplicate
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
 

@@ -8,18 +8,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import is_datapoint, values_of
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._progress import endless, progress
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.arguments import integer_of
+from towerpack.dataflow.datapoints import bytes_of
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 
 _SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it
@@ -122,13 +118,3 @@ class TestDataSpeed(PlannedStage):
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         return self.ds.open_in(context, epoch, state)
-
-
-def bytes_of(value: Any) -> int:
-    if is_datapoint(value):
-        return sum(map(bytes_of, values_of(value)))
-    if isinstance(value, (np.ndarray, np.generic)):
-        return cast("NDArray[Any]", value).nbytes
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    return 8 if isinstance(value, (int, float)) else 0

@@ -21,8 +21,8 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import console, get_logger
 from towerpack.cluster import Cluster
 from towerpack.dataflow import DataFlow, RemoteDataZMQ, ShardData
-from towerpack.dataflow._pipeline_names import flows_in, is_shard
 from towerpack.dataflow.content import sources_of
+from towerpack.dataflow.pipeline_names import flows_in, is_shard
 from towerpack.inputs import SplitInput
 from towerpack.training.distribution.peers import (
     end_process,

@@ -15,7 +15,7 @@ from towerpack.training.interrupt import StopTraining
 from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.executor import Pace
 from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE
-from towerpack.training.state.run_state import Phase, RunState
+from towerpack.training.state.counters import Phase, RunState
 from towerpack.training.state.saver import Saves
 from towerpack.training.state.step_metrics import Numbers
 from towerpack.training.steps.step_runner import CallResult, StepRunner
@@ -27,7 +27,7 @@ class Loop:
         settled ──before_step, call, hooks of its steps──▶ unsettled ──_settle──▶ settled
            │
            ├─ a callback raised StopTraining (`_reason`) ──▶ `run` raises it
-           ├─ a callback called request_stop (`state.stopping`) ──▶ `run` returns
+           ├─ a callback called request_stop (`state.stop_reason`) ──▶ `run` returns
            ├─ no process has data for another step (`data_ended`) ──▶ `run` returns
            ├─ a signal came (`poll` raises Interrupted) ──▶ `run` raises it
            └─ the last epoch is over ──▶ `run` returns
@@ -99,7 +99,7 @@ class Loop:
         elif state.phase is Phase.TRIGGERS:
             self._end_epoch()
         while state.epoch < state.max_epoch or state.in_epoch:
-            if state.stopping:
+            if state.stop_reason is not None:
                 return
             if not state.in_epoch:
                 state.settled = False
@@ -120,7 +120,7 @@ class Loop:
         state = self._state
         while state.local_step < state.steps_per_epoch:
             self._poll()
-            if state.stopping:
+            if state.stop_reason is not None:
                 return False
             if not self._call():
                 self.data_ended = True

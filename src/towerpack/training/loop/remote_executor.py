@@ -22,8 +22,8 @@ from towerpack.training.distribution.peers import (
     silent_peers,
 )
 from towerpack.training.loop.executor import Executor, StepParts
-from towerpack.training.loop.failed_step import step_error
 from towerpack.training.loop.shared_call import SharedCall, Work, counters, joined, no_batch
+from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.optim.schedules import Schedules
 from towerpack.training.steps.step_runner import CallResult
 

@@ -15,8 +15,8 @@ from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.config import POLICIES
 from towerpack.training.loop.executor import StepParts, check_outputs
-from towerpack.training.loop.failed_step import step_error
 from towerpack.training.loop.loop import Loop
+from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.optim.hyper_params import Groups, HyperParams
 from towerpack.training.optim.learning_rate import call_optimizer
 from towerpack.training.run.context import RunContext
@@ -30,7 +30,7 @@ from towerpack.training.state.step_metrics import FILL, Numbers, names_of_number
 from towerpack.training.steps.graph_checks import check_graph
 from towerpack.training.steps.step import StepSetup
 from towerpack.training.steps.step_runner import StepRunner
-from towerpack.training.weights.smart_init import start_from
+from towerpack.training.weights.match_by_name import start_from
 
 # Before the names of variables as they are trained, if the checkpoint's model has others.
 TRAINED = "trained/"

@@ -17,12 +17,12 @@ from towerpack.inference.predictor import checked_device, copies_on
 from towerpack.nn import components_of
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import arrays_of
-from towerpack.training.loop.failed_step import step_error
+from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.optim.adapter import OptimizerAdapter
 from towerpack.training.optim.hyper_params import HyperParams
 from towerpack.training.optim.schedules import Schedule
 from towerpack.training.optim.variable_param import VariableParam
-from towerpack.training.state.run_state import RunState, RunStateView
+from towerpack.training.state.counters import RunState, RunStateView
 from towerpack.training.state.saver import Saves
 from towerpack.training.steps.graph_checks import check_summaries
 
@@ -214,5 +214,4 @@ class RunContext(RunStateView):
 
     def request_stop(self, reason: str = "") -> None:
         """End training normally after the current step or epoch's triggers; say why."""
-        self._state.stopping = True
-        self._state.reason = self._state.reason or reason
+        self._state.stop_reason = self._state.stop_reason or reason

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
@@ -23,17 +23,16 @@ from towerpack.callbacks.monitors import (
     TensorBoardMonitor,
     read_stats,
 )
-from towerpack.checkpoint import Checkpoint, load_checkpoint
+from towerpack.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
 from towerpack.inputs import InputSource, SplitInput
 from towerpack.nn import global_step
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.team import Team
 from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import Clock
+from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
 from towerpack.training.state.run_dir import RunDir, default_run_dir
-from towerpack.training.state.run_state import RunState
-from towerpack.training.state.snapshot import find_checkpoint
 
 _LOG = get_logger(__name__)
 
@@ -145,7 +144,7 @@ def _claim_directory(
             "The run is in %s: %d epochs of %d steps.",
             directory.path, state.max_epoch, state.steps_per_epoch,
         )  # fmt: skip
-        checkpoint = find_checkpoint(directory.path, config.resume)
+        checkpoint = _find_checkpoint(directory.path, config.resume)
         if checkpoint is None and config.resume == "auto":
             _warn_of_lost_steps(directory)
         where = None if checkpoint is None else str(checkpoint.path)
@@ -211,3 +210,16 @@ def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
     given = [given] if isinstance(given, Monitor) else list(given)
     remembers = not given or any(isinstance(monitor, JSONLMonitor) for monitor in given)
     return given if remembers else [stats, *given]
+
+
+def _find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
+    """What a run is to go on from; None for a start from nothing."""
+    if resume == "never":
+        return None
+    if resume != "auto":
+        return load_checkpoint(resume)
+    try:
+        rows = list_checkpoints(run_dir, checksums=False)
+    except CheckpointError:
+        return None  # No directory of checkpoints yet.
+    return load_checkpoint(run_dir) if rows else None

@@ -14,7 +14,7 @@ from towerpack.training.interrupt import InterruptFlag
 from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.executor import StepParts
 from towerpack.training.optim.hyper_params import HyperParams
-from towerpack.training.state.run_state import RunState
+from towerpack.training.state.counters import RunState
 from towerpack.training.state.saver import Saves
 from towerpack.training.steps.step import TrainStep
 from towerpack.training.steps.step_runner import StepRunner

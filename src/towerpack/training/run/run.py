@@ -9,7 +9,7 @@ from typing import Any
 from towerpack._core.errors import StateError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import Checkpoint
-from towerpack.dataflow._pipeline_names import without_sizes
+from towerpack.dataflow.pipeline_names import without_sizes
 from towerpack.training.distribution.team import Ending
 from towerpack.training.interrupt import Interrupted, StopTraining
 from towerpack.training.loop.loop import Loop
@@ -17,8 +17,8 @@ from towerpack.training.run.assembly import AssembledRun, assemble
 from towerpack.training.run.opening import OpenRun, open_run
 from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import COMPILE
+from towerpack.training.state.counters import Phase
 from towerpack.training.state.report import say_ending, say_slow, say_spending
-from towerpack.training.state.run_state import Phase
 
 _LOG = get_logger(__name__)
 
@@ -86,8 +86,8 @@ class Run:
                 self._ending = f"Stopped ({reason})" if str(reason) else "Stopped"
             if loop.data_ended:
                 self._ending = "The data ended"
-            elif state.reason:
-                self._ending = f"Stopped ({state.reason})"
+            elif state.stop_reason:
+                self._ending = f"Stopped ({state.stop_reason})"
             run.check_interrupt()
             parts.agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
             parts.saves.at_the_end(state.place)

@@ -15,14 +15,14 @@ from towerpack.inputs import InputSource
 from towerpack.training.distribution.replicas import arrays_of
 from towerpack.training.optim.hyper_params import Groups, HyperParams
 from towerpack.training.optim.learning_rate import RATES
-from towerpack.training.state.run_state import RunState
-from towerpack.training.state.settings import Change, Settings, changes, changes_text, given_anew
-from towerpack.training.state.snapshot import (
+from towerpack.training.state.counters import RunState
+from towerpack.training.state.host_copies import (
     HostCopies,
     Snapshot,
     assign,
     check_no_nan,
 )
+from towerpack.training.state.settings import Change, Settings, changes, changes_text, given_anew
 from towerpack.training.state.step_metrics import Numbers
 
 _LOG = get_logger(__name__)

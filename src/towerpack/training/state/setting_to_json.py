@@ -12,13 +12,13 @@ import numpy as np
 
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._object_parts import configuration_of, is_library
 from towerpack.dataflow.content import (
     checksum_of_setting,
     content_of,
     functions_of,
     serial_pipeline_of,
 )
+from towerpack.dataflow.object_parts import configuration_of, is_library
 from towerpack.inputs import InputSource
 from towerpack.training.state.run_dir import plain
 

@@ -14,7 +14,6 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._object_parts import noting_uncompared
 from towerpack.dataflow.content import (
     checksum_of_setting,
     content_of,
@@ -22,10 +21,11 @@ from towerpack.dataflow.content import (
     serial_pipeline_of,
     stages_of,
 )
+from towerpack.dataflow.object_parts import noting_uncompared
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training.distribution.replicas import first
-from towerpack.training.optim.wrapping import ProxyOptimizer, named_optimizer
+from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer, named_optimizer
 from towerpack.training.state.graph_fingerprint import OPERANDS, operations_of
 from towerpack.training.state.setting_to_json import class_of, described
 from towerpack.training.steps.step import TrainStep

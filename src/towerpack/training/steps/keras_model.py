@@ -15,8 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import MASK
 from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
-from towerpack.callbacks._metrics import keras_direction
-from towerpack.callbacks.watch import Mode
+from towerpack.callbacks.watch import Mode, keras_direction
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
 

@@ -14,7 +14,7 @@ from towerpack._core.logs import get_logger
 from towerpack.nn import find_matching
 from towerpack.tower import TowerFunction, TowerResult, TowerTrace
 from towerpack.training.optim.adapter import OptimizerAdapter
-from towerpack.training.optim.wrapping import adapt
+from towerpack.training.optim.proxy_and_loss_scale import adapt
 
 _LOG = get_logger(__name__)
 

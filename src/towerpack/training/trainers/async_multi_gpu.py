@@ -15,8 +15,8 @@ from towerpack.inputs import InputSource
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.base import Compute, Computed, Distribution, SharedVariables
 from towerpack.training.loop.executor import BUDGET_S, Executor, StepParts
-from towerpack.training.loop.failed_step import step_error
 from towerpack.training.loop.shared_call import SharedCall, Work, counters, joined, no_batch
+from towerpack.training.loop.tensorflow_error import step_error
 from towerpack.training.steps.step import TrainStep
 from towerpack.training.steps.step_runner import CallResult, StepRunner
 from towerpack.training.trainers.multi_gpu import Devices, MultiGPUTrainer

@@ -32,7 +32,7 @@ from towerpack.training.run.opening import OpenRun, callbacks_of, steps_of_one_p
 from towerpack.training.run.parts import RunParts
 from towerpack.training.run.practice import as_practice
 from towerpack.training.run.run import Run
-from towerpack.training.state.run_state import RunState, RunStateView
+from towerpack.training.state.counters import RunState, RunStateView
 from towerpack.training.state.saver import Saves
 from towerpack.training.steps.step import SupervisedStep, TrainStep
 from towerpack.training.steps.step_runner import StepRunner

@@ -11,7 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._keras.adapter import normalization_reads_variables
 from towerpack._keras.owned import find_variables
 from towerpack.tower import TowerFunction
-from towerpack.training.weights.smart_init import Rename, SmartInit
+from towerpack.training.weights.match_by_name import Rename, SmartInit
 
 
 def load_weights(

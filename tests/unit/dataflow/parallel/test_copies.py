@@ -45,8 +45,8 @@ from towerpack.dataflow import (
     TarSerializer,
     TFRecordSerializer,
 )
-from towerpack.dataflow._datapoints import duplicate
 from towerpack.dataflow._flow import may_write_over
+from towerpack.dataflow.datapoints import duplicate
 
 COUNT = 40
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from towerpack.dataflow import DataFromArrays, DataFromList
-from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.parallel._pickled_job import PickledJob, load_job, owner_of
+from towerpack.dataflow.stage_context import StageContext
 
 
 def sent(value: Any) -> Any:

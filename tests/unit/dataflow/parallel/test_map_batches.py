@@ -27,7 +27,7 @@ from towerpack.dataflow import (
     PrefetchData,
     RepeatedData,
 )
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow.parallel._slots import is_lent
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.testing import same_datapoints

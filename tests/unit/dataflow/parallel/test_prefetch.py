@@ -33,8 +33,8 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow._stage_context import StageContext
 from towerpack.dataflow.parallel import is_lent
+from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.testing import same_datapoints
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])

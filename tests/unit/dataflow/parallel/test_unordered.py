@@ -26,7 +26,7 @@ from towerpack.dataflow import (
     ProxyDataFlow,
     RepeatedDataPoint,
 )
-from towerpack.dataflow._stream import Done
+from towerpack.dataflow._iteration_state import Done
 
 SIZE = 60
 AT = {"from": 3, "ahead": [[5, 9], [20, 21]]}

@@ -134,7 +134,7 @@ def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
 
 
 def test_inference_reads_the_texts_of_a_folder(tmp_path: Path) -> None:
-    from towerpack.apps._text import text_sources
+    from towerpack.apps.text import text_sources
 
     for name in ("a.TXT", "in/b.md", "c.csv", ".hidden.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -15,7 +15,10 @@ from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Stage
-from towerpack.dataflow._datapoints import (
+from towerpack.dataflow._flow import DataFlow, length_of, require_flows
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.datapoints import (
     Block,
     Columns,
     Datapoint,
@@ -25,11 +28,8 @@ from towerpack.dataflow._datapoints import (
     read_groups,
     to_rows,
 )
-from towerpack.dataflow._flow import DataFlow, length_of, require_flows
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, inner_state
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 log = get_logger(__name__)
 Array = NDArray[np.int64]

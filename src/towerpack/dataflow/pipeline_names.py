@@ -58,18 +58,21 @@ class Wrapping:
 
 
 def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
+    """Return the flows that a flow reads from."""
     if isinstance(flow, Described):
         return flow.inputs
     return (flow.ds,) if isinstance(flow, Wrapping) else ()
 
 
 def flows_in(flow: DataFlow) -> Iterator[DataFlow]:
+    """Iterate over a flow and all flows below it."""
     yield flow
     for inner in inputs_of(flow):
         yield from flows_in(inner)
 
 
 def is_shard(flow: DataFlow) -> bool:
+    """Return whether a pipeline reads only one shard of its data."""
     return any(isinstance(one, Described) and one.shard for one in flows_in(flow))
 
 
@@ -116,6 +119,7 @@ def name_of_stage(flow: DataFlow, describe: Callable[[Described], str] | None = 
 
 
 def measured_length(flow: DataFlow) -> int | None:
+    """Return the length of a flow, or None if the length is unknown."""
     try:
         return len(flow)
     except (TypeError, NotImplementedError):

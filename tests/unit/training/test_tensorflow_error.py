@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from towerpack.training.loop.failed_step import _kept
+from towerpack.training.loop.tensorflow_error import _kept
 
 
 def test_the_batch_is_kept_or_why_not(tmp_path: Path) -> None:

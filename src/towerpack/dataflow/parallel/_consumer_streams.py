@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._iteration_state import Done, State, Stream, Tally
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import Done, State, Stream, Tally
+from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.parallel._engine import Engine
-from towerpack.dataflow.parallel._reader import Reader
-from towerpack.dataflow.parallel._work import PlanWork, WorkSource
+from towerpack.dataflow.parallel._reader_thread import Reader
+from towerpack.dataflow.parallel._work_units import PlanWork, WorkSource
 
 Begin = Callable[[WorkSource], Engine]
 """Begins a pass over some work."""

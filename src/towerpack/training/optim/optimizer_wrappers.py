@@ -16,8 +16,8 @@ from towerpack._core.errors import ConfigError
 from towerpack.checkpoint import AVERAGED
 from towerpack.nn import find_matching
 from towerpack.training.distribution.replicas import first, on_replicas, update
-from towerpack.training.optim.processors import GradientProcessor
-from towerpack.training.optim.wrapping import ProxyOptimizer
+from towerpack.training.optim.gradient_processors import GradientProcessor
+from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer
 
 
 class ProcessGradients(ProxyOptimizer):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
-from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._user_files import PathLike, Strings, file_of, path_of
+from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
 from towerpack.dataflow.sources.discovery import Discovery, LeftOut, is_image
@@ -99,6 +99,7 @@ class ImageFolder(FilesStage):
         discovery.report(self)
 
     def arguments(self) -> str:
+        """Return the name of the source for messages."""
         return self.root.name
 
 
@@ -160,6 +161,7 @@ class ImageCSV(FilesStage):
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
+        """Return the name of the source for messages."""
         return self.path.name
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, StateError, TowerpackError
-from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.datapoints import Datapoint, to_rows
 
 _VERSION = 1  # of states
 State = Any

@@ -36,4 +36,5 @@ def names_of(names: Iterable[str]) -> list[str]:
 
 
 def given(value: Any) -> str:
+    """Return a value and its type, shortened, for the `got` of an error."""
     return f"{value!r:.80} ({type(value).__name__})"

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from towerpack.dataflow._datapoints import Datapoint, duplicate
-from towerpack.dataflow._stream import State, Stream, Tally
+from towerpack.dataflow._iteration_state import State, Stream, Tally
+from towerpack.dataflow.datapoints import Datapoint, duplicate
 from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
+from towerpack.dataflow.parallel._work_units import Inputs, Work, WorkSource
 
 _AHEAD = 256
 

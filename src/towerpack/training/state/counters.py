@@ -34,8 +34,8 @@ class RunState:
         phase: What the loop is at.
         settled: Counters, callbacks and data position have caught up with the weights, so that the
             run may be saved or left here.
-        stopping: A callback has asked to end.
-        reason: What it said why.
+        stop_reason: Reason that a callback gave when it asked to end training, which may be empty.
+            None if no callback has asked.
         nonfinite: Inputs of the step that was not applied because its cost was not finite.
     """
 
@@ -47,8 +47,7 @@ class RunState:
     in_epoch: bool = False
     phase: Phase = Phase.STEPS
     settled: bool = True
-    stopping: bool = False
-    reason: str = ""
+    stop_reason: str | None = None
     nonfinite: Sequence[np.ndarray] | None = None
 
     @property

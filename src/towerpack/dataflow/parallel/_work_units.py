@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from towerpack.dataflow._arena import lent_empty
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._slots import Slot
 

@@ -21,7 +21,7 @@ from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.nn import find_matching
-from towerpack.training.optim.wrapping import is_finite, mapped
+from towerpack.training.optim.proxy_and_loss_scale import is_finite, mapped
 
 _LOG = get_logger(__name__)
 

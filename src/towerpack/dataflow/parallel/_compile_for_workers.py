@@ -8,18 +8,23 @@ from dataclasses import replace
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._flow import DataFlow, may_write_over
-from towerpack.dataflow._pipeline_names import flows_in, pipeline_of
+from towerpack.dataflow._iteration_state import PlanStream, State, Stream, Tally
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import PlanStream, State, Stream, Tally
-from towerpack.dataflow.parallel._ahead import AheadNode, Begin, ReadStream, UnorderedStream
+from towerpack.dataflow.parallel._consumer_streams import (
+    AheadNode,
+    Begin,
+    ReadStream,
+    UnorderedStream,
+)
 from towerpack.dataflow.parallel._engine import Engine
 from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._reader import Reader
+from towerpack.dataflow.parallel._reader_thread import Reader
 from towerpack.dataflow.parallel._sequential_source import Levels
 from towerpack.dataflow.parallel._unpicklable import find_unpicklable
-from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
+from towerpack.dataflow.parallel._work_units import Job, SentNode, WorkSource
+from towerpack.dataflow.pipeline_names import flows_in, pipeline_of
+from towerpack.dataflow.stage_context import StageContext
 
 
 class ReadAhead:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import CheckpointError, NumericsError
-from towerpack.checkpoint import Checkpoint, compare_names, list_checkpoints, load_checkpoint
+from towerpack._core.errors import NumericsError
+from towerpack.checkpoint import compare_names
 
 
 class Snapshot(NamedTuple):
@@ -100,16 +99,3 @@ def assign(
 
 def _shape(variable: tf.Variable) -> tuple[int, ...]:
     return tuple(variable.numpy().shape)
-
-
-def find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
-    """What a run is to go on from; None for a start from nothing."""
-    if resume == "never":
-        return None
-    if resume != "auto":
-        return load_checkpoint(resume)
-    try:
-        rows = list_checkpoints(run_dir, checksums=False)
-    except CheckpointError:
-        return None  # No directory of checkpoints yet.
-    return load_checkpoint(run_dir) if rows else None

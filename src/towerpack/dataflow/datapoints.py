@@ -30,6 +30,7 @@ _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 def is_datapoint(value: object) -> bool:
+    """Return whether a value has the type of a datapoint."""
     return isinstance(value, (tuple, list, dict))
 
 
@@ -41,6 +42,7 @@ def keys_of(datapoint: Datapoint) -> list[Hashable]:
 
 
 def values_of(datapoint: Datapoint) -> list[Any]:
+    """Return the components of a datapoint."""
     if isinstance(datapoint, dict):
         return list(cast("dict[Hashable, Any]", datapoint).values())
     return list(datapoint)
@@ -112,6 +114,7 @@ def array_of(value: Any, name: str) -> NDArray[Any]:
 
 
 def name_of(key: Hashable) -> str:
+    """Return the name of a component for messages."""
     return f"component {key}" if isinstance(key, int) else str(key)
 
 
@@ -133,6 +136,7 @@ def describe(value: object) -> str:
 
 
 def describe_datapoint(datapoint: object) -> str:
+    """Return the types and shapes of all components, for messages."""
     if not is_datapoint(datapoint):
         return describe(datapoint)
     kind = type(datapoint).__name__
@@ -147,6 +151,17 @@ Positions = range | NDArray[np.int64]
 """Which datapoints to read. A `range` has step 1."""
 
 
+def bytes_of(value: Any) -> int:
+    """Return the size of a component in bytes; of a datapoint, of all its components."""
+    if is_datapoint(value):
+        return sum(map(bytes_of, values_of(value)))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return cast("NDArray[Any]", value).nbytes
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    return 8 if isinstance(value, (int, float)) else 0
+
+
 @dataclass(slots=True)
 class Columns:
     """`size` datapoints as one datapoint whose components are stacked along a first axis."""
@@ -159,6 +174,7 @@ Block = Columns | list[Datapoint]
 
 
 def to_rows(block: Block) -> list[Datapoint]:
+    """Return a block as a list of datapoints."""
     if isinstance(block, list):
         return block
     data = block.data
@@ -168,6 +184,7 @@ def to_rows(block: Block) -> list[Datapoint]:
 
 
 def take(block: Block, order: NDArray[np.int64]) -> Block:
+    """Return the datapoints of a block at the indices in `order`."""
     if isinstance(block, list):
         return [block[i] for i in order.tolist()]
     return Columns(rebuild(block.data, [c[order] for c in values_of(block.data)]), len(order))
@@ -207,10 +224,12 @@ def read_groups(
 
 
 def as_array(positions: Positions) -> NDArray[np.int64]:
+    """Return positions as an array."""
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, dtype=np.int64)
     return positions
 
 
 def as_ints(positions: Positions) -> Sequence[int]:
+    """Return positions as Python integers."""
     return positions if isinstance(positions, range) else positions.tolist()

@@ -16,7 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointMismatchError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
-from towerpack.training.weights.foreign import read_arrays
+from towerpack.training.weights.read_foreign import read_arrays
 
 _LOG = get_logger(__name__)
 _SHOWN: Final = 30

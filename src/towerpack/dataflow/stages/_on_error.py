@@ -13,12 +13,12 @@ from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_o
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._batch_rows import without_rows
 from towerpack.dataflow._compile import Wrapper
-from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._pipeline_names import Length
-from towerpack.dataflow._stage_context import StageContext
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally
+from towerpack.dataflow.datapoints import Datapoint, copied, describe_datapoint
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
 
 log = get_logger(__name__)
 

@@ -20,7 +20,7 @@ from towerpack.checkpoint import load_checkpoint
 from towerpack.nn import BatchNorm, FullyConnected
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit, TrainConfig
-from towerpack.training.weights.smart_init import as_init
+from towerpack.training.weights.match_by_name import as_init
 from towers import fill, variables
 
 STILL = {"optimizer": "sgd", "max_epoch": 1}
