@@ -52,7 +52,7 @@ check: $(DEV_READY)
 	$(BIN)/codespell
 
 docs: $(DEV_READY)
-	$(BIN)/sphinx-build -W -n -q docs build/docs
+	$(BIN)/sphinx-build -E -W -n -q docs build/docs
 
 format: $(DEV_READY)
 	$(BIN)/ruff format
