@@ -41,7 +41,7 @@ def requirements() -> dict[str, str]:
         extra = condition.partition("extra == ")[2].strip("'\"")
         names_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
     found: dict[str, str] = {}
-    extras = sorted(names_of.keys() - {"all", "dev"})
+    extras = sorted(names_of.keys() - {"all", "cuda", "dev"})
     for extra in sorted(extras, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))):
         for name in sorted(names_of[extra]):
             found.setdefault(name, extra)
