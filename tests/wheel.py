@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DATA_ONLY = """
 from towerpack.dataflow import BatchData, DataFromList, PrefetchData
-flow = BatchData(PrefetchData(DataFromList(list(range(64))), num_proc=2), 8)
-assert sum(map(len, flow)) == 64
+flow = BatchData(PrefetchData(DataFromList([(n,) for n in range(64)]), num_proc=2), 8)
+assert sum(len(batch[0]) for batch in flow) == 64
 """
 # Programs that import what an extra is for; `towerpack doctor` runs with each of them.
 PROGRAMS = {
