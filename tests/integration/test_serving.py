@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import numpy as np
@@ -204,6 +205,22 @@ def test_a_connection_without_a_request_is_closed_in_time(
                 assert good.get("/readyz").text == "version 2"
                 time.sleep(1.5)
             assert good.get("/readyz").text == "version 2"
+
+
+def test_a_request_of_many_rows_stalls_no_other(exported: Path) -> None:
+    """Two million rows of a wrong size: what is parsed is not looked at again and again."""
+    many = b'{"signature_name":"tensors","instances":[[1,1]' + b",[1,1]" * 1_999_999 + b"]}"
+    answers: list[httpx.Response] = []
+    with serving(exported, "--name", "light") as (url, _), httpx.Client(base_url=url) as other:
+        path = f"{url}/v1/models/light:predict"
+        asking = Thread(target=lambda: answers.append(httpx.post(path, content=many, timeout=60)))
+        asking.start()
+        stalls: list[float] = []
+        while asking.is_alive():
+            stalls.append(other.get("/healthz", timeout=60).elapsed.total_seconds())
+            time.sleep(0.01)
+    assert "does not fit" in answers[0].text
+    assert max(stalls) < 1
 
 
 def test_a_recipe_stands_for_its_run(

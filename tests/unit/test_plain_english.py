@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import plain_english
 import pytest
+
+import plain_english
 
 # One place for each rule, between texts that keep it.
 BROKEN = '''

@@ -47,6 +47,7 @@ def compute_in_halves(
     except errors as error:
         if len(calls) == 1:
             return [error]
-        middle = len(calls) // 2
-        halves = (calls[:middle], calls[middle:])
-        return [answer for half in halves for answer in compute_in_halves(compute, half, errors)]
+    # Not in the `except`: the errors of the halves would hold the one above, and its frames.
+    middle = len(calls) // 2
+    halves = (calls[:middle], calls[middle:])
+    return [answer for half in halves for answer in compute_in_halves(compute, half, errors)]

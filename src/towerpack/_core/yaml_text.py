@@ -9,10 +9,10 @@ import yaml
 _MOST_VALUES: Final = 100_000
 
 
-def parse_yaml(text: str | bytes) -> Any:
+def parse_yaml(text: str | bytes, kind: Any = yaml.SafeLoader) -> Any:
     """Return the value of a text in YAML; raise ValueError if the text is none, or too large."""
     try:
-        loader: Any = yaml.SafeLoader(text)
+        loader: Any = kind(text)
         node = loader.get_single_node()
         # Nodes are counted before values are made, since merge keys (`<<: *name`) multiply values.
         if _size(node, {}) > _MOST_VALUES:

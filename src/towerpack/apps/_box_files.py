@@ -17,9 +17,10 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
+from towerpack._core.yaml_text import parse_yaml
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._pictures import header_of, pictures_in
 from towerpack.apps._splits import (
@@ -38,6 +39,7 @@ _LOG = get_logger(__name__)
 _IMAGES: Final = re.compile(r"(?<![^/\\])images(?=[/\\])", re.IGNORECASE)
 _MOST_XML_BYTES: Final = 16 << 20
 _MOST_XML_LEVELS: Final = 32  # Parts of objects in annotations lie on level 5.
+_LONGEST_PATH: Final = 4096
 _YOLO_PLACES: Final = "{}/images", "images/{}"
 
 Size = tuple[float, float]
@@ -147,7 +149,7 @@ class _Reader:
             stated: In the annotations, or zeros.
             corners: Of the boxes, in pixels.
         """
-        if all(stated):
+        if min(stated) >= 1:
             return stated
         header = header_of(picture)
         height, width = header.upright_size
@@ -323,7 +325,7 @@ def _of_voc(
     def text(value: str) -> None:
         holder = objects[-1] if path[1:2] == ["object"] else top
         key = path[-1] if len(path) < 4 or path[2] == "bndbox" else ""
-        holder[key] = holder.get(key, "") + value
+        holder.setdefault(key, []).append(value)
 
     def refused(*_: object) -> None:
         raise FormatError(f"{file} declares a document type, which annotations do not need.")
@@ -361,8 +363,8 @@ def _of_voc(
 
 
 def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values of which texts are stripped and empty texts are left out."""
-    stripped = {k: v.strip() if isinstance(v, str) else v for k, v in values.items()}
+    """Return values with their parts joined and stripped; empty texts are left out."""
+    stripped = {k: "".join(v).strip() if isinstance(v, list) else v for k, v in values.items()}
     return {key: value for key, value in stripped.items() if value != ""}
 
 
@@ -434,11 +436,15 @@ def _below_root(root: Path, name: str) -> str | None:
 
     Paths are relative to the folder, to another program's, or absolute on another machine.
     """
-    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    parts = [
+        part
+        for part in name[-_LONGEST_PATH:].replace("\\", "/").split("/")
+        if part not in ("", ".", "..")
+    ]
     # The name of a split is never dropped: `train/images` is not all of `images`.
     first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
     ends = ("/".join(parts[i:]) for i in range(first + 1))
-    return next((end for end in ends if (root / end).exists()), None) if parts else "."
+    return next((end for end in ends if os.path.exists(root / end)), None) if parts else "."
 
 
 def pictures_of_yolo(place: Path, root: Path) -> list[str]:
@@ -475,7 +481,7 @@ class _AsWritten(yaml.BaseLoader):
     """Refuse keys that occur twice, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [str(key.value) for key, _ in node.value]
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len({*keys}) < len(keys):
             raise yaml.YAMLError(f"a key occurs twice among {', '.join(keys)}")
         return super().construct_mapping(node, deep)
@@ -487,10 +493,10 @@ def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
     if not file.is_file():
         return file, {}
     try:  # All values are texts: `yes` is a class, and no boolean.
-        content: Any = yaml.load(read_text(file), _AsWritten)  # noqa: S506
+        content: Any = parse_yaml(read_text(file), _AsWritten)
         if not isinstance(content, dict):
             raise TypeError(f"a {type(content).__name__}")
-    except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (TypeError, ValueError) as error:
         raise FormatError(
             f"{file} does not name the classes: {error!r}.",
             expected="names: [cat, dog], or names: {0: cat, 1: dog}",
@@ -578,5 +584,7 @@ class _opened:  # noqa: N801 - a context manager
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError):
             raise ConfigError(f"{self._where} cannot be read: {error}.") from error
-        if isinstance(error, ValidationError | expat.ExpatError):
+        if isinstance(error, ValueError | LookupError | expat.ExpatError) and not isinstance(
+            error, TowerpackError
+        ):
             raise FormatError(f"{self._where} is damaged: {error}.") from error

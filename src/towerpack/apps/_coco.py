@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -316,7 +317,7 @@ def _folder(root: Path, images: str | None, file: Path, picture: str) -> Path:
     usual = [root / "images", file.parent, root, root / name, root / "images" / name]
     folders = usual if images is None else [root / images]
     for folder in folders:
-        if (folder / picture).is_file():
+        if os.path.isfile(folder / picture):
             return folder
     raise ConfigError(
         f"There is no picture {picture} in {', '.join(map(str, folders))}.",

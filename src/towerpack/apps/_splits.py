@@ -147,7 +147,8 @@ def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
         FormatError: It leaves the folder and the data's `root`.
     """
     path = os.path.abspath(folder / name)
-    if not any(Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root)):
+    inside = (Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root))
+    if "\0" in name or not any(inside):
         raise FormatError(
             f"{where} names a file outside of the data.",
             got=name,

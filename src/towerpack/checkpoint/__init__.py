@@ -25,6 +25,6 @@ from towerpack.checkpoint._find_and_read import load_checkpoint as load_checkpoi
 from towerpack.checkpoint._manifest import FileRecord as FileRecord
 from towerpack.checkpoint._manifest import Manifest as Manifest
 from towerpack.checkpoint._store import CheckpointStore as CheckpointStore
-from towerpack.checkpoint._torch_file import read_torch_file as read_torch_file
 from towerpack.checkpoint._weights import read_weights as read_weights
 from towerpack.checkpoint.tensors import Tensors as Tensors
+from towerpack.checkpoint.torch_file import read_torch_file as read_torch_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._find_and_read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._manifest import InvalidCheckpointError
-from towerpack.checkpoint._torch_file import check_expansion, most_bytes
 from towerpack.checkpoint.tensors import Tensors
+from towerpack.checkpoint.torch_file import check_expansion, most_bytes
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
@@ -63,7 +64,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             return dict(arrays)
     except (
         *(OSError, ValueError, TypeError, EOFError, RuntimeError),
-        *(zlib.error, zipfile.BadZipFile, MemoryError),  # A header may name any size.
+        *(tokenize.TokenError, zlib.error, zipfile.BadZipFile),
+        MemoryError,  # A header may name any size.
     ) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"

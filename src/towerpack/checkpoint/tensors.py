@@ -59,7 +59,7 @@ class Tensors(Mapping[str, np.ndarray]):
             self._file: Any = safe_open(path, framework="np")
             names: list[str] = self._file.keys()
             self._specs: Specs = {name: _spec(self._file, name) for name in names}
-        except SafetensorError as error:
+        except (SafetensorError, ValueError) as error:
             raise InvalidCheckpointError(
                 f"{path.name} is not a safetensors file ({error})"
             ) from error
@@ -92,7 +92,9 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
     dtype = view.get_dtype()
     if dtype not in _DTYPES:
         raise InvalidCheckpointError(f"tensor {name!r:.80} has the dtype {dtype}")
-    return tuple(view.get_shape()), _DTYPES[dtype]
+    shape = tuple(view.get_shape())
+    np.broadcast_to(0.0, shape)  # raises ValueError if no array has this shape
+    return shape, _DTYPES[dtype]
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:

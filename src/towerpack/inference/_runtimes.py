@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, FormatError, MissingExtraError, SpecError
+from towerpack._core.errors import (
+    ConfigError,
+    FormatError,
+    MissingExtraError,
+    SpecError,
+    TowerpackError,
+)
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
@@ -198,7 +204,8 @@ def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> E
 
     Raises:
         ConfigError: There is no exported model, or that runtime does not read its format.
-        FormatError: Its description is damaged, or Keras does not know its layers.
+        FormatError: The model or its description is damaged, or the runtime does not know its
+            operations or layers.
         MissingExtraError: The runtime is not installed.
     """
     found, form = _find(Path(path))
@@ -208,8 +215,17 @@ def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> E
         raise ConfigError(
             f"'{runtime}' does not run {FILES[form]} of {found}.", fix=did_you_mean(name, runtimes)
         )
-    with quiet_start():
-        functions = runtimes[name][0](found)
+    try:
+        with quiet_start():
+            functions = runtimes[name][0](found)
+    except TowerpackError:
+        raise
+    except Exception as error:  # Each runtime has errors of its own.
+        raise FormatError(
+            f"{found / FILES[form]} cannot be loaded by {name}.",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}",
+            fix="export the model again, with versions of libraries that fit those installed here",
+        ) from error
     return ExportedModel(found, name, functions)
 
 

@@ -132,13 +132,20 @@ def _metadata(file: Path) -> dict[str, Any]:
         return {}
     try:
         found: Any = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be sent
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{file} is no JSON: {error}.", fix="export the model again") from error
     keys = ("optional_inputs", "class_names")
-    if not isinstance(found, dict) or not all(isinstance(found.get(k, []), list) for k in keys):
+    if (
+        not isinstance(found, dict)
+        or not all(isinstance(found.get(k, []), list) for k in keys)
+        or not all(isinstance(name, str) for name in found.get("optional_inputs", []))
+        or not isinstance(found.get("signature", ""), str)
+    ):
         raise FormatError(
             f"{file} does not describe an exported model.",
-            expected="a JSON object, in which class_names and optional_inputs are lists",
+            expected="a JSON object, in which class_names and optional_inputs are lists, and "
+            "signature is a text",
             fix="export the model again",
         )
     return cast("dict[str, Any]", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -187,6 +188,9 @@ def serve(
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
         app = create_app(path, local=host in LOOPBACK, **options)
+        # The garbage collector stops all threads, and requests of many rows are many objects.
+        gc.freeze()
+        gc.set_threshold(100_000, 10, 10)
         limits: Limits = options.get("limits", _LIMITS)
         http: Any = partial(Connection, limits, most_connections(limits))
         config = uvicorn.Config(

@@ -42,18 +42,19 @@ class Batcher:
             raise RequestError("Too many requests wait for the model.", status=429)
         if call.rows < 2:
             return await self._answer(call)
-        found: list[Outputs | RequestError] = []
+        good: list[Outputs] = []
+        refused: list[RequestError] = []  # of one part: each holds its computation
         bad: list[str | None] = []
         for part in _cut(call, self._most):
             answers = await self._answers(part)
             told = [str(one) if isinstance(one, RequestError) else None for one in answers]
             bad += told if len(told) == part.rows else told * part.rows
-            found += answers
-        good = [outputs for outputs in found if not isinstance(outputs, RequestError)]
-        if len({str([a.shape[1:] for a in outputs.values()]) for outputs in good}) != 1:
+            good += [one for one in answers if not isinstance(one, RequestError)]
+            refused = refused or [one for one in answers if isinstance(one, RequestError)]
+        if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
             # No row is good, or their outputs cannot be joined.
-            refused = (one for one in found if isinstance(one, RequestError))
-            raise next(refused, RequestError("The rows have outputs of different shapes."))
+            refused.append(RequestError("The rows have outputs of different shapes."))
+            raise refused[0]
         errors = iter(bad)
         call.errors[:] = [next(errors) if told is None else told for told in call.errors]
         return _joined(good)
@@ -124,7 +125,10 @@ def _joined(parts: Sequence[Outputs]) -> Outputs:
 
 
 def _explained(error: Exception) -> RequestError:
-    if any(kind.__name__ in _BAD_VALUES for kind in type(error).__mro__):
+    bad = any(kind.__name__ in _BAD_VALUES for kind in type(error).__mro__)
+    if not bad:
+        get_logger(__name__).error("the model failed", exc_info=error)
+    error.__traceback__ = None  # It would hold all frames of the computation.
+    if bad:
         return RequestError(f"The model refused the values: {reason_of(error)}")
-    get_logger(__name__).error("the model failed", exc_info=error)
     return RequestError(f"The model failed: {type(error).__name__}.", status=500)

@@ -14,7 +14,7 @@ import orjson
 
 from towerpack._core.errors import FormatError, RequestError, SpecError
 from towerpack.dataflow.images import image_header
-from towerpack.dataflow.images.headers import begins_like_image
+from towerpack.dataflow.images.headers import begins_like_image, check_contents
 from towerpack.inference.exported import fitting
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ def call_of(
     rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
     if len(rows) > 1:
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
-    if max(rows) > len(body):  # Rows of no size may be any number.
-        raise RequestError(f"{max(rows)} rows in {len(body)} bytes.")
+    shapes = [zip(infos[key].shape, array.shape, strict=True) for key, array in inputs.items()]
+    most = max((m for shape in shapes for n, m in shape if n is None), default=0)
+    if most > len(body):  # An array without values may have any size.
+        raise RequestError(f"{most} rows in {len(body)} bytes.")
     count, by_row = rows.pop(), query is not None or "instances" in request
     errors: list[str | None] = [None] * count
     pixels = 0
@@ -191,22 +193,26 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
 
 
 def _leaf_types(value: Any) -> set[type]:
-    if type(value) is not list:
-        return {type(value)}
-    if value and type(value[0]) is list:
-        return set[type]().union(*map(_leaf_types, value))
-    return set(map(type, value))
+    leaves, level = set[type](), [value]
+    while list in (types := set(map(type, level))):
+        leaves |= types - {list}
+        level = [*itertools.chain.from_iterable(i for i in level if type(i) is list)]
+    return leaves | types
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
     """Pixels of a picture, and why it is refused: it is none, cut off, or too large."""
     try:
         header = image_header(data, name="the picture")
+        if header.format == "jpeg":  # of thousands of scans, which would take minutes
+            check_contents(header, data, "the picture")
     except FormatError as error:
-        return 0, f"{error.what} Got {error.got}."
-    frames = _frames_of_gif(data) if header.format == "gif" else 1
-    pixels = header.height * header.width * frames
-    size = f"{header.height} x {header.width} pixels in {len(data)} bytes"
+        return 0, f"{error.what} Got {error.got}." if error.got else error.what
+    frames, height, width = 1, header.height, header.width
+    if header.format == "gif":
+        frames, height, width = _frames_of_gif(data, height, width)
+    pixels = height * width * frames
+    size = f"{height} x {width} pixels in {len(data)} bytes"
     size += f", {frames} frames" if frames > 1 else ""
     if pixels > max_pixels:
         # It is not decoded, so it does not count among those of the request.
@@ -215,19 +221,21 @@ def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
     return pixels, f"The picture is cut off: {size}." if cut else None
 
 
-def _frames_of_gif(data: bytes) -> int:
-    """Number of frames of a GIF file, all of which a decoder keeps."""
+def _frames_of_gif(data: bytes, height: int, width: int) -> tuple[int, int, int]:
+    """Number and largest size of frames of a GIF file, which a decoder keeps as large all."""
     frames, at = 0, 13 + _table_bytes(data[10] if len(data) > 10 else 0)
     while at < len(data) and data[at] in _GIF_BLOCKS:
         if data[at] == _GIF_FRAME:
             frames += 1
+            width = max(width, int.from_bytes(data[at + 5 : at + 7], "little"))
+            height = max(height, int.from_bytes(data[at + 7 : at + 9], "little"))
             at += 11 + _table_bytes(data[at + 9] if at + 9 < len(data) else 0)
         else:
             at += 2
         while at < len(data) and data[at]:
             at += data[at] + 1
         at += 1
-    return max(1, frames)
+    return max(1, frames), height, width
 
 
 def _table_bytes(flags: int) -> int:

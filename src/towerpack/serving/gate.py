@@ -135,7 +135,7 @@ class Gate:
         if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
         if not self._token:
-            self._check_origin(headers.get("host", ""), headers.get("origin"))
+            self._check_origin(headers.get("host", "localhost"), headers.get("origin"))
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
         if len(path) > _LONGEST:  # such as a version of 5,000 digits
@@ -148,7 +148,7 @@ class Gate:
             what = "Without a token, requests from pages of other sites are not answered."
             raise RequestError(what, status=403)
         name = re.sub(r":\d*$", "", host).strip("[]").lower()
-        if self._local and name not in ("", *LOOPBACK):
+        if self._local and name not in LOOPBACK:
             what = f"Without a token, only requests to localhost are answered, not to {host!a}."
             raise RequestError(what, status=403)
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,43 @@ def names(text: str) -> Callable[[Path], None]:
         (root / "yolo/data.yaml").write_text(text)
 
     return change
+
+
+# Ten aliases of ten aliases of …: 10^9 texts in a few hundred bytes.
+BOMB = "\n".join(
+    ["a: &a [x]", *(f"{b}: &{b} [{','.join(10 * ['*' + a])}]" for a, b in pairwise("abcdefghij"))]
+)
+NO_TEXT = "does not name the classes"
+HOSTILE: dict[str, tuple[str, Any, str]] = {
+    "classes of YAML's aliases": ("yolo", names(f"{BOMB}\nnames: {{0: *j}}"), NO_TEXT),
+    "a path of YAML's aliases": ("yolo", names(f"{BOMB}\npath: *j\nnames: [a]"), NO_TEXT),
+    "a key of YAML's aliases": ("yolo", names(f"{BOMB}\n? *j\n: 1"), NO_TEXT),
+    "a path of many folders": ("yolo", names(f"names: [a]\nval: {'a/' * 300_000}"), "not exist"),
+    "an unknown encoding": ("voc", xml("<ann", '<?xml version="1.0" encoding="foo"?><ann'), "foo"),
+    "another encoding": ("voc", xml("<ann", '<?xml version="1.0" encoding="utf-7"?><ann'), "byte"),
+    "a name with NUL": ("coco", every("images", file_name=lambda one: "train000.png\0"), "picture"),
+    "other names with NUL": (
+        "coco",
+        lambda content: content["images"][1].update(file_name="a\0", width=0),
+        "outside of the data",
+    ),
+    "long names": ("coco", every("images", file_name=lambda one: "a" * 5000), "no picture"),
+    "no size": ("coco", every("images", width=lambda _: 1e-320, height=lambda _: 1e-320), "size"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused_at_once(case: str, scenes: Path) -> None:
+    form, change, reason = HOSTILE[case]
+    coco(scenes, change) if form == "coco" else change(scenes)
+    with pytest.raises((FormatError, ConfigError), match=reason):
+        inputter(scenes, form)
+
+
+def test_the_time_for_a_text_of_many_lines_is_linear(scenes: Path) -> None:
+    """Each line is a piece for the parser; a million pieces put together one by one take hours."""
+    xml("<object>", "<object><pose>" + "a\n" * 1_000_000 + "</pose>")(scenes)
+    assert inputter(scenes, "voc").parts["train"]
 
 
 def wrong_filename(root: Path) -> None:

@@ -536,7 +536,13 @@ def test_a_file_that_is_one_torn_line(tmp_path: Path) -> None:
     assert len(lines(path)) == 1
 
 
-@pytest.mark.parametrize("line", ["?", "3", "{}", '{"step": 1, "scalars": 3}', "[" * 100_000])
+LINES = [
+    *("?", "3", "{}", '{"step": 1, "scalars": 3}', "[" * 100_000),
+    *('{"resumed_at": 1e999}', f'{{"step": 1, "epoch": 1, "time": {10**400}, "scalars": {{}}}}'),
+]
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_a_damaged_line_is_left_out_and_said(
     tmp_path: Path, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:

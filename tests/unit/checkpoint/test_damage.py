@@ -189,6 +189,12 @@ def test_a_manifest_that_is_something_else(run: Path, text: bytes) -> None:
     assert_passed_over(run, "manifest.json")
 
 
+def of_shape(shape: list[int]) -> bytes:
+    """A tensor without values, whose shape NumPy has no array for."""
+    header = json.dumps({"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    return struct.pack("<Q", len(header)) + header
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -199,6 +205,9 @@ def test_a_manifest_that_is_something_else(run: Path, text: bytes) -> None:
         struct.pack("<Q", 2) + b"[]",
         struct.pack("<Q", 62) + b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,36000000]}} ',
         struct.pack("<Q", 58) + b'{"x":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}0000',
+        of_shape([0, 1 << 62]),
+        of_shape([0, 1 << 63, 1 << 63]),
+        of_shape([0] + [1] * 99),
         b"\x80\x04pickle",
     ],
 )

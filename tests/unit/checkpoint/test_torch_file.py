@@ -150,6 +150,7 @@ HARMFUL = {
     "a dtype": b"\x80\x02ctorch\nFloatStorage\n" + pickle.dumps((3, ">"), 2)[2:-1] + b"b.",
     "shared dicts": again_and_again(),
     "much in little": zipped(zeros=bytes(80 << 20)),
+    "very many lists": b"\x80\x02(" + b"]" * 12_000_000 + b"l.",
     "no name of a storage": b"\x80\x02(X\x01\x00\x00\x00ae.",
 }  # fmt: skip
 

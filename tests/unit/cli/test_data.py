@@ -446,7 +446,7 @@ def test_the_cause_in_what_has_no_frames(told: Callable[..., list[str]]) -> None
 def test_causes_that_are_our_own(told: Callable[..., list[str]]) -> None:
     lines = told("inspect", "refused")
     assert functions_in(lines) == ["decode"]
-    assert any(line.startswith("MapError: MapData(decode) raised FormatError") for line in lines)
+    assert sum("MapError: MapData(decode) raised FormatError" in line for line in lines) == 1
     lines = told("inspect", "refused_by_ours")
     assert functions_in(lines) == [] and lines[0].startswith("MapError: ")
 

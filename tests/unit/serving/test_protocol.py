@@ -6,8 +6,10 @@ import asyncio
 import base64
 import io
 import json
+import re
 import shutil
 import struct
+import weakref
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,6 +31,8 @@ from towerpack.dataflow.images import decode_image
 from towerpack.nn import expose
 from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, create_app
+from towerpack.serving._batcher import Batcher
+from towerpack.serving._protocol import Call
 from towerpack.tower import TowerFunction
 
 ENCODED = "This model cannot read the picture: "
@@ -65,6 +69,9 @@ class Server:
 
     def post(self, path: str, **more: Any) -> httpx.Response:
         return self.send(post(path, **more))[0]
+
+
+GIF = {"content-type": "image/gif"}
 
 
 def post(path: str, **more: Any) -> httpx.Request:
@@ -259,7 +266,7 @@ def test_a_query_cannot_ask_for_more_rows_than_it_brings(tmp_path: Path) -> None
     (tmp_path / "out" / "1" / "towerpack.json").write_text('{"format": "saved_model"}')
     server = Server(tmp_path / "out")
     kind = {"content-type": "application/octet-stream"}
-    for shape in ("1000000000000,0", "9,0"):
+    for shape in ("1000000000000,0", "9,0", "0,1000000000000"):
         answer = server.post(f"{PREDICT}?shape={shape}", content=b"", headers=kind)
         assert (answer.status_code, "rows in 0 bytes" in answer.text) == (400, True)
     deep = b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}"
@@ -337,6 +344,18 @@ def animated(frames: int) -> bytes:
     return file.getvalue()
 
 
+def test_a_jpeg_of_hundreds_of_scans_is_refused(reader: Server) -> None:
+    """A decoder reads each for all pixels, however short it is."""
+    file = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    many = data[:last] + data[last:-2] * 200 + data[-2:]
+    answer = reader.post(PREDICT, json={"instances": [b64(many)]})
+    assert (answer.status_code, "scans" in answer.text) == (400, True)
+    assert reader.post(PREDICT, json={"instances": [b64(data)]}).status_code == 200
+
+
 def test_pictures_are_limited_together_with_all_their_frames(reader: Server, folder: Path) -> None:
     small = Server(folder, limits=Limits(pixels=10_000, request_pixels=30_000))
     one = png(90, 100, 0)  # 9,000 pixels
@@ -348,6 +367,12 @@ def test_pictures_are_limited_together_with_all_their_frames(reader: Server, fol
     assert (answer.status_code, "2 frames" in answer.text) == (400, True)
     text = {"signature_name": "pair", "inputs": {"a": [[1, 2]], "b": ["BMW builds cars in Munich"]}}
     assert small.post(PREDICT, json=text).status_code == 200
+    # A decoder makes all frames as large as the largest one, whatever the screen.
+    larger = animated(2)
+    at = larger.rindex(b",\0\0\0\0") + 5
+    larger = larger[:at] + struct.pack("<HH", 20_000, 10_000) + larger[at + 4 :]
+    wide = Server(folder, limits=Limits(pixels=20_000)).post(PREDICT, content=larger, headers=GIF)
+    assert (wide.status_code, "10000 x 20000 pixels" in wide.text) == (400, True)
     for cut in (animated(2)[:10], animated(2)[:12], animated(2)[:40]):
         assert reader.post(PREDICT, json={"instances": [b64(cut)]}).status_code == 400
     hidden = {"signature_name": "pair", "inputs": {"a": [[1, 2]], "b": [b64(png(200, 200, 0))]}}
@@ -422,6 +447,8 @@ def test_token(folder: Path) -> None:
         ("rebound.example:8501", "http://rebound.example:8501", 403),
         ("127.0.0.1.rebound.example", None, 403),
         ("10.0.0.1", None, 403),
+        ("", None, 403),
+        (":8501", None, 403),
         ("rebound1", None, 403),
         ("localhost:8501", "https://page.example", 403),
         ("localhost:8501", "http://localhost:9000", 403),
@@ -476,6 +503,34 @@ def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: 
     assert float(count.split()[1]) <= len(bodies) / 3
 
 
+def test_refused_rows_hold_nothing_of_their_computation(folder: Path) -> None:
+    """Errors with their tracebacks were 50 KB a row."""
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+
+    class Picky:
+        def run(self, inputs: dict[str, np.ndarray], _: str) -> dict[str, np.ndarray]:
+            nonlocal most
+            frame = asyncio.Event()  # Only the traceback holds it.
+            held.add(frame)
+            most = max(most, len(held))
+            if inputs["x"].any():
+                raise ValueError("too large")
+            return inputs
+
+    rows = np.arange(100)[:, None]
+    errors: list[str | None] = [None] * 100
+    model: Any = Picky()
+
+    async def ask() -> dict[str, np.ndarray]:
+        batcher = Batcher(4, 9, lambda _: None)
+        return await batcher.run(Call(model, "", {"x": rows}, 100, True, errors))
+
+    assert asyncio.run(ask())["x"].tolist() == [[0]]
+    assert errors == [None, *["The model refused the values: too large"] * 99]
+    assert most < 20
+
+
 def test_what_waits_is_bounded(folder: Path) -> None:
     server = Server(folder, limits=Limits(waiting=3, batch=1))
     kind = {"content-type": "image/png"}
@@ -527,7 +582,13 @@ def test_an_optional_input_is_there_in_all_instances_or_in_none(tmp_path: Path) 
     assert "Not all of 'instances' have the same of " in answer.json()["error"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "3", '{"optional_inputs": 5}', "[" * 5000),
+        *('{"optional_inputs": [[]]}', '{"signature": []}', '{"task": "\\ud800"}'),
+    ],
+)
 def test_a_version_with_a_damaged_description_is_not_served(tmp_path: Path, text: str) -> None:
     served_model.export(tmp_path, 1)
     second = tmp_path / "2"
@@ -543,6 +604,14 @@ def test_a_keras_file_with_code_is_refused(tmp_path: Path) -> None:
     keras.Sequential(layers).save(tmp_path / "model.keras")
     with pytest.raises(FormatError, match=r"model\.keras"):
         inference.load_exported(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "model.onnx", "model.tflite", "model.keras"])
+def test_a_damaged_model_is_refused_in_our_words(name: str, tmp_path: Path) -> None:
+    for data in (b"", b"text" * 100, b"\xff" * 1000):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FormatError, match=re.escape(name)):
+            inference.load_exported(tmp_path)
 
 
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:

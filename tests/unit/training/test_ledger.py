@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -133,6 +134,24 @@ def test_how_a_life_ended(tmp_path: Path, error: Any, told: Any) -> None:
         del os.environ["TOWERPACK_RESTART"]
     life = read_ledger(run.path)[-1]
     assert (life.ending, life.restart) == (str(told), "3")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"step": 1e999}, {"time": 10**400}, {"time": 1e300}, {"pid": []}, {"pid": "x"}]
+)
+def test_a_ledger_of_others_may_hold_anything(
+    tmp_path: Path, changed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path / "ledger.jsonl")
+    run.begin(None)
+    run.save()
+    start = json.loads(run.path.read_bytes().splitlines()[0])
+    run.path.write_text(json.dumps({**start, **changed}) + "\n")
+    assert read_ledger(run.path) == []
+    assert "line 1 is left out" in caplog.text
+    with run.life(3):
+        pass
+    assert [life.to_step for life in read_ledger(run.path)] == [3]
 
 
 def test_signs_of_life_do_not_make_the_file_grow_and_torn_lines_are_passed_over(

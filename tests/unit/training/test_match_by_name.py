@@ -173,6 +173,8 @@ def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
         load(tower, SmartInit(twice, rename=lambda name: "fc0/kernel"))
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 no")
     np.savez(tmp_path / "objects.npz", x=np.array([{}], object))
+    with zipfile.ZipFile(tmp_path / "deep.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\0\x80\0" + b"(" * 127 + b"\n")
     header = {"descr": "<f8", "fortran_order": False, "shape": (100_000_000_000,)}
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive, archive.open("x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, header)
@@ -181,6 +183,7 @@ def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
         (tmp_path / "bad.npz", "cannot be read"),
         (tmp_path / "objects.npz", "cannot be read"),
         (tmp_path / "huge.npz", "cannot be read"),
+        (tmp_path / "deep.npz", "cannot be read"),
         (tmp_path / "nothing", "no weights at"),
         (tmp_path / "model.ckpt", "cannot be read"),
         (3, "gives no weights"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import zipfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -14,6 +19,7 @@ import tensorflow as tf
 from towerpack import CheckpointError, CheckpointMismatchError
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
+from towerpack.training.weights.read_foreign import read_arrays
 from towers import fill, spec, tower_of, variables
 
 V1 = tf.compat.v1
@@ -80,6 +86,54 @@ def test_every_kind_gives_what_was_written(kind: str, tmp_path: Path) -> None:
     target.write_bytes(target.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot be read"):
         load(SmartInit(target))
+
+
+def of_hdf5(change: Callable[[Any], object]) -> bytes:
+    out = io.BytesIO()
+    with h5py.File(out, "w") as file:
+        file.attrs["layer_names"] = [b"a"]
+        file.create_group("a").attrs["weight_names"] = [b"k"]
+        change(file)
+    return out.getvalue()
+
+
+def zipped(data: bytes, at: int = 0, flag: int = 0) -> bytes:
+    """A `.keras` file, in whose directory and header of the file a byte is changed."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", data)
+    content = bytearray(out.getvalue())
+    for place in (6, content.index(b"PK\x01\x02") + 8):
+        content[place + at] |= flag
+    return bytes(content)
+
+
+GOOD = of_hdf5(lambda file: file["a"].create_dataset("k", data=np.ones(9)))
+ZEROS: dict[str, Any] = {"shape": (1 << 25,), "dtype": "f4", "chunks": True}
+HOSTILE = {
+    "an encrypted file": (".keras", zipped(GOOD, flag=1)),
+    "an unknown compression": (".keras", zipped(GOOD, at=2, flag=99)),
+    "much in little": (".keras", zipped(bytes(80 << 20))),
+    "much that is not stored": (".h5", of_hdf5(lambda f: f["a"].create_dataset("k", **ZEROS))),
+    "more than any memory": (
+        ".h5",
+        of_hdf5(lambda f: f["a"].create_dataset("k", **{**ZEROS, "shape": (1 << 50,)})),
+    ),
+    "a number of names": (".h5", of_hdf5(lambda file: file.attrs.create("layer_names", 5))),
+    "a group of weights": (".h5", of_hdf5(lambda file: file["a"].create_group("k"))),
+    "a wrong heap": (".h5", GOOD.replace(b"HEAP", b"heap")),
+    "a wrong signature": (".h5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 2000),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_file_of_keras_from_others_is_refused_in_our_words(case: str, tmp_path: Path) -> None:
+    suffix, data = HOSTILE[case]
+    (tmp_path / f"w{suffix}").write_bytes(data)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_arrays(tmp_path / f"w{suffix}")
+    (tmp_path / "good.keras").write_bytes(zipped(GOOD))
+    np.testing.assert_array_equal(read_arrays(tmp_path / "good.keras")[1]["a/k"], np.ones(9))
 
 
 def test_what_is_skipped_keeps_its_values(caplog: pytest.LogCaptureFixture) -> None:

@@ -67,12 +67,15 @@ def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
     words = "train.py --api-key abc --token=abc wandb.password=abc https://me:abc@host/x"
     words += " --wandb-key abc --private_key abc --auth abc --pwd abc https://abc@h"
     words += " --max_tokens 5 --keyboard us --author me --key_frames 3 a:b"
-    words += " --lr 0.1 max_tokens=9"
+    words += " --lr 0.1 max_tokens=9 --pass=abc --passphrase abc --cookie=abc --bearer abc"
+    words += " https://host/x?a=1&api_key=abc&b=2 mysql://me:abc@abc:abc@host/x bypass=1"
     spaced = ["-H", "Authorization: Bearer abc", '{"a": {"password": "abc==", "lr": "1"}}']
     with RunDir(tmp_path) as run:
         run.record_start(seed=5, command=[*words.split(), *spaced])
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
-    assert " ".join(start["command"][:-3]) == words.replace("abc", "***")
+    assert " ".join(start["command"][:-3]) == words.replace("abc@abc:abc", "abc").replace(
+        "abc", "***"
+    )
     hidden = ["-H", "Authorization: ***", '{"a": {"password": ***, "lr": "1"}}']
     assert start["command"][-3:] == hidden
 
@@ -103,7 +106,15 @@ def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
     assert found == {"loss": "inf", "path": "x", "f": function, "sizes": [1, 2], "3": None}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"starts": 3}'])
+RECORDS = [
+    *("{", "[]", "{}", '{"starts": 3}', '{"starts": []}', "[" * 100_000),
+    *('{"starts": [null]}', '{"starts": [{"command": []}]}'),
+    '{"starts": [{"command": [], "unix_time": 1e999}]}',
+    '{"starts": [{"command": [3], "unix_time": 1}]}',
+]
+
+
+@pytest.mark.parametrize("text", RECORDS)
 def test_a_damaged_record_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with RunDir(tmp_path) as run, pytest.raises(ConfigError, match=r"run\.json"):

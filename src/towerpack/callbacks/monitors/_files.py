@@ -135,7 +135,7 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
                 break
             try:
                 entry = _parse(line)
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 _logger.warning("%s, line %d is left out: %s.", path, number, error)
                 continue
             if isinstance(entry, Record):

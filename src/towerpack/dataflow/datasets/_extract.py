@@ -36,6 +36,7 @@ _DAMAGED: Final = (
     lzma.LZMAError,
     struct.error,
     EOFError,
+    IndexError,
     ValueError,
     OverflowError,
     RuntimeError,
@@ -81,7 +82,7 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
         if isinstance(error, OSError) and error.errno:
             what = f"{archive} cannot be extracted to {folder}."
             fix = "see that there is room, and that the directory may be written to"
-            raise DataFlowError(what, got=str(error), fix=fix) from error
+            raise DataFlowError(what, got=str(error)[:500], fix=fix) from error
         raise FormatError(
             f"{archive} is no archive of a data set.",
             got=f"{type(error).__name__}: {error}",

@@ -34,6 +34,7 @@ DOWN: Final = "down"
 ALL_PARTS: Final = (*PARTS, LOST, DOWN)
 RESTART: Final = "TOWERPACK_RESTART"
 """Environment variable: the how manieth restart by a launcher this start is."""
+_MOST_SECONDS: Final = 6e10
 _BEAT_S: Final = 0.1
 _LOG = get_logger(__name__)
 
@@ -218,17 +219,20 @@ def _records(written: bytes, path: object) -> list[dict[str, Any]]:
                 "time": float(tree["time"]),
                 "step": int(tree["step"]),
                 "seconds": {part: float(tree["seconds"][part]) for part in PARTS},
+                "pid": int(tree.get("pid", 0)),
             }
+            if not abs(tree["time"]) + sum(map(abs, tree["seconds"].values())) < _MOST_SECONDS:
+                raise ValueError("a time is beyond the year 3800")
             if tree["event"] == "start" or found:
                 found.append(tree)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             _LOG.warning("%s, line %d is left out: %r.", path, number, error)
     return found
 
 
 def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
     starts = [i for i, record in enumerate(records) if record["event"] == "start"]
-    groups = [records[i:j] for i, j in zip(starts, [*starts[1:], len(records)], strict=True)]
+    groups = [records[i:j] for i, j in zip(starts, [*starts[1:], len(records)], strict=False)]
     lives: list[Life] = []
     kept = math.inf  # What has been done up to this step counts, as later lives went on from there.
     for number in reversed(range(len(groups))):
@@ -249,7 +253,7 @@ def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
                 ending=last.get("ending"),
                 restart=first.get("restart"),
                 host=str(first.get("host")),
-                pid=int(first.get("pid", 0)),
+                pid=first["pid"],
             )
         )
         kept = min(kept, first["step"])

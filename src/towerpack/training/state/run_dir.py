@@ -40,10 +40,12 @@ _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
 _SECRET: Final = re.compile(
     r"(?i)token(?![a-z])|api.?key|[-_.]key$|passw|pwd|secret|credential"
-    r"|(?<![a-z])auth(?:orization)?(?![a-z])"
+    r"|(?<![a-z])(?:auth(?:orization)?|pass(?:phrase)?)(?![a-z])|bearer|cookie"
 )
 # A header of HTTP, or an item of a mapping in JSON or YAML.
 _ITEM: Final = re.compile(r"""([\w.-]+)(["']?\s*:\s*)("[^"]*"|'[^']*'|[^"',{}]+)""")
+# A part of the query of a URL.
+_QUERY: Final = re.compile(r"(?<=[?&])([\w.-]+)(=)([^&]*)")
 _logger = get_logger(__name__)
 
 
@@ -181,18 +183,17 @@ def read_record(path: Path) -> dict[str, Any]:
     """What the `run.json` of a run directory holds; see `RunDir.recorded`."""
     file = path / _RUN
     try:
-        tree = json.loads(file.read_bytes())
+        tree = cast("dict[str, Any]", json.loads(file.read_bytes()))
+        for start in (tree["starts"][0], *tree["starts"]):
+            datetime.datetime.fromtimestamp(start["unix_time"])
+            " ".join(start["command"])
+        return tree
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(
-            f"{file} is damaged: {error}.", fix="move it away; it is for information only"
+            f"{file} is damaged: {error!r}.", fix="move it away; it is for information only"
         ) from error
-    if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
-        raise ConfigError(
-            f"{file} does not describe a run.", fix="move it away, or use another run directory"
-        )
-    return cast("dict[str, Any]", tree)
 
 
 _chosen: Path | None = None
@@ -308,7 +309,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     shown: list[str] = []
     is_secret = False
     for word in command:
-        word = _ITEM.sub(_without_value, word)
+        word = _QUERY.sub(_without_value, _ITEM.sub(_without_value, word))
         name, equals, _ = word.partition("=")
         named = _SECRET.search(name) is not None
         if is_secret and not word.startswith("-"):
@@ -316,7 +317,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         elif equals and named:
             shown.append(f"{name}=***")
         else:
-            word = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", word)
+            word = re.sub(r"(://[^/@:]*):[^/]*@", r"\1:***@", word)
             shown.append(re.sub(r"://[^/@:]+@", "://***@", word))
         is_secret = named and not equals and word.startswith("-")
     return shown

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError
 from towerpack._core.naming import alike
 from towerpack.checkpoint import read_weights
+from towerpack.checkpoint.torch_file import check_expansion, most_bytes
 from towerpack.zoo import PRETRAINED, read_pretrained
 
 _TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
@@ -61,7 +63,10 @@ def _latest(directory: Path) -> str | None:
 def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
     try:
         return reader(path)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (
+        *(OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError),
+        *(RuntimeError, zlib.error, zipfile.BadZipFile, MemoryError),
+    ) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
 
 
@@ -81,15 +86,30 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
     """By layer: `conv1/0` where a file numbers a layer's variables, otherwise `conv1/kernel`."""
     import h5py
 
-    whole = path.suffix == ".keras"
-    content = zipfile.ZipFile(path).read("model.weights.h5") if whole else path.read_bytes()
+    left = most_bytes(path.stat().st_size)
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            check_expansion(archive, left)
+            content = archive.read("model.weights.h5")
+    else:
+        content = path.read_bytes()
     found: dict[str, np.ndarray] = {}
+
+    def array(value: Any) -> np.ndarray:
+        nonlocal left
+        if value.external or value.is_virtual:
+            raise ValueError(f"the values of {value.name} are in another file")
+        left -= value.nbytes
+        if left < 0:
+            raise ValueError("its weights are far larger than the file")
+        return np.asarray(value)
+
     with h5py.File(io.BytesIO(content), "r") as file:
 
         def visit(name: str, entry: Any) -> None:
             if name.endswith("vars") and "name" in entry.attrs:
                 for number, value in entry.items():
-                    found[f"{entry.attrs['name']}/{number}"] = _array(value)
+                    found[f"{entry.attrs['name']}/{number}"] = array(value)
 
         file.visititems(visit)
         layers: Any = file.get("model_weights", file)
@@ -97,16 +117,10 @@ def _keras(path: Path) -> dict[str, np.ndarray]:
             for weight in map(_text, layers[layer].attrs["weight_names"]):
                 parts = weight.removesuffix(":0").split("/")
                 below = parts[parts.index(layer) :] if layer in parts else [layer, parts[-1]]
-                found["/".join(below)] = _array(layers[layer][weight])
+                found["/".join(below)] = array(layers[layer][weight])
     if not found:
         raise ValueError("it holds no layers of Keras")
     return found
-
-
-def _array(value: Any) -> np.ndarray:
-    if value.external or value.is_virtual:
-        raise ValueError(f"the values of {value.name} are in another file")
-    return np.asarray(value)
 
 
 def _text(value: str | bytes) -> str:

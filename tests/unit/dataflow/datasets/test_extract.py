@@ -116,6 +116,7 @@ HOSTILE = {
     **{f"zip {n}": ("a.zip", zip_bytes({"good": b"", n: b"e"})) for n in EVIL_NAMES},
     **{f"a {k} in it": ("a.tar", tar_of(("l", k.encode()), ("l/e", b"0"))) for k in "126"},
     "a link in it": ("a.zip", link_zip()),
+    "a name of which nothing is left": ("a.zip", zip_bytes({"b": b""}).replace(b"b", b"\0")),
     "encrypted": ("a.zip", encrypted()),
     "a lie about the size": ("a.zip", lying()),
     "cut off": ("a.tar", TAR[:2000]),
@@ -163,6 +164,13 @@ def test_the_folder_itself_may_be_an_entry(tmp_path: Path) -> None:
     data = zip_bytes({"./": b"", "./a": b"1", "b/": b"", "b/c": b""})
     extract(put(tmp_path, "a.zip", data), tmp_path / "zip")
     assert found(tmp_path / "zip") == {"a": b"1", "b/c": b""}
+
+
+def test_a_long_name_makes_no_long_message(tmp_path: Path) -> None:
+    archive = put(tmp_path, "a.tar.gz", tar_bytes({"a" * 1_000_000: b""}))
+    with pytest.raises(DataFlowError, match="File name too long") as caught:
+        extract(archive, tmp_path / "out")
+    assert len(str(caught.value)) < 2000
 
 
 def test_the_limit_counts_all_files(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _ALWAYS_ALLOWED: Final = 64 << 20
 _MOST_EXPANSION: Final = 100
 _MOST_VALUES: Final = 100_000
 _MOST_CHARACTERS: Final = 16 << 20
-_MOST_OBJECTS: Final = 16 << 20
+_MOST_OBJECTS: Final = 8 << 20
 
 
 def most_bytes(size: int) -> int:
@@ -146,9 +146,10 @@ class _Unpickler(pickle.Unpickler):
 def _load(file: BinaryIO) -> Any:
     """Read one pickle, whose memo must not be numbered so that it takes all memory."""
     start = file.tell()
-    for opcode, number, _ in pickletools.genops(file):
-        if opcode.name == "LONG_BINPUT" and cast("int", number) > _MOST_OBJECTS:
-            raise pickle.UnpicklingError(f"it numbers an object {number}")
+    for count, (opcode, number, _) in enumerate(pickletools.genops(file)):
+        named = cast("int", number) if opcode.name == "LONG_BINPUT" else 0
+        if max(count, named) > _MOST_OBJECTS:
+            raise pickle.UnpicklingError(f"it has more than {_MOST_OBJECTS:,} objects")
     file.seek(start)
     return _Unpickler(file).load()
 
