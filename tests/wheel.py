@@ -61,7 +61,9 @@ def try_extra(wheel: Path, extra: str) -> None:
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
 
         def run(*command: str | Path) -> None:
-            variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+            variables = {
+                k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")
+            }
             subprocess.run(command, cwd=folder, env=variables, check=True)
 
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted)
