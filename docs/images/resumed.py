@@ -22,6 +22,7 @@ from towerpack.checkpoint import load_checkpoint
 
 HERE = Path(__file__).parent
 
+
 def costs(run: Path) -> tuple[list[int], list[float]]:
     """Return steps and costs of the epochs of a run."""
     stats = run / "stats.jsonl"
@@ -62,7 +63,14 @@ def main() -> None:
     plt.rcParams.update({"font.size": 11, "svg.hashsalt": "towerpack"})
     figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
     axes.plot(*undisturbed, color="#9aa5b1", linewidth=5, label="never disturbed")
-    axes.plot(*killed, color="#0b6e99", linewidth=1.8, marker="o", markersize=4, label="killed three times")
+    axes.plot(
+        *killed,
+        color="#0b6e99",
+        linewidth=1.8,
+        marker="o",
+        markersize=4,
+        label="killed three times",
+    )
     for step in kills:
         axes.axvline(step, color="#c2410c", linestyle="--", linewidth=1.2)
         axes.annotate("kill -9", (step, axes.get_ylim()[0] * 1.1), (4, 0), textcoords="offset points",

@@ -6,7 +6,9 @@ evaluations and while data are waited for.
 
 from __future__ import annotations
 
+import builtins
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,10 @@ class StopTraining(Exception):  # noqa: N818 - no error; the name is the predece
     """
 
 
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+
+
 class InterruptFlag:
     """Remember that SIGTERM or Ctrl-C came."""
 
@@ -52,6 +58,15 @@ class InterruptFlag:
     def signal(self) -> int:
         """The signal that came; 0 for none."""
         return self._signal or 0
+
+    def ending(self) -> BaseException:
+        """Return the exception that ends the program, or only the cell of a notebook.
+
+        An interactive session (a notebook, a Python prompt) goes on after Ctrl-C.
+        """
+        if self._signal == signal.SIGINT and _is_interactive():
+            return KeyboardInterrupt()
+        return SystemExit(self.exit_code)
 
     def receive(self, number: int, name: str) -> None:
         """Take over a signal that came to another process."""
@@ -77,7 +92,9 @@ class InterruptFlag:
             )
         if number == signal.SIGINT:
             # A second one ends the process, even inside of TensorFlow.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler if _is_interactive() else signal.SIG_DFL
+            )
         if self._at_once:
             raise Interrupted(self._name)
 

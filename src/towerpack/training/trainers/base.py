@@ -200,7 +200,7 @@ class Trainer(RunStateView):
             # It may have come after the last step: the run is complete, but the program is to end.
             self._interrupt.check()
         except Interrupted:
-            raise SystemExit(self._interrupt.exit_code) from None
+            raise self._interrupt.ending() from None
         except PeerError as error:
             if not self._interrupt.signal:
                 raise
