@@ -26,7 +26,7 @@ import towerpack  # noqa: E402
 
 project = "Towerpack"
 author = "The Towerpack developers"
-copyright = f"2026, {author}"  # noqa: A001
+copyright = f"2026, {author}"
 version = release = towerpack.__version__
 
 extensions = [

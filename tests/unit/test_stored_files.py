@@ -13,9 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towerpack import TFRecordData, TFRecordSerializer
-from towerpack.dataflow import DataFromList, HDF5Data, HDF5Serializer, LMDBSerializer
-from towerpack.dataflow import NumpySerializer
+from towerpack import TFRecordSerializer
+from towerpack.dataflow import (
+    DataFromList,
+    HDF5Data,
+    HDF5Serializer,
+    LMDBSerializer,
+    NumpySerializer,
+)
 from towerpack.inference import load_exported
 
 STORED = Path(__file__).parent / "stored_files"
@@ -54,8 +59,15 @@ def main() -> None:
     import keras
     import tensorflow as tf
 
-    from towerpack import BatchData, FullyConnected, ModelDesc, ModelSaver, SimpleTrainer
-    from towerpack import TrainConfig, expose
+    from towerpack import (
+        BatchData,
+        FullyConnected,
+        ModelDesc,
+        ModelSaver,
+        SimpleTrainer,
+        TrainConfig,
+        expose,
+    )
     from towerpack.inference import export
 
     class Model(ModelDesc):
