@@ -16,7 +16,7 @@ DEV_READY := .venv/.ready-to-develop
 SETTINGS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check format bench mutants public-names constraints clean
+.PHONY: help demo test test-full check docs dist dist-full format bench mutants public-names constraints clean
 
 # Without it each pytest process rewrites all tests once more, and each program compiles all of src.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +26,8 @@ help:
 	@echo "make test          all tests, of slow ones a sample; ARGS='-k name' for some"
 	@echo "make test-full     all tests in full"
 	@echo "make check         formatting, lint, types, layers and spelling: what CI runs"
+	@echo "make docs          the website, in build/docs/index.html"
+	@echo "make dist          build sdist and wheel, and try the wheel in an empty environment"
 	@echo "make format        format and mend what can be mended by a machine"
 	@echo "make bench         the benchmarks"
 	@echo "make mutants       plant mistakes in changed files: which does no test notice? ARGS=FILE"
@@ -49,6 +51,20 @@ check: $(DEV_READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+docs: $(DEV_READY)
+	$(BIN)/sphinx-build -E -W -n -q docs build/docs
+
+# Without a source tree: the wheel is built from the sdist, and tried without constraints.txt.
+dist: $(DEV_READY)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tests/wheel.py $(EXTRAS_TO_TRY)
+
+dist-full:
+	$(MAKE) dist EXTRAS_TO_TRY=every
 
 format: $(DEV_READY)
 	$(BIN)/ruff format

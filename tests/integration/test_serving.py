@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -24,7 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 import served_model
-from served_model import png
+from served_model import png, serving
 from towerpack import ConfigError, RequestError
 from towerpack.cli import app as cli
 from towerpack.serving import Client
@@ -41,25 +41,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     served_model.export(folder, 1)
     served_model.export(folder, 2, shift=9.0)
     return folder
-
-
-@contextlib.contextmanager
-def serving(
-    folder: Path, *options: str, program: Sequence[str] = ("-m", "towerpack")
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The URL and the process of a server of the model `folder`."""
-    command = [*warm_python(), *program, "serve", str(folder), *options]
-    with subprocess.Popen(
-        [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"at (http://\S+)/ ", line)
-            assert found, line + process.communicate()[1]
-            yield found[1], process
-        finally:
-            process.kill()
 
 
 def version_of(url: str) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import struct
+import subprocess
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from warm_python import warm_python
 
 CLASSES = ["dark", "middle", "bright"]
 
@@ -99,3 +105,22 @@ def png(width: int, height: int, value: int) -> bytes:
     rows = (b"\0" + bytes([value]) * 3 * width) * height
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, *options: str, program: Sequence[str] = ("-m", "towerpack")
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL and the process of a server of the model `folder`."""
+    command = [*warm_python(), *program, "serve", str(folder), *options]
+    with subprocess.Popen(
+        [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"at (http://\S+)/ ", line)
+            assert found, line + process.communicate()[1]
+            yield found[1], process
+        finally:
+            process.kill()

@@ -37,7 +37,7 @@ def requirements() -> dict[str, str]:
         extra = condition.partition("extra == ")[2].strip("'\"")
         names_of.setdefault(extra, set()).add(re.split(r"[^\w.-]", what)[0])
     extra_of: dict[str, str] = {}
-    extras = sorted(names_of.keys() - {"all", "dev"})
+    extras = sorted(names_of.keys() - {"all", "cuda", "dev"})
     for extra in sorted(extras, key=lambda e: (e != "", e in _SERVICES, len(names_of[e]))):
         for name in sorted(names_of[extra]):
             extra_of.setdefault(name, extra)

@@ -6,7 +6,9 @@ between two calls of TensorFlow, during evaluations and while it waits for data.
 
 from __future__ import annotations
 
+import builtins
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,10 @@ class StopTraining(Exception):  # noqa: N818 - not an error; Tensorpack uses thi
     """
 
 
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+
+
 class InterruptFlag:
     """Record of a received SIGTERM or Ctrl-C."""
 
@@ -48,6 +54,15 @@ class InterruptFlag:
     def exit_code(self) -> int:
         """Exit status for the signal: 143 for SIGTERM, 130 for Ctrl-C."""
         return 128 + self.signal
+
+    def ending(self) -> BaseException:
+        """Return the exception that ends the program, or only the cell of a notebook.
+
+        An interactive session (a notebook, a Python prompt) continues after Ctrl-C.
+        """
+        if self.signal == signal.SIGINT and _is_interactive():
+            return KeyboardInterrupt()
+        return SystemExit(self.exit_code)
 
     def receive(self, number: int, process: str) -> None:
         """Record a signal that another process has received."""
@@ -70,7 +85,9 @@ class InterruptFlag:
             )
         if number == signal.SIGINT:
             # The next Ctrl-C ends the process, even inside TensorFlow.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler if _is_interactive() else signal.SIG_DFL
+            )
         if self._raise_immediately:
             self.check()
 

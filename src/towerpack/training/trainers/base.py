@@ -200,7 +200,7 @@ class Trainer(RunStateView):
             # A signal after the last step still ends the program, though the run is complete.
             self._interrupt.check()
         except Interrupted:
-            raise SystemExit(self._interrupt.exit_code) from None
+            raise self._interrupt.ending() from None
         except PeerError as error:
             if not self._interrupt.signal:
                 raise
