@@ -1,4 +1,4 @@
-"""Draw `resumed.svg`: the costs of a run that is killed three times, over those of an undisturbed run.
+"""Draw `resumed.svg`: costs of a run that is killed three times, over those of an undisturbed run.
 
     python docs/images/resumed.py
 
@@ -73,8 +73,8 @@ def main() -> None:
     )
     for step in kills:
         axes.axvline(step, color="#c2410c", linestyle="--", linewidth=1.2)
-        axes.annotate("kill -9", (step, axes.get_ylim()[0] * 1.1), (4, 0), textcoords="offset points",
-                      color="#c2410c", fontsize=10)  # fmt: skip
+        place = (step, axes.get_ylim()[0] * 1.1)
+        axes.annotate("kill -9", place, (4, 0), textcoords="offset points", color="#c2410c")
     axes.set(xlabel="step", ylabel="training cost", yscale="log")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.62))

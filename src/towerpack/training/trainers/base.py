@@ -176,6 +176,7 @@ class Trainer(RunStateView):
             ConfigError: The trainer has no configuration, or `train` was called before.
             SystemExit: The process received SIGTERM (code 143) or Ctrl-C (code 130). The run has
                 been saved and can be continued.
+            KeyboardInterrupt: The same for Ctrl-C in a notebook or at a Python prompt.
             Exception: An error in the model, a callback or an input thread, or on the disk.
         """
         if not self._configured:
