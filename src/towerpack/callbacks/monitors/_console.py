@@ -1,4 +1,4 @@
-"""One row of monitored numbers at the end of each epoch."""
+"""A row of monitored numbers at the end of each epoch."""
 
 from __future__ import annotations
 
