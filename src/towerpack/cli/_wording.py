@@ -29,7 +29,7 @@ _WORDS = {
     r"on_existing='new'|resume='never'": "a new --run-dir",
     r"outputs=\['prob'\]": "--outputs prob",
     r"batch_examples(=…|=)": "--examples FILE.npz",
-    r"version=None": "leave --version out",
+    r"use version=None for the next number": "leave --version out",
     r"tolerance=": "--tolerance NUMBER",
     r"\b(format|quantize)='([^']*)'": r"--\1 \2",
     rf"(?<![\w.])({_KEYS})=": r"train.\1=",

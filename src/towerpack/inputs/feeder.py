@@ -1,4 +1,4 @@
-"""Datapoints of an evaluation, on their way to a part of the model."""
+"""Conversion of datapoints to the inputs of a part of the model, for evaluation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from towerpack.inputs._check import SpecChecker
 
 @dataclass(frozen=True)
 class FedBatch:
-    """Arrays in the order of a cut tower's arguments, and the number of datapoints in them."""
+    """Arrays in the order of a tower's arguments, and the number of examples in them."""
 
     inputs: list[np.ndarray]
     size: int
 
 
 class Feeder:
-    """Turn datapoints into the arrays that a cut tower wants.
+    """Converter of datapoints to the arrays of those inputs that a part of the model needs.
 
     Args:
-        specs: The model's inputs.
-        wanted: Names of those that are fed, in order.
-        pipeline: Where the datapoints come from, for messages.
+        specs: Specs of the model's inputs.
+        wanted: Names of the needed inputs, in order.
+        pipeline: Description of the data pipeline, for error messages.
     """
 
     def __init__(
@@ -42,10 +42,14 @@ class Feeder:
         self._pipeline = pipeline
 
     def __call__(self, datapoint: Any, position: int) -> FedBatch:
-        """The wanted components, and how many rows the first component has.
+        """Return the needed components and the number of rows of the first component.
+
+        Args:
+            datapoint: Tuple or list in the order of the model's inputs, or dict by their names.
+            position: Index of the datapoint in its flow, for error messages.
 
         Raises:
-            SpecError: The datapoint does not fit, or has no rows.
+            SpecError: The datapoint does not match the specs, or its row numbers differ.
         """
         if isinstance(datapoint, Mapping):
             arrays = self._check_wanted(dict(datapoint), position)
@@ -59,9 +63,8 @@ class Feeder:
         for name in self._batched:
             if len(named[name]) != size:
                 raise SpecError(
-                    f"Datapoint {position}: '{name}' has not as many rows as the first component.",
-                    got=f"{len(named[name])} rows",
-                    expected=f"{size}",
+                    f"'{name}' of datapoint {position} must have as many rows as the first "
+                    f"component ({size}), got {len(named[name])}.",
                     pipeline=self._pipeline,
                 )
         return FedBatch([named[name] for name in self._wanted], size)
@@ -70,9 +73,7 @@ class Feeder:
         shape = np.shape(first)
         if not shape:
             raise SpecError(
-                f"Datapoint {position}: the first component has no rows to count.",
-                got="a scalar",
-                expected="a batch",
+                f"The first component of datapoint {position} must be a batch, got a scalar.",
                 fix="put the evaluation's data through BatchData",
                 pipeline=self._pipeline,
             )
