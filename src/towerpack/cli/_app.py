@@ -1,4 +1,4 @@
-"""The program that the commands join."""
+"""Entry point of the `towerpack` command."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show tracebacks, and all that TensorFlow says; anywhere."),
+        typer.Option("--debug", help="Show tracebacks and TensorFlow's log, in any command."),
     ] = False,
 ) -> None:
     """Train networks with TensorFlow and Keras."""
 
 
 def main() -> None:
-    """Run the command line; the entry point of the `towerpack` script.
+    """Run the `towerpack` command.
 
-    An error that we raise on purpose gives exit code 1, and is told without a traceback; but if
-    the user's code raised, with that which leads into it. `--debug` shows everything.
+    Errors are printed without the frames of Towerpack, unless `--debug` is set. The exit code is
+    then 1.
     """
     write_plainly()
     if "--debug" in sys.argv:
-        sys.argv.remove("--debug")  # It may stand after the command, too.
+        sys.argv.remove("--debug")  # may also follow the command
         os.environ[DEBUG] = "1"
     try:
         app()
-    except Exception as error:  # noqa: BLE001 - all of them are told
-        _tell(error)
+    except Exception as error:  # noqa: BLE001 - every error is printed
+        _print(error)
         sys.exit(1)
 
 
-def _tell(error: Exception) -> None:
+def _print(error: Exception) -> None:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     elif isinstance(error, TowerpackError):
         in_commands(error, next((word for word in sys.argv[1:] if word[0] != "-"), ""))
         cause = cause_of(error)
-        # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
+        # `typer.echo` would write UTF-8 to ASCII terminals.
         if cause is not None:
             print(cause, file=sys.stderr)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     else:
-        print(f"{traceback_of(error)}\n(--debug shows where)", file=sys.stderr)
+        print(f"{traceback_of(error)}\n(pass --debug for the full traceback)", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Files and folders of data, told by their content and name."""
+"""Detection of data formats by the content and name of files and folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:
-    """Return the flow over a file or folder of a format that Towerpack reads, in order.
+    """Return a flow over the data of a file or folder, without shuffling.
 
     Raises:
         ConfigError: The format is unknown.
@@ -34,10 +34,10 @@ def open_data(path: Path) -> DataFlow:
             return open_kind(path)
     got = f"a file that begins with {start[:8]!r}" if start else "an empty file"
     raise ConfigError(
-        f"Nothing tells what {path} holds.",
+        f"The data format of {path} is unknown.",
         got="a folder without folders and images" if path.is_dir() else got,
         expected=", ".join(_KINDS),
-        fix="write a function that returns its DataFlow, and name it: file.py:function",
+        fix="write a function that returns a DataFlow, and pass file.py:function",
     )
 
 
@@ -80,7 +80,7 @@ def _lmdb(path: Path) -> DataFlow:
     from towerpack.dataflow.formats import LMDBData, LMDBSerializer
 
     ds = LMDBData(path, shuffle=False)
-    # What a serializer wrote is shown as it was before.
+    # Show the datapoints that a serializer packed.
     for _, value in itertools.islice(ds, 1):
         if value.startswith(_PACKED_MAGIC):
             return LMDBSerializer.load(path, shuffle=False)

@@ -1,4 +1,4 @@
-"""`towerpack data profile`: which stage takes the time."""
+"""`towerpack data profile`: measure the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def profile(
     seed: SEED = 0,
     as_json: JSON = False,
 ) -> None:
-    """Measure stage by stage, name the bottleneck, and say what to do about it."""
+    """Measure each stage, and show the bottleneck and how to remove it."""
     from towerpack.dataflow.profiling import profile as measure
 
     def step(datapoint: object) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from towerpack.training.state.ledger import Life
 
 Curve = tuple[list[int], list[float]]
-"""Steps and values of a number."""
+"""Steps and values of a monitored number."""
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -31,15 +31,15 @@ def record_of(run: Path) -> dict[str, Any]:
     record = read_record(run)
     if not record:
         raise ConfigError(
-            f"{run} is no run directory.",
+            f"{run} is not a run directory.",
             got="no run.json in it" if run.is_dir() else "no directory",
-            fix="name the run_dir of a training",
+            fix="pass the run_dir of a training",
         )
     return record
 
 
 def lives_of(run: Path) -> list[Life]:
-    """Return the starts of a run; runs of older versions record none."""
+    """Return the starts of a run. Runs of old versions did not record them."""
     from towerpack.training.state.ledger import read_ledger
 
     path = run / "ledger.jsonl"
@@ -52,7 +52,7 @@ def is_running(run: Path) -> bool:
 
 
 def stats_of(run: Path) -> list[Record]:
-    """Return the numbers that a run has monitored, oldest first.
+    """Return the monitored numbers of a run, oldest first.
 
     Raises:
         ConfigError: The directory is not a run.
@@ -78,17 +78,20 @@ def compiled(match: str) -> re.Pattern[str]:
     try:
         return re.compile(match)
     except re.error as error:
-        raise ConfigError(f"--match {match!r} is no regular expression: {error}.") from error
+        raise ConfigError(
+            f"--match {match!r} is not a regular expression: {error}.",
+            fix="escape special characters in --match with a backslash",
+        ) from error
 
 
 def curves_of(run: Path, match: str) -> dict[str, Curve]:
     """Return the finite values of each number whose name matches."""
     pattern = compiled(match)
-    found: dict[str, Curve] = {}
+    curves: dict[str, Curve] = {}
     for record in stats_of(run):
         for name, value in record.scalars.items():
             if pattern.search(name) and math.isfinite(value):
-                xs, ys = found.setdefault(name, ([], []))
-                xs.append(record.step)
-                ys.append(value)
-    return found
+                steps, values = curves.setdefault(name, ([], []))
+                steps.append(record.step)
+                values.append(value)
+    return curves

@@ -97,7 +97,7 @@ def export(
         LayerError: The model has no output with one of the names.
     """
     if format not in FILES:
-        raise ConfigError(f"Unknown format {format!r}.", fix=did_you_mean(format, FILES))
+        raise ConfigError(f"format={format!r} is not supported.", fix=did_you_mean(format, FILES))
     if quantize is not None and quantize not in QUANTIZATIONS[format]:
         known = ", ".join(map(repr, QUANTIZATIONS[format])) or "None"
         raise ConfigError(
