@@ -1,5 +1,3 @@
-"""Entry point of the `towerpack` command."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`towerpack bench`: measure exported models in each installed runtime."""
-
 from __future__ import annotations
 
 import json

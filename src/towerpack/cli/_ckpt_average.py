@@ -1,5 +1,3 @@
-"""`towerpack ckpt average`: average the weights of checkpoints."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated

@@ -1,5 +1,3 @@
-"""`towerpack ckpt convert`: write weights in another format."""
-
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,5 +1,3 @@
-"""`towerpack ckpt diff`: compare weights."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""`towerpack ckpt ls`: list checkpoints."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`towerpack ckpt show`: show the contents of a checkpoint."""
-
 from __future__ import annotations
 
 import re

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
-    """Create a table with a row for each checkpoint."""
     listing = table(">step", "tag", ">size", "saved", "info", "state")
     for row in rows:
         state = ("[green]valid" if checked else "[green]whole") if row.valid else "[red]damaged: "
@@ -34,7 +33,6 @@ def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
 
 
 def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
-    """Describe a checkpoint without reading its tensors."""
     names = ("step", "tag", "nbytes", "saved_at", "valid", "problem")
     return {
         **{name: getattr(row, name) for name in names},

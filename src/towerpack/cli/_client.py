@@ -1,5 +1,3 @@
-"""`towerpack client`: request predictions from a server for images and texts."""
-
 from __future__ import annotations
 
 import json

@@ -25,12 +25,7 @@ def console() -> Console:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Create an empty table.
-
-    Args:
-        columns: Titles of the columns. A `>` before a title aligns the column to the right.
-        title: Title of the table.
-    """
+    """Create an empty table. A `>` before a column's title aligns the column to the right."""
     rows = Table(
         box=box.SIMPLE_HEAD,
         title=title,

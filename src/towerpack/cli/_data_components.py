@@ -1,5 +1,3 @@
-"""Components of a datapoint as rows of a table."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

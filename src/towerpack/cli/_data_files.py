@@ -20,11 +20,7 @@ _PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:
-    """Return a flow over the data of a file or folder, without shuffling.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
+    """Return a flow over the data of a file or folder, without shuffling."""
     start = b""
     if path.is_file():
         with open(path, "rb") as file:
@@ -65,10 +61,6 @@ def _is_tar(path: Path, start: bytes) -> bool:
 
 def _has_folders(path: Path, start: bytes) -> bool:
     return path.is_dir() and any(child.is_dir() for child in path.iterdir())
-
-
-def _has_images(path: Path, start: bytes) -> bool:
-    return path.is_dir() and bool(_images_in(path))
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -137,5 +129,5 @@ _KINDS: dict[str, tuple[Callable[[Path, bytes], bool], Callable[[Path], DataFlow
     "CSV of images": (_named(".csv"), _flow("ImageCSV")),
     "image": (_named(*_IMAGES), _images),
     "folder of folders of images": (_has_folders, _flow("ImageFolder")),
-    "folder of images": (_has_images, _images),
+    "folder of images": (lambda path, _: path.is_dir() and bool(_images_in(path)), _images),
 }

@@ -1,5 +1,3 @@
-"""`towerpack data grid`: draw the images of a pipeline."""
-
 from __future__ import annotations
 
 from pathlib import Path

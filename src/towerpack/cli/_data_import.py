@@ -1,5 +1,3 @@
-"""`towerpack data import`: write a recipe for a folder of data."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`towerpack data inspect`: show the datapoints of a pipeline."""
-
 from __future__ import annotations
 
 import itertools

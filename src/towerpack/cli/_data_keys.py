@@ -1,5 +1,3 @@
-"""`towerpack data keys`: create keys for sending data between machines."""
-
 from __future__ import annotations
 
 from pathlib import Path

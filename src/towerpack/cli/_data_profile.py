@@ -1,5 +1,3 @@
-"""`towerpack data profile`: measure the stages of a pipeline."""
-
 from __future__ import annotations
 
 import json

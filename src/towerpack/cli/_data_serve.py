@@ -1,5 +1,3 @@
-"""`towerpack data serve`: send data to other processes and machines."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""`towerpack data speed`: measure a pipeline."""
-
 from __future__ import annotations
 
 import json

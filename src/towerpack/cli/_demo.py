@@ -1,5 +1,3 @@
-"""`towerpack demo`: train, evaluate, export and serve a small model."""
-
 from __future__ import annotations
 
 import contextlib

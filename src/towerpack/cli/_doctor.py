@@ -1,5 +1,3 @@
-"""`towerpack doctor`: check the machine, the packages and the environment."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -67,8 +65,6 @@ print("PROBE" + json.dumps({
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Line of the report. An error makes the command fail."""
-
     section: str
     subject: str
     text: str
@@ -231,7 +227,6 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
 
 
 def show(console: Console, findings: Sequence[Finding]) -> None:
-    """Print the report."""
     for section in dict.fromkeys(finding.section for finding in findings):
         console.print(f"[bold]{section}")
         table = Table.grid(padding=(0, 2, 0, 0))

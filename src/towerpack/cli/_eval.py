@@ -1,5 +1,3 @@
-"""`towerpack eval`: evaluate a run."""
-
 from __future__ import annotations
 
 import json

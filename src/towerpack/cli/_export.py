@@ -1,5 +1,3 @@
-"""`towerpack export`: export a trained model for other programs."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Data flows named on the command line."""
-
 from __future__ import annotations
 
 import os
@@ -18,11 +16,7 @@ _EXPECTED = "a function without arguments that returns a DataFlow"
 
 
 def open_flow(target: str) -> DataFlow:
-    """Return the flow of a file, a folder or a function.
-
-    Raises:
-        ConfigError: The target does not exist, or is not a flow.
-    """
+    """Return the flow of a file, a folder or a function."""
     path = Path(os.path.expanduser(target))
     if path.exists():
         if path.suffix == ".py":
@@ -39,14 +33,7 @@ def open_flow(target: str) -> DataFlow:
 
 
 def call_flow_function(spec: str) -> DataFlow:
-    """Import a module or script, call a function without arguments, and return its flow.
-
-    Args:
-        spec: `module:function` or `file.py:function`.
-
-    Raises:
-        ConfigError: The function does not exist, raised an error, or returned no flow.
-    """
+    """Return the flow that a function, `module:function` or `file.py:function`, returns."""
     from towerpack.dataflow import DataFlow
 
     where, _, name = spec.rpartition(":")

@@ -1,5 +1,3 @@
-"""`towerpack infer`: predict files with a run."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`towerpack launch`: run a job of several processes on this machine."""
-
 from __future__ import annotations
 
 from typing import Annotated

@@ -74,12 +74,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         base = root / "sys" / "fs" / "cgroup" / (controller if controllers else "")
-        group = base / path.strip("/")
-        while True:
-            yield group
-            if group == base:
-                break
-            group = group.parent
+        group = Path(path.strip("/"))
+        yield from (base / each for each in (group, *group.parents))
 
 
 def _words(path: Path) -> list[str]:

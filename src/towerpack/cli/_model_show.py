@@ -1,5 +1,3 @@
-"""`towerpack model show`: show the layers of a model."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Recipes and runs named on the command line."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`towerpack recipes`: list the packaged recipes."""
-
 from __future__ import annotations
 
 from rich.markup import escape

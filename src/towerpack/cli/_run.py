@@ -21,11 +21,7 @@ Curve = tuple[list[int], list[float]]
 
 
 def record_of(run: Path) -> dict[str, Any]:
-    """Return the content of `run.json`.
-
-    Raises:
-        ConfigError: The directory is not a run.
-    """
+    """Return the content of `run.json`. Raise ConfigError if the directory is not a run."""
     with explain_missing("towerpack runs"):
         from towerpack.training.state.run_dir import read_record
     record = read_record(run)
@@ -47,16 +43,11 @@ def lives_of(run: Path) -> list[Life]:
 
 
 def is_running(run: Path) -> bool:
-    """Return whether a process trains in the run directory."""
     return is_held(run / ".lock")
 
 
 def stats_of(run: Path) -> list[Record]:
-    """Return the monitored numbers of a run, oldest first.
-
-    Raises:
-        ConfigError: The directory is not a run.
-    """
+    """Return the monitored numbers of a run, oldest first."""
     record_of(run)
     from towerpack.callbacks.monitors import read_stats
 
@@ -70,11 +61,7 @@ def last_values(records: list[Record]) -> Mapping[str, float]:
 
 
 def compiled(match: str) -> re.Pattern[str]:
-    """Compile the expression of --match.
-
-    Raises:
-        ConfigError: The text is not a regular expression.
-    """
+    """Compile the regular expression of --match."""
     try:
         return re.compile(match)
     except re.error as error:

@@ -1,5 +1,3 @@
-"""`towerpack runs compare`: compare runs."""
-
 from __future__ import annotations
 
 import re

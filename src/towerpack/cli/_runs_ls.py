@@ -1,5 +1,3 @@
-"""`towerpack runs ls`: list runs."""
-
 from __future__ import annotations
 
 import datetime

@@ -1,5 +1,3 @@
-"""`towerpack runs plot`: draw the curves of runs."""
-
 from __future__ import annotations
 
 import math

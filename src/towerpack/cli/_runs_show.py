@@ -1,5 +1,3 @@
-"""`towerpack runs show`: show a run."""
-
 from __future__ import annotations
 
 import datetime

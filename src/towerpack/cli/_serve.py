@@ -1,5 +1,3 @@
-"""`towerpack serve`: serve an exported model over HTTP."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`towerpack train`: train with a recipe."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`towerpack tune`: search for good settings."""
-
 from __future__ import annotations
 
 import subprocess

@@ -19,11 +19,7 @@ MODEL_FORMS = "path/to/file.py, file.py:Name, module:Name, or a run directory"
 
 
 def load_module(where: str) -> ModuleType:
-    """Import a module by name, or a script by its path.
-
-    Raises:
-        ConfigError: The module does not exist, or its code raised an error.
-    """
+    """Import a module by name, or a script by its path."""
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
     # Console scripts do not search the working directory, unlike `python -m`. Append it, so that
@@ -77,11 +73,7 @@ def run_user_code(function: Any, what: str) -> Any:
 
 
 def model_of(target: str) -> Any:
-    """Return the model of a script or module: a class, an object or a function's result.
-
-    Raises:
-        ConfigError: There is no model, or there are several and none is named.
-    """
+    """Return the model of a script or module: a class, an object or a function's result."""
     from towerpack.describe import is_model
     from towerpack.model import ModelDesc
 

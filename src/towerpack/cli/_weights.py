@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
-    """Return weights by name."""
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
         from towerpack.training.weights.read_foreign import read_arrays
@@ -36,11 +35,7 @@ def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> W
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """Write weights to a new file.
-
-    Raises:
-        ConfigError: The file exists, or its format cannot hold the weights.
-    """
+    """Write weights to a new npz or safetensors file."""
     import numpy as np
 
     from towerpack.checkpoint.tensors import specs_of, write_tensors

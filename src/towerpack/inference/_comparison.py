@@ -1,5 +1,3 @@
-"""Comparison of an exported model's outputs with a predictor's."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Prediction over a flow on several devices."""
-
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,3 @@
-"""Export of trained models for other programs, with a comparison of their outputs."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Keras layer that wraps a TensorFlow function, so that a `.keras` file can hold any model."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,12 +15,6 @@ class InferenceGraph(keras.layers.Layer):
 
     A `.keras` file stores the function as a SavedModel, because importing a graph would mix up
     functions of the same name.
-
-    Args:
-        outputs: Shape and dtype of each output.
-        module: Module that holds the variables.
-        function: Concrete function. None if `load_assets` will load it.
-        kwargs: Arguments of `keras.layers.Layer`.
     """
 
     def __init__(

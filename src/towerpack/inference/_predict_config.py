@@ -1,5 +1,3 @@
-"""Predictor and its configuration under their names in Tensorpack."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

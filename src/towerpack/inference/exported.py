@@ -182,7 +182,7 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def fitting(value: Any, info: TensorInfo) -> np.ndarray:
-    """Return a value as an array with the dtype and shape of an input."""
+    """Convert a value to an array with the dtype and shape of an input."""
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)

@@ -306,18 +306,25 @@ class Predictor:
                 got=", ".join(str(list(array.shape)) for array in batch),
                 expected=f"{rows} rows each",
             )
-        parts = [self._run_rows([a[i : i + size] for a in batch]) for i in range(0, rows, size)]
+        parts = [self.compute_rows([a[i : i + size] for a in batch]) for i in range(0, rows, size)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _run_rows(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+    def compute_rows(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of one batch that have one row for each row of the inputs.
+
+        Args:
+            batch: Arrays returned by `checked`, with at least one row each.
+
+        Raises:
+            SpecError: An output has a different number of rows.
+        """
         results = self.compute(batch)
         for name, result in zip(self.output_names, results, strict=True):
             if result.ndim == 0 or len(result) != len(batch[0]):
                 raise SpecError(
-                    f"The output '{name}' cannot be joined from batches of {self._batch_size}.",
+                    f"The output '{name}' must have one row for each row of the inputs.",
                     got=f"{result.dtype.name} {list(result.shape)} for {len(batch[0])} rows",
-                    expected="one row for each row of the inputs",
-                    fix="pass batch_size=None, or average the outputs of batches yourself",
+                    fix="choose outputs with a batch dimension, or pass batch_size=None",
                 )
         return results
 

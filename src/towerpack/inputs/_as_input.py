@@ -1,5 +1,3 @@
-"""Conversion of data to an input source."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Base class of input sources: the interface between batches and the training loop."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

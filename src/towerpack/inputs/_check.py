@@ -1,5 +1,3 @@
-"""Checks of datapoints against the model's input specs."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -141,27 +139,23 @@ class SpecChecker:
         wanted = self._shapes[i]
         expected = f"{self._dtypes[i].name} {list(wanted) if wanted is not None else 'any shape'}"
         dtype = self._dtypes[i]
-        problem, fix_input, fix_flow = {
-            "range": (f"values that {dtype} cannot hold", "change the values", "change the values"),
-            "dtype": (
-                "the wrong dtype",
-                f"convert it: x.astype('{dtype}')",
-                f"convert it: MapDataComponent(ds, lambda x: x.astype('{dtype}'), {i})",
-            ),
-            "shape": (
-                "the wrong shape",
-                "add the batch dimension if it is missing: x[None]",
-                "batch the flow (BatchData) if the batch dimension is missing; otherwise reshape",
-            ),
-        }[what]
-        fix = fix_input if position is None else f"{fix_flow}, or change the model's inputs()"
+        is_flow = position is not None
+        if what == "range":
+            what, fix = f"values that {dtype} cannot hold", "change the values"
+        elif what == "dtype":
+            cast = f"x.astype('{dtype}')"
+            cast = f"MapDataComponent(ds, lambda x: {cast}, {i})" if is_flow else cast
+            what, fix = "the wrong dtype", f"convert it: {cast}"
+        else:
+            batch = "batch the flow (BatchData)" if is_flow else "write x[None]"
+            what, fix = "the wrong shape", f"{batch} if the batch dimension is missing"
+        is_item = not array.shape and array.dtype == object
+        got = type(array.item()).__name__ if is_item else f"{array.dtype.name} {list(array.shape)}"
         return SpecError(
-            f"{self._place(i, position)} has {problem}.",
-            got=f"{array.dtype.name} {list(array.shape)}"
-            if array.shape or array.dtype != object
-            else type(array.item()).__name__,
+            f"{self._place(i, position)} has {what}.",
+            got=got,
             expected=expected,
-            fix=fix,
+            fix=f"{fix}, or change the model's inputs()" if is_flow else fix,
             pipeline=self._pipeline,
         )
 
@@ -171,13 +165,7 @@ def fitting(
 ) -> list[tf.Tensor]:
     """Return the tensors with the shapes of the specs. Sizes unknown here are checked in the graph.
 
-    Args:
-        tensors: Tensors in the order of the specs.
-        specs: Specs of the model's inputs.
-        what: Name of the source of the tensors, for error messages.
-
-    Raises:
-        SpecError: The number, a dtype or a shape does not match the specs.
+    Raise SpecError if a dtype or shape does not match. `what` names the source in messages.
     """
     if len(tensors) != len(specs):
         raise SpecError(

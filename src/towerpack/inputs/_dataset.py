@@ -1,5 +1,3 @@
-"""Input source that reads a `tf.data.Dataset`."""
-
 from __future__ import annotations
 
 import threading
@@ -123,7 +121,7 @@ class _DatasetInput(InputSource):
         self._replicas = replicas
         dataset = self._source.repeat() if self._infinite else self._source
         with tf.device("CPU:0"):
-            self._queue = tf.queue.FIFOQueue(_MOST_BATCHES + replicas, [s.dtype for s in specs])
+            self._queue = tf.queue.FIFOQueue(-1, [s.dtype for s in specs])  # without limit
             self._dataset = dataset.prefetch(tf.data.AUTOTUNE)
         self._move = self._traced_move()
         self._iterate()

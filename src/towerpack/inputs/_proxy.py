@@ -1,5 +1,3 @@
-"""Base class of input sources that wrap another source."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

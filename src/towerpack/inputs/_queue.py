@@ -67,12 +67,9 @@ class _FlowInput(InputSource):
         shapes = [spec.shape for spec in specs]
         known = all(shape.is_fully_defined() for shape in shapes)
         with tf.device("CPU:0"):
-            self._queue = tf.queue.FIFOQueue(
-                self._capacity(), [s.dtype for s in specs], shapes=shapes if known else None
-            )
-
-    def _capacity(self) -> int:
-        return 2 * (_LONGEST_QUEUE + self._replicas)
+            # A negative capacity means no limit.
+            dtypes = [spec.dtype for spec in specs]
+            self._queue = tf.queue.FIFOQueue(-1, dtypes, shapes=shapes if known else None)
 
     def start(self, state: Any = None) -> None:
         leftover = int(self._queue.size())
@@ -117,10 +114,7 @@ class _FlowInput(InputSource):
         return len(self.dataflow)
 
     def _pull(self, iterator: DataIterator | None) -> tuple[list[np.ndarray], Any, _Signature]:
-        """Return one checked batch, the state after it and its shapes.
-
-        Raise StopIteration at the end.
-        """
+        """Return one checked batch, the state after it and its shapes. May raise StopIteration."""
         if iterator is None:
             raise InternalError("a batch was requested before start()")
         try:
@@ -242,9 +236,6 @@ class QueueInput(_FlowInput):
         self._thread: threading.Thread | None = None
         self._shared = _Shared(None)
 
-    def _capacity(self) -> int:
-        return super()._capacity() + 2 * self._queue_size
-
     def start(self, state: Any = None) -> None:
         with self._sending:
             super().start(state)
@@ -322,13 +313,11 @@ class QueueInput(_FlowInput):
             shared.nbytes += _nbytes(batch)
             waiting = len(shared.batches)
             self._lengthen(shared.nbytes / waiting, lent=any(map(is_lent, batch)))
-            due = shared.starving or shared.nbytes >= _CHUNK_BYTES or waiting >= self._chunk_limit()
+            # At most a quarter of the queue, so that stacking does not empty it.
+            is_full = waiting >= min(_CHUNK_BATCHES, max(1, self._limit // 4))
+            due = shared.starving or shared.nbytes >= _CHUNK_BYTES or is_full
         if due:
             self._publish(shared)
-
-    def _chunk_limit(self) -> int:
-        # A quarter of the queue, so that stacking does not empty it.
-        return min(_CHUNK_BATCHES, max(1, self._limit // 4))
 
     def _lengthen(self, batch_bytes: float, *, lent: bool) -> None:
         batch_bytes = max(1.0, batch_bytes)

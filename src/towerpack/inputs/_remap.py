@@ -1,5 +1,3 @@
-"""Assignment of a source's components to the model's inputs."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Input source that splits each batch over the replicas."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Input source that copies batches to the devices ahead of time."""
-
 from __future__ import annotations
 
 import itertools

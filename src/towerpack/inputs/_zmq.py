@@ -1,5 +1,3 @@
-"""Inputs from other processes and machines."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -22,13 +22,7 @@ class FedBatch:
 
 
 class Feeder:
-    """Converter of datapoints to the arrays of those inputs that a part of the model needs.
-
-    Args:
-        specs: Specs of the model's inputs.
-        wanted: Names of the needed inputs, in order.
-        pipeline: Description of the data pipeline, for error messages.
-    """
+    """Converter of datapoints to the arrays of the inputs `wanted` of a part of a model."""
 
     def __init__(
         self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str
@@ -42,15 +36,7 @@ class Feeder:
         self._pipeline = pipeline
 
     def __call__(self, datapoint: Any, position: int) -> FedBatch:
-        """Return the needed components and the number of rows of the first component.
-
-        Args:
-            datapoint: Tuple or list in the order of the model's inputs, or dict by their names.
-            position: Index of the datapoint in its flow, for error messages.
-
-        Raises:
-            SpecError: The datapoint does not match the specs, or its row numbers differ.
-        """
+        """Return the needed components and the number of rows of the first component."""
         if isinstance(datapoint, Mapping):
             arrays = self._check_wanted(dict(datapoint), position)
             named = dict(zip(self._wanted, arrays, strict=True))

@@ -1,5 +1,3 @@
-"""Dynamic batching of the calls of many requests."""
-
 from __future__ import annotations
 
 import asyncio
@@ -33,11 +31,7 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
-        """Compute a call. Calls with many rows are split, and computed between other calls.
-
-        Raises:
-            RequestError: Too many calls wait, or the model rejects the call.
-        """
+        """Compute a call. Calls with many rows are split, and computed between other calls."""
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
         if call.rows < 2:

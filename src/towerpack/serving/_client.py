@@ -1,5 +1,3 @@
-"""Client of servers with TensorFlow Serving's REST protocol."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

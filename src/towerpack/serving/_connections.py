@@ -1,5 +1,3 @@
-"""Limits on connections, which uvicorn does not have."""
-
 from __future__ import annotations
 
 import sys

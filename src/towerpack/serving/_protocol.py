@@ -241,7 +241,6 @@ def _frames_of_gif(data: bytes, height: int, width: int) -> tuple[int, int, int]
 
 
 def _table_bytes(flags: int) -> int:
-    """Return the size of a GIF's color table from its flags."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 

@@ -1,5 +1,3 @@
-"""Versions of a model in a directory, of which the newest is served."""
-
 from __future__ import annotations
 
 import asyncio

@@ -83,12 +83,12 @@ def test_batches(run: Path, size: int) -> None:
 
 def test_what_cannot_be_cut(run: Path) -> None:
     predictor = Predictor(Model(), run, outputs="cost", batch_size=16)
-    with pytest.raises(SpecError, match="'cost' cannot be joined") as caught:
+    with pytest.raises(SpecError, match="'cost' must have one row for each row") as caught:
         predictor(X, Y)
     assert "float32 [] for 16 rows" in str(caught.value)
     with pytest.raises(SpecError, match="different numbers of rows"):
         predictor(X, Y[:20])
-    with pytest.raises(SpecError, match="cannot be joined"):
+    with pytest.raises(SpecError, match="must have one row for each row"):
         Predictor(Model(), run, outputs="large", batch_size=16)(X, Y)
 
 
