@@ -568,7 +568,7 @@ def test_as_input() -> None:
     assert isinstance(made, QueueInput)
     assert len(made) == 3
     with pytest.raises(
-        DataFlowError, match="an InputSource, a DataFlow or a tf.data.Dataset, got list"
+        DataFlowError, match=r"an InputSource, a DataFlow or a tf.data.Dataset, got list"
     ):
         as_input([1, 2])
 
