@@ -56,6 +56,6 @@ def test_demo_learns_serves_and_knows_when_it_is_complete(tmp_path: Path) -> Non
     if SCALE < 1:
         return
     again = demo(tmp_path)
-    assert "complete already" in again
+    assert "already complete" in again
     assert f"Test accuracy {accuracy[1]} %" in again
     assert [row.step for row in list_checkpoints(run_dir)] == [row.step for row in rows]

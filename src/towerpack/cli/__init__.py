@@ -16,10 +16,10 @@ _COMMANDS: Final = {
     "runs": "show ls compare plot",
 }
 _HELP: Final = {
-    "ckpt": "Look at checkpoints, compare and convert them.",
-    "data": "Import data, look at them and measure them.",
-    "model": "Look at models.",
-    "runs": "Look at runs.",
+    "ckpt": "Show, compare and convert checkpoints.",
+    "data": "Import, show and measure data.",
+    "model": "Show models.",
+    "runs": "Show and compare runs.",
 }
 
 
@@ -28,9 +28,9 @@ def _add_commands() -> None:
         group = typer.Typer(help=_HELP[prefix], no_args_is_help=True) if prefix else app
         for name in names.split():
             module = import_module("_".join(filter(None, (f"{__name__}.", prefix, name))))
-            # `eval_` and `import_`, which Python has words for.
+            # `eval` and `import` are words of Python, so these functions end with `_`.
             function = getattr(module, name, None) or getattr(module, f"{name}_")
-            # What follows a script belongs to the script.
+            # Arguments after a script belong to the script.
             settings = {"allow_interspersed_args": name != "launch"}
             group.command(name, context_settings=settings)(function)
         if prefix:

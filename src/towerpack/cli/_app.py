@@ -1,5 +1,3 @@
-"""The program that the commands join."""
-
 from __future__ import annotations
 
 import os
@@ -37,38 +35,39 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show tracebacks, and all that TensorFlow says; anywhere."),
+        typer.Option("--debug", help="Show tracebacks and TensorFlow's log, in any command."),
     ] = False,
 ) -> None:
     """Train networks with TensorFlow and Keras."""
 
 
 def main() -> None:
-    """Run the command line; the entry point of the `towerpack` script.
+    """Run the `towerpack` command.
 
-    An error that we raise on purpose gives exit code 1, and is told without a traceback; but if
-    the user's code raised, with that which leads into it. `--debug` shows everything.
+    Errors are printed without the frames of Towerpack, unless `--debug` is set. The exit code is
+    then 1.
     """
     write_plainly()
     if "--debug" in sys.argv:
-        sys.argv.remove("--debug")  # It may stand after the command, too.
+        sys.argv.remove("--debug")  # may also follow the command
         os.environ[DEBUG] = "1"
     try:
         app()
-    except Exception as error:  # noqa: BLE001 - all of them are told
-        _tell(error)
+    except Exception as error:  # noqa: BLE001 - every error is printed
+        _print(error)
         sys.exit(1)
 
 
-def _tell(error: Exception) -> None:
+def _print(error: Exception) -> None:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     elif isinstance(error, TowerpackError):
         in_commands(error, next((word for word in sys.argv[1:] if word[0] != "-"), ""))
         cause = cause_of(error)
-        # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
+        # `typer.echo` would write UTF-8 to ASCII terminals.
         if cause is not None:
             print(visible(cause), file=sys.stderr)
         print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr)
     else:
-        print(f"{visible(traceback_of(error))}\n(--debug shows where)", file=sys.stderr)
+        trace = visible(traceback_of(error))
+        print(f"{trace}\n(pass --debug for the full traceback)", file=sys.stderr)

@@ -1,5 +1,3 @@
-"""`towerpack bench`: how fast exported models are, in each runtime that is there."""
-
 from __future__ import annotations
 
 import json
@@ -26,18 +24,23 @@ _HEADER = ("model", "runtime", "batch", "median ms", "p95 ms", "per second")
 
 def bench(
     exports: Annotated[
-        list[Path], typer.Argument(metavar="EXPORT_DIR…", help="What `towerpack export` wrote.")
+        list[Path],
+        typer.Argument(metavar="EXPORT_DIR…", help="Directories written by `towerpack export`."),
     ],
-    batch: Annotated[str, typer.Option(help="Rows of a call.")] = "1,8,32",
-    seconds: Annotated[float, typer.Option(min=0.01, help="For each row of the table.")] = 2.0,
+    batch: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,8,32",
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Seconds to measure each row of the table.")
+    ] = 2.0,
     signature: Annotated[
-        str | None, typer.Option(help="By default 'tensors' if there is one.")
+        str | None, typer.Option(help="Signature to call (default: tensors, if it exists).")
     ] = None,
     as_json: JSON_LINES = False,
 ) -> None:
-    """Measure latency and throughput of exported models on made-up inputs, one call at a time."""
+    """Measure latency and throughput of exported models on random inputs, one call at a time."""
     if not all(text.isdecimal() and int(text) for text in batch.split(",")):
-        raise ConfigError(f"--batch {batch}", expected="numbers with commas: 1,8,32")
+        raise ConfigError(
+            f"--batch must be positive integers, got {batch}.", fix="write --batch 1,8,32"
+        )
     sizes = [int(text) for text in batch.split(",")]
     rows = [row for path in exports for row in _measured(path, sizes, seconds, signature)]
     if as_json:
@@ -67,7 +70,7 @@ def _measured(
             raise ConfigError(
                 f"{path} has no signature {name!r}.", expected=", ".join(model.signatures)
             )
-        # A model of one batch size is measured at that.
+        # Models with a fixed batch size are measured only with this size.
         fixed = {i.shape[0] for i in model.signatures[name].inputs.values() if i.shape} - {None}
         for rows in sorted(n for n in fixed if n) or sizes:
             yield {"model": str(model.path), **_timed(model, name, rows, seconds)}

@@ -1,5 +1,3 @@
-"""`towerpack ckpt average`: average the weights of checkpoints."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
@@ -16,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def average(
-    sources: Annotated[list[str], typer.Argument(help=f"{SOURCE_HELP} At least two.")],
+    sources: Annotated[list[str], typer.Argument(help=f"{SOURCE_HELP} Name at least two.")],
     output: OUTPUT,
 ) -> None:
     """Average the weights of checkpoints (Vaswani et al. 2017, section 6.1).
 
-    Integers are those of the last source. Moving averages of batch normalization are averaged, too,
-    which fits the averaged weights roughly: evaluate the result.
+    Integers are taken from the last source. Moving averages of batch normalization are averaged,
+    too, which is only approximate: evaluate the result.
     """
     import numpy as np
 
     if len(sources) < 2:
         raise ConfigError(
-            "One source has no average.",
-            fix="name several, such as run/checkpoints/step-0000[789]*",
+            "An average needs at least two sources.",
+            fix="name several checkpoints, such as run/checkpoints/step-0000[789]*",
         )
     sums: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
@@ -39,7 +37,7 @@ def average(
         if sums and shapes != expected:
             unlike = sorted(n for n in {**shapes, **expected} if shapes.get(n) != expected.get(n))
             raise CheckpointMismatchError(
-                f"{source} does not have the tensors of {sources[0]}.", got=", ".join(unlike[:20])
+                f"{source} and {sources[0]} have different tensors.", got=", ".join(unlike[:20])
             )
         for name, value in weights.items():
             wide = value.astype(np.float64) if is_float(value) else value
@@ -49,4 +47,4 @@ def average(
         for name, value in weights.items()
     }
     write_weights(output, averaged)
-    console().print(f"The average of {len(sources)} is in {escape(str(output))}.")
+    console().print(f"Wrote the average of {len(sources)} checkpoints to {escape(str(output))}.")

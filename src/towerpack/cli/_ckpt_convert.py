@@ -1,5 +1,3 @@
-"""`towerpack ckpt convert`: write weights in another format."""
-
 from __future__ import annotations
 
 from typing import Annotated
@@ -15,9 +13,11 @@ def convert(
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     output: OUTPUT,
     tag: TAG = None,
-    ema: Annotated[bool, typer.Option("--ema", help="Take a run's averages of WeightEMA.")] = False,
+    ema: Annotated[
+        bool, typer.Option("--ema", help="Use the moving averages of the weights (WeightEMA).")
+    ] = False,
 ) -> None:
-    """Write weights into one file, by name: npz or safetensors."""
+    """Write weights by name to an npz or safetensors file."""
     weights = read_weights(source, tag=tag, ema=ema)
     write_weights(output, weights)
-    console().print(f"{len(weights)} tensors are in {escape(str(output))}.")
+    console().print(f"Wrote {len(weights)} tensors to {escape(str(output))}.")

@@ -1,5 +1,3 @@
-"""`towerpack ckpt diff`: compare weights."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,20 +14,22 @@ if TYPE_CHECKING:
 
 
 def diff(
-    one: Annotated[str, typer.Argument(help=SOURCE_HELP)],
-    other: Annotated[str, typer.Argument(help=SOURCE_HELP)],
-    tolerance: Annotated[float, typer.Option(help="Ignore differences up to this.", min=0)] = 0.0,
+    first: Annotated[str, typer.Argument(help=SOURCE_HELP)],
+    second: Annotated[str, typer.Argument(help=SOURCE_HELP)],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference of numbers to ignore.", min=0)
+    ] = 0.0,
 ) -> None:
-    """Show in which weights two checkpoints differ; exit code 1 if they do.
+    """Show the weights in which two checkpoints differ. Exit code 1 if there are any.
 
-    For each: the largest difference of two numbers, and the norm of all differences over the norm
-    of the first one's numbers. NaN equals NaN.
+    Each row shows the largest difference of two numbers, and the norm of all differences divided by
+    the norm of the first array. NaN equals NaN.
     """
-    first, second = read_weights(one), read_weights(other)
+    left, right = read_weights(first), read_weights(second)
     rows = table("name", ">shape", ">largest difference", ">relative")
     same = 0
-    for name in [*first, *(n for n in second if n not in first)]:
-        row = _difference(first.get(name), second.get(name), tolerance)
+    for name in [*left, *(n for n in right if n not in left)]:
+        row = _difference(left.get(name), right.get(name), tolerance)
         same += not row
         if row:
             rows.add_row(escape(name), *row)
@@ -40,26 +40,26 @@ def diff(
         raise typer.Exit(1)
 
 
-def _difference(one: Any, other: Any, tolerance: float) -> Sequence[str]:
-    """Return the cells of a row; none if the arrays are the same."""
+def _difference(left: Any, right: Any, tolerance: float) -> Sequence[str]:
+    """Return the cells of a row. Return none if the arrays are the same."""
     import numpy as np
 
-    if one is None or other is None:
-        present: Any = other if one is None else one
-        return _shape(present), "only in the " + ("second" if one is None else "first"), ""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return f"{_shape(one)} {one.dtype.name}", f"{_shape(other)} {other.dtype.name}", ""
-    if one.dtype.kind not in "fc" and not is_float(one):
-        count = int((one != other).sum())
-        return (_shape(one), f"{count:,} numbers", "") if count else ()
-    a, b = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (one, other))
+    if left is None or right is None:
+        present: Any = right if left is None else left
+        return _shape(present), "only in the " + ("second" if left is None else "first"), ""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return f"{_shape(left)} {left.dtype.name}", f"{_shape(right)} {right.dtype.name}", ""
+    if left.dtype.kind not in "fc" and not is_float(left):
+        count = int((left != right).sum())
+        return (_shape(left), f"{count:,} numbers", "") if count else ()
+    a, b = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (left, right))
     with np.errstate(invalid="ignore"):
         gaps = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, abs(a - b))
-    if not gaps.size or gaps.max() <= tolerance:  # NaN in one array alone is a difference.
+    if not gaps.size or gaps.max() <= tolerance:  # False for NaN in one array only
         return ()
     norm = float(np.linalg.norm(a))
     relative = f"{float(np.linalg.norm(gaps)) / norm:.3g}" if norm else ""
-    return _shape(one), f"{float(gaps.max()):.3g}", relative
+    return _shape(left), f"{float(gaps.max()):.3g}", relative
 
 
 def _shape(array: np.ndarray) -> str:

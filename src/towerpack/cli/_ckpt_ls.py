@@ -1,5 +1,3 @@
-"""`towerpack ckpt ls`: list checkpoints."""
-
 from __future__ import annotations
 
 import json
@@ -25,10 +23,10 @@ def ls(
     ] = False,
     as_json: JSON_LINES = False,
 ) -> None:
-    """List a run's checkpoints, and say which are damaged.
+    """List a run's checkpoints, and mark damaged ones.
 
-    Without --check, names, sizes and structure are compared, which finds all but flipped bits.
-    With --check, a damaged checkpoint gives exit code 1.
+    Without --check, only names, sizes and structure are compared, which does not detect flipped
+    bits. With --check, the exit code is 1 if a checkpoint is damaged.
     """
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import list_checkpoints
@@ -51,11 +49,11 @@ def _footer(rows: list[CheckpointRow], checked: bool) -> Text:
     text = Text(style="dim")
     if valid:
         newest = ([row for row in valid if row.tag is None] or valid)[-1]
-        text.append(f"A resume would go on from step {newest.step:,}.")
+        text.append(f"A resumed run continues from step {newest.step:,}.")
     else:
-        text.append("There is nothing that could be loaded.", "red")
+        text.append("No checkpoint can be loaded.", "red")
     if len(valid) < len(rows):
         text.append(f" {len(rows) - len(valid)} damaged.", "red")
     if not checked:
-        text.append(" Contents were not read; --check does.")
+        text.append(" Pass --check to compare the contents, too.")
     return text

@@ -1,5 +1,3 @@
-"""`towerpack ckpt show`: look into a checkpoint."""
-
 from __future__ import annotations
 
 import re
@@ -10,12 +8,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack.cli._ckpt_table import brief, info_text, time_text
 from towerpack.cli._console import console, escape, pairs, table
 from towerpack.cli._machine import size_text
 from towerpack.cli._options import TAG
+from towerpack.cli._run import compiled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,19 +28,13 @@ def show(
         str, typer.Option(help="Show only tensors whose name matches this expression.")
     ] = "",
 ) -> None:
-    """Show what a checkpoint holds: every tensor with its statistics, and the state.
+    """Show every tensor of a checkpoint with its statistics, and the state.
 
     All checksums are compared first.
     """
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
-    try:
-        pattern = re.compile(match)
-    except re.error as error:
-        raise ConfigError(
-            f"--match {match!r} is not a regular expression: {error}.",
-            fix="escape what is meant literally with a backslash",
-        ) from error
+    pattern = compiled(match)
     checkpoint = load_checkpoint(path, tag=tag)
     out = console()
     out.print(_summary(checkpoint))
@@ -61,10 +53,10 @@ def _summary(checkpoint: Checkpoint) -> Table:
     rows = {
         "checkpoint": Text(str(checkpoint.path), "bold"),
         "step": f"{checkpoint.step:,}",
-        "kept as": escape(manifest.tag or ""),
+        "tag": escape(manifest.tag or ""),
         "saved": time_text(manifest.saved_at),
         "size": size_text(manifest.nbytes),
-        "noted": escape(info_text(manifest.info)),
+        "info": escape(info_text(manifest.info)),
         "written by": escape(", ".join(f"{n} {v}" for n, v in manifest.versions.items())),
     }
     return pairs((name, text) for name, text in rows.items() if text)
@@ -79,17 +71,17 @@ def _tensor_table(checkpoint: Checkpoint, group: str, pattern: re.Pattern[str]) 
     title = f"{group}: {len(names)} tensors, {count:,} numbers"
     title += f" (of {len(specs)} tensors)" if len(names) < len(specs) else ""
     statistics = (">size", ">mean", ">std", ">min", ">max", ">nan", ">inf")
-    made = table("name", "shape", "dtype", *statistics, title=title)
+    rows = table("name", "shape", "dtype", *statistics, title=title)
     for name in names:
         array = checkpoint.tensors[group][name]
         shape = " × ".join(str(size) for size in array.shape) or "scalar"
         row = [escape(name), shape, array.dtype.name, size_text(array.nbytes), *_statistics(array)]
-        made.add_row(*row)
-    return made
+        rows.add_row(*row)
+    return rows
 
 
 def _statistics(array: np.ndarray) -> list[str]:
-    """Return mean, standard deviation, minimum, maximum, nan count and inf count, as text."""
+    """Return mean, standard deviation, minimum, maximum, NaN count and inf count as text."""
     import numpy as np
 
     if array.size == 0 or array.dtype.kind == "c":
@@ -99,8 +91,8 @@ def _statistics(array: np.ndarray) -> list[str]:
     finite = values[np.isfinite(values)]
     numbers = [""] * 4
     if finite.size:
-        # The square of a float64 near its limit overflows; inf says so well enough.
+        # Squares of very large numbers overflow; the table then shows inf.
         with np.errstate(over="ignore", invalid="ignore"):
-            found = finite.mean(), finite.std(), finite.min(), finite.max()
-        numbers = [f"{float(value):.4g}" for value in found]
+            summary = finite.mean(), finite.std(), finite.min(), finite.max()
+        numbers = [f"{float(value):.4g}" for value in summary]
     return [*numbers, *(f"[bold red]{n:,}" if n else "" for n in (nans, infs))]

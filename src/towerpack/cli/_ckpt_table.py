@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
-    """Create a table with a row for each checkpoint."""
-    made = table(">step", "kept as", ">size", "saved", "noted", "state")
+    listing = table(">step", "tag", ">size", "saved", "info", "state")
     for row in rows:
         state = ("[green]valid" if checked else "[green]whole") if row.valid else "[red]damaged: "
-        made.add_row(
+        listing.add_row(
             f"{row.step:,}",
             escape(row.tag or ""),
             size_text(row.nbytes),
@@ -29,11 +28,10 @@ def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
             escape(info_text(row.info)),
             state + escape(row.problem or ""),
         )
-    return made
+    return listing
 
 
 def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
-    """Describe a checkpoint without reading its tensors."""
     names = ("step", "tag", "nbytes", "saved_at", "valid", "problem")
     return {
         **{name: getattr(row, name) for name in names},
@@ -43,15 +41,15 @@ def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
 
 
 def info_text(info: Mapping[str, Any]) -> str:
-    """Return what was stored with a checkpoint, on one line."""
-    # Of a BestSaver: {'best': [{'name': 'val/error', 'value': 0.18}]}, one of these under its tag.
+    """Return the information stored with a checkpoint on one line."""
+    # BestSaver stores {'best': [{'name': 'val/error', 'value': 0.18}]}, or one item with a tag.
     best = info.get("best") or ([info] if {*info} == {"name", "value"} else [])
     items = {item["name"]: item["value"] for item in best} if best else info
     return ", ".join(f"{name} {brief(value)}" for name, value in items.items())
 
 
 def brief(value: Any, limit: int = 40) -> str:
-    """Return the beginning of a value's text."""
+    """Return a value as text, shortened to `limit` characters."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = " ".join((value if isinstance(value, str) else repr(value)).split())
@@ -59,7 +57,7 @@ def brief(value: Any, limit: int = 40) -> str:
 
 
 def time_text(saved_at: float | None) -> str:
-    """Return a time and its age, in Rich's markup."""
+    """Return a time and its age in Rich's markup."""
     if saved_at is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Output of all commands: tables for any terminal and any pipe."""
+"""Tables and text output of all commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDTH_OF_PIPES = 160
-# One for one, so that columns stay aligned.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Single characters, so that columns stay aligned.
 _PLAIN = str.maketrans("✓✗·→×…µ─│├└", "+x->x~u-|++")
 
 
@@ -31,19 +31,14 @@ def escape(text: str) -> str:
 
 def console() -> Console:
     """Create a console for tables on standard output."""
-    found = Console(highlight=False)
-    # Rich cuts tables to 80 columns where there is no terminal; files and pipes have no edge.
-    return found if found.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
+    terminal = Console(highlight=False)
+    # Without a terminal, Rich limits tables to 80 columns. Files and pipes have no such limit.
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Create an empty table.
-
-    Args:
-        columns: Titles; a `>` before a title aligns the column to the right.
-        title: Shown above the table.
-    """
-    made = Table(
+    """Create an empty table. A `>` before a column's title aligns the column to the right."""
+    rows = Table(
         box=box.SIMPLE_HEAD,
         title=title,
         title_justify="left",
@@ -55,22 +50,22 @@ def table(*columns: str, title: str | None = None) -> Table:
         right, style = column.startswith(">"), None if number else "cyan"
         justify = "right" if right else "left"
         name = column.removeprefix(">")
-        made.add_column(name, justify=justify, no_wrap=right, overflow="fold", style=style)
-    return made
+        rows.add_column(name, justify=justify, no_wrap=right, overflow="fold", style=style)
+    return rows
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Create a table of labels and texts, without titles."""
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
+    """Create a table of labels and texts without titles."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        grid.add_row(*row)
+    return grid
 
 
 def write_plainly() -> None:
-    """Replace characters that the terminal's encoding lacks, in `print` and in tables."""
+    """Make standard output replace characters that its encoding does not have."""
     codecs.register_error("towerpack", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "surrogateescape":

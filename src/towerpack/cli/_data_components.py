@@ -1,5 +1,3 @@
-"""What a datapoint is made of, row by row."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ _TEXT = 48
 
 @dataclass(frozen=True)
 class Component:
-    """One leaf of a datapoint: its keys joined by dots, and the range or text of its value."""
+    """Leaf of a datapoint: its keys joined by dots, and the range or text of its value."""
 
     name: str
     type: str
@@ -26,7 +24,7 @@ class Component:
 
 
 def components_of(datapoint: Any) -> list[Component]:
-    """Return the leaves of a datapoint, in order; long lists and deep nests are one leaf each."""
+    """Return the leaves of a datapoint in order. Long lists and deep levels are one leaf each."""
     return list(_leaves(datapoint, ""))
 
 
@@ -37,13 +35,14 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[Component]:
         for key, inner in zip(keys_of(value), values_of(value), strict=True):
             yield from _leaves(inner, f"{name}.{key}" if name else str(key), depth + 1)
         return
-    kind, shape, text = _told(value)
-    # Elsewhere a string counts as its characters, which takes no time; here it is one of few.
-    nbytes = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else None
-    yield Component(name, kind, shape, text, bytes_of(value) if nbytes is None else nbytes)
+    kind, shape, text = _description(value)
+    # `bytes_of` counts the characters of a string, which is faster but not exact.
+    is_text = isinstance(value, str)
+    nbytes = len(value.encode("utf-8", "surrogatepass")) if is_text else bytes_of(value)
+    yield Component(name, kind, shape, text, nbytes)
 
 
-def _told(value: Any) -> tuple[str, tuple[int, ...] | None, str]:
+def _description(value: Any) -> tuple[str, tuple[int, ...] | None, str]:
     import numpy as np
 
     if isinstance(value, (np.ndarray, np.generic)):
@@ -58,9 +57,8 @@ def _told(value: Any) -> tuple[str, tuple[int, ...] | None, str]:
 
 
 def _quoted(value: str | bytes) -> str:
-    """What a string begins with."""
     shown = value[:_TEXT]
-    while len(repr(shown)) > _TEXT + 3:  # of bytes each may take four characters
+    while len(repr(shown)) > _TEXT + 3:  # a byte may take four characters
         shown = shown[:-1]
     return f"{shown!r}{'…' if shown != value else ''}"
 

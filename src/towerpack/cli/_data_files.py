@@ -1,4 +1,4 @@
-"""Files and folders of data, told by their content and name."""
+"""Detection of data formats by the content and name of files and folders."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ _PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:
-    """Return the flow over a file or folder of a format that Towerpack reads, in order.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
+    """Return a flow over the data of a file or folder, without shuffling."""
     start = b""
     if path.is_file():
         with open(path, "rb") as file:
@@ -34,10 +30,10 @@ def open_data(path: Path) -> DataFlow:
             return open_kind(path)
     got = f"a file that begins with {start[:8]!r}" if start else "an empty file"
     raise ConfigError(
-        f"Nothing tells what {path} holds.",
+        f"The data format of {path} is unknown.",
         got="a folder without folders and images" if path.is_dir() else got,
         expected=", ".join(_KINDS),
-        fix="write a function that returns its DataFlow, and name it: file.py:function",
+        fix="write a function that returns a DataFlow, and pass file.py:function",
     )
 
 
@@ -67,10 +63,6 @@ def _has_folders(path: Path, start: bytes) -> bool:
     return path.is_dir() and any(child.is_dir() for child in path.iterdir())
 
 
-def _has_images(path: Path, start: bytes) -> bool:
-    return path.is_dir() and bool(_images_in(path))
-
-
 def _images_in(folder: Path) -> list[Path]:
     shown = [path for path in folder.iterdir() if not path.name.startswith(".")]
     return sorted(path for path in shown if path.name.lower().endswith(_IMAGES))
@@ -80,7 +72,7 @@ def _lmdb(path: Path) -> DataFlow:
     from towerpack.dataflow.formats import LMDBData, LMDBSerializer
 
     ds = LMDBData(path, shuffle=False)
-    # What a serializer wrote is shown as it was before.
+    # Show the datapoints that a serializer packed.
     for _, value in itertools.islice(ds, 1):
         if value.startswith(_PACKED_MAGIC):
             return LMDBSerializer.load(path, shuffle=False)
@@ -137,5 +129,5 @@ _KINDS: dict[str, tuple[Callable[[Path, bytes], bool], Callable[[Path], DataFlow
     "CSV of images": (_named(".csv"), _flow("ImageCSV")),
     "image": (_named(*_IMAGES), _images),
     "folder of folders of images": (_has_folders, _flow("ImageFolder")),
-    "folder of images": (_has_images, _images),
+    "folder of images": (lambda path, _: path.is_dir() and bool(_images_in(path)), _images),
 }

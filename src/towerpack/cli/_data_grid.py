@@ -1,5 +1,3 @@
-"""`towerpack data grid`: a picture of what a pipeline makes."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,23 +16,23 @@ def _component(help: str) -> Any:
 
 def grid(
     target: TARGET,
-    out: Annotated[Path, typer.Argument(metavar="OUT.png", help="The file to write.")],
-    rows: Annotated[int, typer.Option(min=1, help="Rows, at most.")] = 4,
-    cols: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 6,
-    cell: Annotated[int, typer.Option(min=16, help="Height and width of each, in pixels.")] = 192,
-    image: Annotated[str, _component("Which component is the image.")] = "0",
-    label: Annotated[str | None, _component("Written below it.")] = None,
-    mask: Annotated[str | None, _component("A class for each pixel; colored.")] = None,
-    boxes: Annotated[str | None, _component("Rows of x0, y0, x1, y1, in pixels.")] = None,
-    keypoints: Annotated[str | None, _component("Rows of x, y, in pixels.")] = None,
-    bgr: Annotated[bool, typer.Option("--bgr", help="Images are blue, green, red.")] = False,
+    out: Annotated[Path, typer.Argument(metavar="OUT.png", help="File to write.")],
+    rows: Annotated[int, typer.Option(min=1, help="Largest number of rows.")] = 4,
+    cols: Annotated[int, typer.Option(min=1, help="Number of images in a row.")] = 6,
+    cell: Annotated[int, typer.Option(min=16, help="Height and width of a cell in pixels.")] = 192,
+    image: Annotated[str, _component("Component with the image.")] = "0",
+    label: Annotated[str | None, _component("Component to write below the image.")] = None,
+    mask: Annotated[str | None, _component("Component with a class for each pixel.")] = None,
+    boxes: Annotated[str | None, _component("Component with rows x0, y0, x1, y1.")] = None,
+    keypoints: Annotated[str | None, _component("Component with rows x, y.")] = None,
+    bgr: Annotated[
+        bool, typer.Option("--bgr", help="Read channels in the order blue, green, red.")
+    ] = False,
     seed: SEED = 0,
 ) -> None:
-    """Draw the first images, and labels, masks, boxes or keypoints that you name, into a PNG."""
+    """Draw the first images to a PNG file, with labels, masks, boxes or keypoints."""
     if out.suffix.lower() != ".png":
-        raise ConfigError(
-            f"{out} is not the name of a PNG file.", expected="a name that ends in .png"
-        )
+        raise ConfigError(f"The name of a PNG file must end in .png, got {out}.")
     from towerpack.dataflow.images import image_grid
 
     drawn = image_grid(
@@ -55,5 +53,5 @@ def grid(
 
 
 def _index(text: str | None) -> int | str | None:
-    """`1` is an index, `boxes` a key."""
+    """Convert `1` to an index. Leave a key such as `boxes` unchanged."""
     return int(text) if text is not None and text.lstrip("-").isdigit() else text

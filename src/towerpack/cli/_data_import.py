@@ -1,5 +1,3 @@
-"""`towerpack data import`: a folder of data becomes a recipe to train on."""
-
 from __future__ import annotations
 
 import json
@@ -24,15 +22,15 @@ def import_(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="Folders of classes with pictures or texts, divided into train, val and test or "
-            "not; COCO, VOC or YOLO; pictures with label pictures; tables of texts; or the files "
+            help="Folder with a folder per class of images or texts (with or without train, val "
+            "and test); COCO, VOC or YOLO; images with label images; tables of texts; or the files "
             "of MNIST, Fashion-MNIST, CIFAR-10 or CIFAR-100.",
         ),
     ],
     split: Annotated[
         float,
         typer.Option(
-            min=0.01, max=0.99, help="Share to train on; half of the rest validates, half tests."
+            min=0.01, max=0.99, help="Share for training. The rest is split into val and test."
         ),
     ] = 0.8,
     out: Annotated[
@@ -43,7 +41,7 @@ def import_(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check the files of a folder, list them and write a recipe. Copies no data.
+    """Check and list the files of a folder, and write a recipe. Copies no data.
 
     towerpack data import pets && towerpack train pets/recipe.yaml
     """
@@ -60,9 +58,11 @@ def import_(
 
 def _print(result: Imported) -> None:
     show = console()
-    for one in result.bad[:_SHOWN] if result.task == "detection" else ():
-        show.print(f"[red]broken[/] {escape(one.file)}: {escape(one.why)}")
-    bad = [] if result.task == "detection" else [(one.file, one.why) for one in result.bad]
+    bad = [(entry.file, entry.why) for entry in result.bad]
+    if result.task == "detection":
+        for file, reason in bad[:_SHOWN]:
+            show.print(f"[red]broken[/] {escape(file)}: {escape(reason)}")
+        bad = []
     left_out = [*bad, *result.left_out]
     for file, reason in left_out[:_SHOWN]:
         show.print(f"[yellow]left out[/] {escape(file)}: {escape(reason)}")
@@ -72,9 +72,9 @@ def _print(result: Imported) -> None:
         more = len(left_out) - _SHOWN
         show.print(f"[yellow]left out[/] {more} more; --json lists all ({escape(counts)})")
     for files in result.identical[:_SHOWN]:
-        show.print(f"[yellow]the same in two splits[/] {escape(', '.join(files))[:400]}")
+        show.print(f"[yellow]identical in two splits[/] {escape(', '.join(files))[:400]}")
     if len(result.identical) > _SHOWN:
-        show.print(f"{len(result.identical) - _SHOWN} more are the same; --json lists all")
+        show.print(f"{len(result.identical) - _SHOWN} more are identical; --json lists all")
     for name, count in result.small_classes.items():
         show.print(f"[yellow]class with {count} files[/] {escape(name)}")
     names = [name for counts in list(result.used.values())[:1] for name in counts]

@@ -1,5 +1,3 @@
-"""`towerpack data inspect`: show what a pipeline gives."""
-
 from __future__ import annotations
 
 import itertools
@@ -24,7 +22,7 @@ def inspect(
     seed: SEED = 0,
     as_json: JSON = False,
 ) -> None:
-    """Show the pipeline, its length, and what its datapoints are made of."""
+    """Show a pipeline, its length, and the components of its datapoints."""
     from towerpack.dataflow._flow import length_of
     from towerpack.dataflow.stage_context import StageContext
 
@@ -43,8 +41,8 @@ def inspect(
         typer.echo(json.dumps({**tree, "shown": rows}))
         return
     out = console()
-    count = "not known" if count is None else f"{count:,}" if isinstance(count, int) else count
-    access = "at random" if any_order else "in order only"
+    count = "unknown" if count is None else f"{count:,}" if isinstance(count, int) else count
+    access = "in any order" if any_order else "in order only"
     out.print(pairs([("pipeline", escape(str(flow))), ("datapoints", count), ("read", access)]))
     for position, parts in shown:
         columns = ("component", "type", "shape", "range or value", ">bytes")
@@ -55,4 +53,4 @@ def inspect(
             rows.add_row(*map(escape, row))
         out.print(rows)
     if not shown:
-        out.print("[yellow]There are no datapoints here.")
+        out.print("[yellow]No datapoints at these positions.")

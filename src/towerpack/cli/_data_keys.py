@@ -1,5 +1,3 @@
-"""`towerpack data keys`: make keys for data between machines."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,13 +13,13 @@ def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for the keys; created if missing.")],
     client: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a client that connects; repeat the option for several."),
+        typer.Option(help="Name of a client that connects. Repeat the option for several."),
     ] = None,
 ) -> None:
-    """Make keys for `towerpack data serve` and RemoteDataZMQ.
+    """Create keys for `towerpack data serve` and RemoteDataZMQ.
 
-    Other machines are let in only with keys. In a folder that has keys, those of further clients
-    are added.
+    Other machines need a key to connect. An existing folder keeps its keys and gets those of the
+    new clients.
     """
     from towerpack.dataflow.remote import generate_keys
 
@@ -29,9 +27,9 @@ def keys(
     generate_keys(folder, names)
     console = Console(highlight=False, soft_wrap=True)
     where = escape(str(folder))
-    console.print(f"Keys for {escape(', '.join(names))} are in [bold]{where}[/].")
+    console.print(f"Wrote keys for {escape(', '.join(names))} to [bold]{where}[/].")
     console.print(f"  the side that listens needs   {where}/server.key_secret, {where}/allowed/")
     for name in names:
         secret = escape(f"{folder}/{name}.key_secret")
         console.print(f"  the side that connects needs  {where}/server.key, {secret}")
-    console.print("Copy them over a safe way (scp), and pass the folder as keys= or --keys.")
+    console.print("Copy them over a secure channel (scp), and pass the folder as keys= or --keys.")

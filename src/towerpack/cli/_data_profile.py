@@ -1,5 +1,3 @@
-"""`towerpack data profile`: which stage takes the time."""
-
 from __future__ import annotations
 
 import json
@@ -25,7 +23,7 @@ def profile(
     seed: SEED = 0,
     as_json: JSON = False,
 ) -> None:
-    """Measure stage by stage, name the bottleneck, and say what to do about it."""
+    """Measure each stage, and show the bottleneck and how to remove it."""
     from towerpack.dataflow.profiling import profile as measure
 
     def step(datapoint: object) -> None:

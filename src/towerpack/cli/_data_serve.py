@@ -1,5 +1,3 @@
-"""`towerpack data serve`: send data to other processes and machines."""
-
 from __future__ import annotations
 
 import sys
@@ -18,35 +16,33 @@ def serve(
     target: TARGET,
     to: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Where a RemoteDataZMQ listens: tcp://host:port."),
+        typer.Option(metavar="ADDRESS", help="Address of a RemoteDataZMQ: tcp://host:port."),
     ] = None,
     bind: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Listen here, for a RemoteDataZMQ(bind=False)."),
+        typer.Option(metavar="ADDRESS", help="Address to listen at for RemoteDataZMQ(bind=False)."),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name under which the consumer knows this producer.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this producer for consumers.")] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(help="The folder of `towerpack data keys`, or one secret key in it."),
+        typer.Option(help="Folder of `towerpack data keys`, or a secret key in it."),
     ] = None,
-    hwm: Annotated[int, typer.Option(min=1, help="Number of datapoints that may wait here.")] = 50,
+    hwm: Annotated[int, typer.Option(min=1, help="Number of datapoints that may wait.")] = 50,
     passes: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; else endless.")
+        int | None, typer.Option(min=1, help="Number of passes over the data (default: endless).")
     ] = None,
     seed: SEED = None,
 ) -> None:
-    """Send data to a RemoteDataZMQ, until Ctrl-C or until the passes are over.
+    """Send data to a RemoteDataZMQ until Ctrl-C or until the passes end.
 
-    Datapoints in transit at the end are lost. A second start begins with the first pass.
+    Datapoints in transit at the end are lost. A restart begins with the first pass.
     """
     from towerpack.dataflow import send_dataflow_zmq
 
     if (to is None) == (bind is None):
         raise ConfigError(
-            "A producer has one address.",
-            got="neither --to nor --bind" if to is None else "--to and --bind",
+            "A producer needs either --to or --bind.",
+            got="neither" if to is None else "both",
             fix="pass --to with the address of a RemoteDataZMQ, or --bind to listen for one",
         )
     show_log()
@@ -62,5 +58,4 @@ def serve(
             keys=keys,
         )
     except KeyboardInterrupt:
-        # The usual way to end it.
         sys.exit(130)

@@ -1,5 +1,3 @@
-"""`towerpack data speed`: measure a pipeline."""
-
 from __future__ import annotations
 
 import json
@@ -18,12 +16,12 @@ from towerpack.cli._options import JSON, TARGET
 
 def speed(
     target: TARGET,
-    num: Annotated[int, typer.Option(min=1, help="Datapoints to read, at most.")] = 5000,
-    seconds: Annotated[float, typer.Option(min=0, help="Seconds to read, at most.")] = 10.0,
-    warmup: Annotated[int, typer.Option(min=0, help="Datapoints to read before.")] = 0,
+    num: Annotated[int, typer.Option(min=1, help="Largest number of datapoints to read.")] = 5000,
+    seconds: Annotated[float, typer.Option(min=0, help="Largest number of seconds.")] = 10.0,
+    warmup: Annotated[int, typer.Option(min=0, help="Number of datapoints to skip first.")] = 0,
     as_json: JSON = False,
 ) -> None:
-    """Measure how fast datapoints come; passes follow one another until there are enough."""
+    """Measure the datapoints per second of a pipeline. Repeats passes until there are enough."""
     from towerpack.dataflow import TestDataSpeed
 
     deadline = math.inf
@@ -38,7 +36,7 @@ def speed(
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         return
-    first = "" if warmup else ", which the rate includes; --warmup 1 leaves it out"
+    first = "" if warmup else ", included in the rate; --warmup 1 excludes it"
     micros = 1e6 * report.seconds / report.datapoints
     rows = [
         ("pipeline", escape(report.pipeline)),

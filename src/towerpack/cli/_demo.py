@@ -1,5 +1,3 @@
-"""`towerpack demo`: from data to a served model in one command."""
-
 from __future__ import annotations
 
 import contextlib
@@ -20,11 +18,11 @@ _NUM_PICTURES = 24
 
 def demo(
     run_dir: Annotated[
-        Path, typer.Option(help="Everything of the run goes here; again: it is continued.")
+        Path, typer.Option(help="Run directory. An existing run is continued.")
     ] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
 ) -> None:
-    """Train LeNet on handwritten digits, evaluate, predict pictures, export, serve, ask."""
+    """Train LeNet on handwritten digits, evaluate, predict images, export and serve."""
     for module in ("tensorflow", "sklearn", "matplotlib", "cv2", "pydantic", "fastapi", "httpx"):
         require(module, extra="apps,serve", needed_for="The demonstration")
     from towerpack.apps import Runner, find_recipe, infer
@@ -34,7 +32,7 @@ def demo(
     trainer = runner.train()
     out = console()
     if trainer.was_complete:
-        out.print("This run was complete already; delete its directory to start afresh.")
+        out.print("This run was already complete; delete its directory to start again.")
     done = runner.evaluate("test")
     right = round(done.numbers["accuracy"] * done.count)
     out.print(
@@ -63,7 +61,7 @@ def demo(
         "checkpoints": run_dir / "checkpoints",
         "numbers": run_dir / "stats.jsonl",
         "log": run_dir / "log.txt",
-        "live control": f"{run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)",
+        "live control": f"{run_dir / 'hyper.yaml'} (write, for example, learning_rate: 3e-4)",
         "settings": run_dir / "recipe.yaml",
     }
     out.print(pairs((what, str(where)) for what, where in files.items()))
@@ -71,7 +69,7 @@ def demo(
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Write test digits as files; their names tell what they are."""
+    """Write test digits to files whose names contain the labels."""
     from towerpack.apps import write_picture
     from towerpack.dataflow import datasets
 
@@ -84,7 +82,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _served(export_dir: Path) -> Generator[str]:
-    """A server in a process of its own; gives its URL."""
+    """Run a server in another process. The context value is its URL."""
     command = [sys.executable, "-P", "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
         [*command, "--port", "0"],
@@ -94,11 +92,11 @@ def _served(export_dir: Path) -> Generator[str]:
     ) as server:
         try:
             line = server.stdout.readline() if server.stdout else ""
-            found = [word for word in line.split() if word.startswith("http")]
-            if not found:
+            urls = [word for word in line.split() if word.startswith("http")]
+            if not urls:
                 raise InternalError(
                     "The server did not start.", fix=f"run `{' '.join(command)}` to see why"
                 )
-            yield found[0].rstrip("/")
+            yield urls[0].rstrip("/")
         finally:
             server.terminate()

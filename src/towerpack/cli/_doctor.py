@@ -1,5 +1,3 @@
-"""`towerpack doctor`: what is here, what is missing, and what will go wrong."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -30,7 +28,7 @@ _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
-# Runs in another process, so that a TensorFlow that crashes or hangs is reported, not suffered.
+# Runs in another process, so that a crash or hang of TensorFlow can be reported.
 _PROBE: Final = """
 import json, time
 start = time.perf_counter()
@@ -67,8 +65,6 @@ print("PROBE" + json.dumps({
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report; an error makes the command fail."""
-
     section: str
     subject: str
     text: str
@@ -78,14 +74,14 @@ class Finding:
 
 def doctor(
     timeout_s: Annotated[
-        float, typer.Option("--timeout", help="Seconds that TensorFlow may take to load.")
+        float, typer.Option("--timeout", help="Largest number of seconds for loading TensorFlow.")
     ] = 120.0,
     tensorflow: Annotated[
-        bool, typer.Option("--tensorflow/--no-tensorflow", help="Load TensorFlow and try it.")
+        bool, typer.Option("--tensorflow/--no-tensorflow", help="Load TensorFlow and test it.")
     ] = True,
     as_json: JSON_LINES = False,
 ) -> None:
-    """Say what this machine has, what is missing, and what will go wrong."""
+    """Report the hardware, missing packages and likely problems of this machine."""
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     findings = [*machine(), *packages(), *surroundings(os.environ)]
     if tensorflow and version_of("tensorflow") is not None:
@@ -101,9 +97,9 @@ def doctor(
 
 
 def machine(root: Path = Path("/")) -> list[Finding]:
-    """System, processors, memory, disk."""
+    """Report system, processors and memory."""
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
-    found = [
+    findings = [
         Finding("Machine", "Towerpack", __version__),
         Finding("Machine", "Python", f"{platform.python_version()} ({sys.executable})"),
         Finding("Machine", "System", system),
@@ -113,73 +109,73 @@ def machine(root: Path = Path("/")) -> list[Finding]:
     if (os.cpu_count() or cpus) != cpus:
         text += f" of {os.cpu_count()} (affinity)"
     if quota is not None and quota < cpus:
-        fix = f"set workers and threads to {max(1, round(quota))}: more will be throttled"
+        fix = f"set workers and threads to {max(1, round(quota))}: more are throttled"
         text += f", but a quota of {quota:g}"
-        found.append(Finding("Machine", "Processors", text, "warning", fix))
+        findings.append(Finding("Machine", "Processors", text, "warning", fix))
     else:
-        found.append(Finding("Machine", "Processors", text))
+        findings.append(Finding("Machine", "Processors", text))
     total, available = memory(root)
     limit = memory_limit(root)
     text = size_text(total) + ("" if available is None else f", {size_text(available)} available")
     if limit is not None and limit < total:
         text += f", limited to {size_text(limit)} by the control group"
-    found.append(Finding("Machine", "Memory", text))
-    return found
+    findings.append(Finding("Machine", "Memory", text))
+    return findings
 
 
 def packages() -> list[Finding]:
-    """What is installed, and how to get what is not."""
-    found: list[Finding] = []
+    """Report the installed packages, and how to install missing ones."""
+    findings: list[Finding] = []
     if not (needed := requirements()):
-        fix = "pip install --editable . where pyproject.toml is"
-        found.append(Finding("Packages", "towerpack", "runs uninstalled", "warning", fix))
+        fix = "run `pip install --editable .` in the directory of pyproject.toml"
+        findings.append(Finding("Packages", "towerpack", "not installed", "warning", fix))
     for name, extra in needed.items():
         subject = f"{name} [{extra}]" if extra else name
         if (version := version_of(name)) is not None:
-            found.append(Finding("Packages", subject, version))
+            findings.append(Finding("Packages", subject, version))
         elif extra:
             fix = f'pip install "towerpack[{extra}]"'
-            found.append(Finding("Packages", subject, "not installed", "note", fix))
+            findings.append(Finding("Packages", subject, "not installed", "note", fix))
         else:
             fix = "pip install --force-reinstall towerpack"
-            found.append(Finding("Packages", subject, "missing", "error", fix))
-    return found
+            findings.append(Finding("Packages", subject, "missing", "error", fix))
+    return findings
 
 
 def surroundings(environment: Mapping[str, str]) -> list[Finding]:
-    """Settings and limits that surprise later."""
-    found: list[Finding] = []
+    """Report environment variables and limits that may cause problems."""
+    findings: list[Finding] = []
 
     def warn(subject: str, text: str, fix: str) -> None:
-        found.append(Finding("Surroundings", subject, text, "warning", fix))
+        findings.append(Finding("Surroundings", subject, text, "warning", fix))
 
     if (backend := environment.get("KERAS_BACKEND", "tensorflow")) != "tensorflow":
         warn("KERAS_BACKEND", f"is {backend!r}", "unset it: Towerpack needs 'tensorflow'")
     if "TF_CONFIG" in environment:
-        warn("TF_CONFIG", "is set: this process believes to be one of a cluster", "unset it if not")
+        warn("TF_CONFIG", "is set, so this process joins a cluster", "unset it to run alone")
     if environment.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true"):
         warn("TF_USE_LEGACY_KERAS", "is set: tf.keras is Keras 2", "unset it")
     if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        warn("CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it to use them")
+        warn("CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it to use GPUs")
     free = shutil.disk_usage(Path.cwd()).free
     if free < _SMALL_DISK:
-        warn("Disk", f"{size_text(free)} free here", "make room, or run elsewhere")
+        warn("Disk", f"{size_text(free)} free here", "delete files, or use another disk")
     else:
-        found.append(Finding("Surroundings", "Disk", f"{size_text(free)} free here"))
+        findings.append(Finding("Surroundings", "Disk", f"{size_text(free)} free here"))
     if not os.access(Path.cwd(), os.W_OK):
-        warn("Directory", "cannot be written to", "run elsewhere, or give run_dir=")
+        warn("Directory", "cannot be written to", "change to another directory, or set run_dir=")
     if sys.platform != "win32":
         import resource
 
         files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if 0 <= files < _FEW_FILES:
             raised = _FEW_FILES if most < 0 else min(most, 65536)
-            warn("Open files", f"at most {files}", f"ulimit -n {raised}")
-    return found
+            warn("Open files", f"at most {files}", f"run `ulimit -n {raised}`")
+    return findings
 
 
 def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
-    """Load TensorFlow in another process and let it multiply."""
+    """Load TensorFlow in another process, and multiply two matrices."""
     section = "TensorFlow"
     reinstall = 'pip install --force-reinstall "towerpack[tf]"'
     command = [sys.executable, "-P", "-c", probe]
@@ -189,55 +185,48 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
         )
     except subprocess.TimeoutExpired:
         text = f"did not load within {timeout_s:g} s"
-        return [Finding(section, "Loading", text, "error", "a larger --timeout, or " + reinstall)]
-    answers = [line for line in done.stdout.splitlines() if line.startswith("PROBE")]
-    if done.returncode != 0 or not answers:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return [Finding(section, "Loading", text, "error", "raise --timeout, or " + reinstall)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("PROBE")]
+    if done.returncode != 0 or not lines:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         signal = f" by signal {-done.returncode}" if done.returncode < 0 else ""
         return [Finding(section, "Loading", f"failed{signal}: {last}", "error", reinstall)]
-    told: dict[str, Any] = json.loads(answers[-1].removeprefix("PROBE"))
-    text = f"TensorFlow {told['tensorflow']}, Keras {told['keras']} in {told['seconds']:.1f} s"
-    found = [Finding(section, "Loading", text)]
-    if told["backend"] != "tensorflow":
+    facts: dict[str, Any] = json.loads(lines[-1].removeprefix("PROBE"))
+    findings: list[Finding] = []
+
+    def report(subject: str, text: str, level: Level = "ok", fix: str = "") -> None:
+        findings.append(Finding(section, subject, text, level, fix))
+
+    versions = f"TensorFlow {facts['tensorflow']}, Keras {facts['keras']}"
+    report("Loading", f"{versions} in {facts['seconds']:.1f} s")
+    if facts["backend"] != "tensorflow":
         fix = "unset KERAS_BACKEND, or set it in ~/.keras/keras.json to 'tensorflow'"
-        found.append(Finding(section, "Backend", f"is {told['backend']!r}", "error", fix))
-    if not told["computes"]:
-        found.append(Finding(section, "Computing", "ones times ones is wrong", "error", reinstall))
-    for name, kind in told["devices"]:
-        found.append(Finding(section, name.removeprefix("/physical_device:"), kind or "usable"))
-    within, between = (told[kind] or "as many as processors" for kind in ("intra", "inter"))
-    found.append(Finding(section, "Threads", f"{within} within an op, {between} between ops"))
-    found += _gpu(told) + _channels_first(told)
-    return found
-
-
-def _gpu(told: Mapping[str, Any]) -> list[Finding]:
-    if any("GPU" in name for name, _ in told["devices"]):
-        return []
-    if shutil.which("nvidia-smi") is None:
-        return [Finding("TensorFlow", "GPU", "none", "note")]
-    fix = 'pip install "tensorflow[and-cuda]"'
-    return [Finding("TensorFlow", "GPU", "there is one that TensorFlow cannot use", "warning", fix)]
-
-
-def _channels_first(told: Mapping[str, Any]) -> list[Finding]:
-    """Report whether convolutions with data_format="channels_first" work on this machine.
-
-    On a CPU they need oneDNN, which TensorFlow switches on for some CPUs only
-    (`DefaultOneDnnPolicy` in its `core/util/port.cc`). So the convolution itself was tried.
-    """
-    if told["channels_first"] or any("GPU" in name for name, _ in told["devices"]):
-        return []
-    text = "convolutions and pooling in channels_first (NCHW) fail on this CPU"
-    fix = (
-        'use data_format="channels_last"; on x86 also possible: set TF_ENABLE_ONEDNN_OPTS=1 before '
-        "TensorFlow is imported, but then tf.function may make 0 of NaN at a relu"
-    )
-    return [Finding("TensorFlow", "channels_first", text, "note", fix)]
+        report("Backend", f"is {facts['backend']!r}", "error", fix)
+    if not facts["computes"]:
+        report("Computing", "a product of two matrices is wrong", "error", reinstall)
+    for name, kind in facts["devices"]:
+        report(name.removeprefix("/physical_device:"), kind or "usable")
+    within, between = (facts[kind] or "as many as processors" for kind in ("intra", "inter"))
+    report("Threads", f"{within} within an op, {between} between ops")
+    has_gpu = any("GPU" in name for name, _ in facts["devices"])
+    if not has_gpu and shutil.which("nvidia-smi") is None:
+        report("GPU", "none", "note")
+    elif not has_gpu:
+        fix = 'pip install "tensorflow[and-cuda]"'
+        report("GPU", "TensorFlow cannot use the GPU of this machine", "warning", fix)
+    # On CPUs channels_first needs oneDNN, which TensorFlow enables only for some of them
+    # (`DefaultOneDnnPolicy` in its `core/util/port.cc`).
+    if not has_gpu and not facts["channels_first"]:
+        text = "convolutions and pooling in channels_first (NCHW) fail on this CPU"
+        fix = (
+            'use data_format="channels_last"; or, on x86, set TF_ENABLE_ONEDNN_OPTS=1 before '
+            "importing TensorFlow, but then relu in a tf.function may turn NaN into 0"
+        )
+        report("channels_first", text, "note", fix)
+    return findings
 
 
 def show(console: Console, findings: Sequence[Finding]) -> None:
-    """Print the report."""
     for section in dict.fromkeys(finding.section for finding in findings):
         console.print(f"[bold]{section}")
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -251,6 +240,6 @@ def show(console: Console, findings: Sequence[Finding]) -> None:
                 table.add_row(f"  {mark}", subject, escape(finding.text) + fix)
         console.print(table)
     counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning")}
-    told = [f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n]
-    colour = "red" if counts["error"] else "yellow" if counts["warning"] else "green"
-    console.print(f"[bold {colour}]{' and '.join(told) or 'All is well'}.")
+    texts = [f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n]
+    color = "red" if counts["error"] else "yellow" if counts["warning"] else "green"
+    console.print(f"[bold {color}]{' and '.join(texts) or 'No problems found'}.")

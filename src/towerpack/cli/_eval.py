@@ -1,5 +1,3 @@
-"""`towerpack eval`: evaluate a run."""
-
 from __future__ import annotations
 
 import json
@@ -16,20 +14,20 @@ from towerpack.cli._recipe import open_run
 def eval_(
     run: RUN,
     settings: SETTINGS = None,
-    split: Annotated[str, typer.Option(help="val or test.")] = "test",
+    split: Annotated[str, typer.Option(help="Split to evaluate: val or test.")] = "test",
     run_dir: RUN_DIR = None,
     allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
-    """Evaluate the best checkpoint of a run: metrics, per class too, and pictures."""
+    """Evaluate the best checkpoint of a run: metrics, metrics per class, and plots."""
     if split not in ("val", "test"):
-        raise ConfigError(f"--split {split}.", expected="val or test")
+        raise ConfigError(f"--split must be val or test, got {split}.")
     runner, _ = open_run(run, settings, run_dir, allow_code)
     done = runner.evaluate(split)
     if json_:
-        about = {name: getattr(done, name) for name in ("step", "count", "trained_on")}
+        facts = {name: getattr(done, name) for name in ("step", "count", "trained_on")}
         files = [str(file) for file in done.files]
-        print(json.dumps({"split": split, **about, **done.numbers, "files": files}))
+        print(json.dumps({"split": split, **facts, **done.numbers, "files": files}))
         return
     out = console()
     out.print(f"{split}: {done.count} datapoints, checkpoint of step {done.step}")

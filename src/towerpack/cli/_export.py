@@ -1,5 +1,3 @@
-"""`towerpack export`: a trained model for other programs."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -20,7 +18,7 @@ def export(
         str,
         typer.Argument(
             metavar="RUN_OR_SCRIPT",
-            help="The run of a recipe (or its name); or a script with --run: file.py:Model.",
+            help="Run or name of a recipe; or file.py:Model of a script, with --run.",
         ),
     ],
     run: Annotated[
@@ -28,53 +26,56 @@ def export(
     ] = None,
     outputs: Annotated[
         str | None,
-        typer.Option(help="Outputs of a script: prob or classes=fc1/output,prob."),
+        typer.Option(help="Outputs of a script, such as prob or classes=fc1/output,prob."),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="saved_model, onnx, litert or keras.")
+        str, typer.Option("--format", help="Format: saved_model, onnx, litert or keras.")
     ] = "saved_model",
     to: Annotated[
         Path | None, typer.Option(help="Directory for the versions (default: RUN/export/FORMAT).")
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(help="Tag of a script's checkpoint: best-val/error."),
+        typer.Option(help="Tag of a script's checkpoint, such as best-val/error."),
     ] = None,
     ema: Annotated[
-        bool, typer.Option("--ema", help="Export the weight averages of a script.")
+        bool, typer.Option("--ema", help="Export a script's moving averages of the weights.")
     ] = False,
     quantize: Annotated[
-        str | None, typer.Option(help="onnx: dynamic; litert: float16, dynamic, int8.")
+        str | None,
+        typer.Option(help="Quantization: dynamic (onnx, litert), float16 or int8 (litert)."),
     ] = None,
     examples: Annotated[
         Path | None,
-        typer.Option(help="Inputs to compare with and calibrate by: .npz, arrays by name."),
+        typer.Option(help="An .npz file of inputs by name, for comparison and calibration."),
     ] = None,
     class_names: Annotated[
-        Path | None, typer.Option(help="A text file with the name of a class in each line.")
+        Path | None, typer.Option(help="Text file with the name of a class on each line.")
     ] = None,
-    tolerance: Annotated[float | None, typer.Option(help="Largest allowed difference.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest allowed difference of outputs.")
+    ] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="Version number (default: the next).")
     ] = None,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Export a trained model, and compare the exported one with it.
+    """Export a trained model, and compare its outputs with those of the exported model.
 
     towerpack export runs/digits --format onnx
 
     towerpack export train.py:Model --run runs/train --outputs prob
     """
     if run is None:
-        given = {"outputs": outputs, "tag": tag, "examples": examples, "class_names": class_names}
-        _refuse(target, {**given, "ema": ema or None})
+        names = {"outputs": outputs, "tag": tag, "examples": examples, "class-names": class_names}
+        _refuse(target, {**names, "ema": ema or None})
         runner, _ = open_run(target, None, None, allow_code)
         options = {"quantize": quantize, "tolerance": tolerance, "version": version}
         print(f"exported: {runner.export(to, format=form, tell=print, **options)}")
         return
     if to is None and not (run / "checkpoints").is_dir():
         raise ConfigError(
-            f"{run} is no run directory.", fix="name the folder to write to with --to"
+            f"{run} is not a run directory.", fix="pass --to with the directory to write to"
         )
     with explain_missing("towerpack export"):
         from towerpack.inference import export as write
@@ -96,32 +97,27 @@ def export(
     print(f"exported: {written}")
 
 
-def _refuse(target: str, given: dict[str, Any]) -> None:
-    """Raise an error for options of scripts, scripts without a run, and runs of scripts."""
+def _refuse(target: str, options: dict[str, Any]) -> None:
+    """Raise an error for a script without --run, a run of a script, or options of scripts."""
     script, _, name = target.partition(":")
     if name or script.endswith(".py"):
         raise ConfigError(
-            f"{target} needs its run.", fix=f"run `towerpack export {target} --run RUN`"
+            f"The script {target} needs --run.", fix=f"run `towerpack export {target} --run RUN`"
         )
     if Path(target).is_dir() and not (Path(target) / "recipe.yaml").is_file():
         raise ConfigError(
-            f"The run {target} does not hold its program.",
+            f"The run {target} does not contain its script.",
             fix=f"run `towerpack export SCRIPT.py:Model --run {target}`",
         )
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"--{option.replace('_', '-')} is for scripts.",
-                fix=f"remove --{option.replace('_', '-')}, which a recipe decides",
+                f"--{option} is only for scripts, because a recipe decides it.",
+                fix=f"remove --{option}",
             )
 
 
 def _read_examples(path: Path) -> dict[str, Any]:
-    """Read the arrays of an npz file.
-
-    Raises:
-        ConfigError: The file is not an npz file.
-    """
     import numpy as np
 
     try:
@@ -130,7 +126,7 @@ def _read_examples(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}.",
-            fix="write --examples with np.savez('examples.npz', image=images)",
+            fix="write the --examples with np.savez('examples.npz', image=images)",
         ) from error
 
 

@@ -1,5 +1,3 @@
-"""Data flows that commands name."""
-
 from __future__ import annotations
 
 import os
@@ -18,40 +16,29 @@ _EXPECTED = "a function without arguments that returns a DataFlow"
 
 
 def open_flow(target: str) -> DataFlow:
-    """Return the flow of data on disk, or of a function.
-
-    Raises:
-        ConfigError: The target names neither.
-    """
+    """Return the flow of a file, a folder or a function."""
     path = Path(os.path.expanduser(target))
     if path.exists():
         if path.suffix == ".py":
             raise ConfigError(
-                f"{target} is a program.", fix=f"name the function in it: {target}:function"
+                f"{target} is a script without a function name.",
+                fix=f"name the function: {target}:function",
             )
         return open_data(path)
     if ":" in target:
         return call_flow_function(target)
     raise ConfigError(
-        f"There is nothing at {target}, and it names no function.",
-        expected=f"a file, a folder, {CODE_FORM}",
+        f"There is no file or folder {target}.", expected=f"a file, a folder, {CODE_FORM}"
     )
 
 
 def call_flow_function(spec: str) -> DataFlow:
-    """Return the flow that `module:function` or `file.py:function` gives without arguments.
-
-    Runs the user's code: imports the module, and calls the function. Modules are looked for in the
-    working directory too.
-
-    Raises:
-        ConfigError: There is no such module or function, its code raised, or it returned no flow.
-    """
+    """Return the flow that a function, `module:function` or `file.py:function`, returns."""
     from towerpack.dataflow import DataFlow
 
     where, _, name = spec.rpartition(":")
     if not where or not name.isidentifier():
-        raise ConfigError(f"{spec!r} names no function.", expected=CODE_FORM)
+        raise ConfigError(f"{spec!r} does not name a function.", expected=CODE_FORM)
     module = load_module(where)
     function = getattr(module, name, None)
     if function is None:
@@ -65,7 +52,7 @@ def call_flow_function(spec: str) -> DataFlow:
             f"{name!r} in {where} is not a function.",
             got=f"a {type(function).__name__}",
             expected=_EXPECTED,
-            fix=f"write `def make(): return {name}`, and name `make`"
+            fix=f"write `def make(): return {name}`, and pass `make`"
             if isinstance(function, DataFlow)
             else None,
         )

@@ -1,5 +1,3 @@
-"""`towerpack infer`: predict files by a run."""
-
 from __future__ import annotations
 
 import json
@@ -19,11 +17,11 @@ def infer(
     run: RUN,
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, patterns, texts; - for lines of standard input."),
+        typer.Argument(help="Files, folders, patterns or texts; - reads lines of standard input."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for pictures and tables (default: RUN/infer)."),
+        typer.Option("--out", help="Folder for images and tables (default: RUN/infer)."),
     ] = None,
     run_dir: RUN_DIR = None,
     allow_code: ALLOW_CODE = False,

@@ -1,5 +1,3 @@
-"""`towerpack launch`: a job of several processes on this machine."""
-
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,29 +12,29 @@ def launch(
         list[str],
         typer.Argument(help="SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS].", show_default=False),
     ],
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")],
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")],
     ps: Annotated[
-        int, typer.Option(min=0, help="How many parameter servers; with any also a chief.")
+        int, typer.Option(min=0, help="Number of parameter servers. If any, adds a chief.")
     ] = 0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="How often all are started again after one has failed.")
+        int, typer.Option(min=0, help="Largest number of restarts of the job after failures.")
     ] = 0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds from SIGTERM until what is left is killed.")
+        float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL for processes.")
     ] = 30.0,
     backoff: Annotated[
-        float, typer.Option(min=0, help="Seconds before the first restart; they double up to 60.")
+        float, typer.Option(min=0, help="Seconds before the first restart; doubles up to 60.")
     ] = 1.0,
     min_life: Annotated[
         float,
-        typer.Option(min=0, help="Three failures in a row within so many seconds end the job."),
+        typer.Option(min=0, help="End the job after three failures that come sooner (seconds)."),
     ] = 60.0,
 ) -> None:
     """Train in several local processes: towerpack launch --workers 2 -- SCRIPT.py.
 
-    Each finds its place in TF_CONFIG, and its lines are shown with its name. When one fails, all
-    are ended. Exits with the status of the one that failed first; with 143 or 130 after SIGTERM or
-    Ctrl-C, which are passed on, as then the same command continues.
+    TF_CONFIG tells each process its task, and output lines start with its name. If a process fails,
+    the others are ended, and its exit code is returned. SIGTERM and Ctrl-C are passed on (exit code
+    143 or 130); the same command then continues the job.
     """
     from towerpack.cluster import Launcher
 

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: affinity and control groups included."""
+"""CPUs and memory available to this process, including affinity and control groups."""
 
 from __future__ import annotations
 
@@ -12,51 +12,48 @@ _ROOT: Final = Path("/")
 
 
 def cpus_by_affinity() -> int:
-    """How many CPUs the scheduler may put this process on."""
+    """Return the number of CPUs that the scheduler may use for this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """How many CPUs' worth of time the control group grants; None for no limit."""
-    found: list[float] = []
+    """Return the CPU time limit of the control group in CPUs, or None if there is none."""
+    quotas: list[float] = []
     for group in _groups(root, "cpu"):
-        match _words(group / "cpu.max"):
-            case [quota, period] if quota != "max":
-                found.append(float(quota) / float(period))
-            case _:
-                pass
-        quota, period = _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us")
-        if quota and period and float(quota[0]) > 0:
-            found.append(float(quota[0]) / float(period[0]))
-    return min(found, default=None)
+        # Version 2 has one file, version 1 has two.
+        words = _words(group / "cpu.max")
+        words = words or [*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]
+        if len(words) == 2 and words[0] != "max" and float(words[0]) > 0:
+            quotas.append(float(words[0]) / float(words[1]))
+    return min(quotas, default=None)
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Bytes that the control group grants; None for no limit."""
-    found: list[int] = []
+    """Return the memory limit of the control group in bytes, or None if there is none."""
+    limits: list[int] = []
     for group in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(group / name)
             # Version 1 writes "no limit" as a number near 2**63.
             if words and words[0] != "max" and int(words[0]) < 2**60:
-                found.append(int(words[0]))
-    return min(found, default=None)
+                limits.append(int(words[0]))
+    return min(limits, default=None)
 
 
 def memory(root: Path = _ROOT) -> tuple[int, int | None]:
-    """Bytes of memory in the machine, and of them available (None where unknown)."""
+    """Return total and available memory in bytes. The latter is None if unknown."""
     try:
         rows = (root / "proc" / "meminfo").read_text().splitlines()
     except OSError:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
-    found = {row.split(":")[0]: int(row.split()[1]) * 1024 for row in rows if " kB" in row}
-    return found["MemTotal"], found.get("MemAvailable")
+    sizes = {row.split(":")[0]: int(row.split()[1]) * 1024 for row in rows if " kB" in row}
+    return sizes["MemTotal"], sizes.get("MemAvailable")
 
 
 def size_text(nbytes: float) -> str:
-    """`12.3 MB`: three digits and a decimal unit."""
+    """Return a size as text such as `12.3 MB`, with three digits and a decimal unit."""
     if nbytes < 1000:
         return f"{nbytes:.0f} B"
     power = min(int(math.log10(nbytes) / 3), 5)
@@ -67,7 +64,7 @@ def size_text(nbytes: float) -> str:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The process's control groups, the innermost first; each may set a limit."""
+    """Iterate over the control groups of this process from the innermost. Each may set a limit."""
     try:
         rows = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -77,12 +74,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         base = root / "sys" / "fs" / "cgroup" / (controller if controllers else "")
-        group = base / path.strip("/")
-        while True:
-            yield group
-            if group == base:
-                break
-            group = group.parent
+        group = Path(path.strip("/"))
+        yield from (base / each for each in (group, *group.parents))
 
 
 def _words(path: Path) -> list[str]:

@@ -1,5 +1,3 @@
-"""`towerpack model show`: show the layers of a model."""
-
 from __future__ import annotations
 
 import math
@@ -21,24 +19,25 @@ from towerpack.cli._user_code import MODEL_FORMS, model_of, run_user_code
 def show(
     target: Annotated[str, typer.Argument(metavar="SCRIPT_OR_RUN", help=f"{MODEL_FORMS}.")],
     picture: Annotated[
-        Path | None, typer.Option(help="Draw the network: .svg; with Graphviz .png, .pdf too.")
+        Path | None, typer.Option(help="File for a drawing: .svg; with Graphviz also .png, .pdf.")
     ] = None,
     training: Annotated[
         bool,
-        typer.Option("--training", help="Show the model as it is trained, not as it predicts."),
+        typer.Option("--training", help="Show the model in training mode, not in inference mode."),
     ] = False,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Show a model's layers: output, parameters, multiply-adds. Runs the script that has it.
+    """Show the layers of a model with outputs, parameters and multiply-adds. Runs its script.
 
-    A run of a script does not hold its program, so the variables of its newest checkpoint are
-    shown.
+    For the run of a script, show the variables of its newest checkpoint: it does not contain the
+    script.
     """
     of_recipe = target.endswith((".yaml", ".yml")) or (Path(target) / "recipe.yaml").is_file()
     if Path(target).is_dir() and not of_recipe:
         if picture or training:
             raise ConfigError(
-                "A run directory has variables, but no layers.", fix="name the script instead"
+                "--picture and --training need layers, which a run directory does not contain.",
+                fix="pass the script instead of the run directory",
             )
         _show_run(Path(target))
         return
@@ -71,7 +70,5 @@ def _show_run(run: Path) -> None:
     table.append(("total", "", f"{sum(counts.values()):,}", size_text(sum(nbytes.values()))))
     print("\n".join([f"Variables in {checkpoint.path}:", *aligned(table, "<<>>")]))
     record = read_record(run)
-    made_by = " ".join(record["starts"][-1]["command"]) if record else "not recorded"
-    print(
-        f"The script shows the layers: towerpack model show SCRIPT. (Made by: {visible(made_by)})"
-    )
+    command = " ".join(record["starts"][-1]["command"]) if record else "not recorded"
+    print(f"For layers, run: towerpack model show SCRIPT. (Command of the run: {visible(command)})")

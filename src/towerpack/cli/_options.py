@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options used by several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towerpack._core.extras import explain_missing
 
 
 def recipe_completion(incomplete: str) -> list[str]:
-    """Return the names of recipes that begin with the text."""
+    """Return the names of recipes that start with `incomplete`."""
     with explain_missing("Applications"):
         from towerpack.apps import recipe_names
     return [name for name in recipe_names() if name.startswith(incomplete)]
@@ -21,19 +21,17 @@ RECIPE = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE_OR_RUN",
-        help="A name (`towerpack recipes` lists them), a .yaml file, or a run's directory.",
+        help="Name of a recipe (see `towerpack recipes`), a .yaml file, or a run directory.",
         autocompletion=recipe_completion,
     ),
 ]
 RUN = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="The directory of a run, or the recipe whose run is in runs/NAME."
-    ),
+    typer.Argument(metavar="RUN", help="A run directory, or the recipe whose run is in runs/NAME."),
 ]
 SETTINGS = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings; `--show-config` shows all keys."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings (see `--show-config`)."),
 ]
 RUN_DIR = Annotated[
     Path | None,
@@ -43,7 +41,7 @@ ALLOW_CODE = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Run code that the recipe or run names as module:name: it is a program, not data.",
+        help="Allow a recipe or run to execute code that it names as module:name.",
     ),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
@@ -54,7 +52,7 @@ TARGET = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A file or folder of data; or a function that returns a DataFlow, as "
+        help="File or folder of data; or a function that returns a DataFlow, as "
         "module:function or file.py:function.",
     ),
 ]
@@ -62,7 +60,7 @@ SEED = Annotated[int | None, typer.Option(help="Seed of everything random in the
 SOURCE_HELP = (
     "A run (its newest checkpoint), a checkpoint, a file of weights, or a packaged network."
 )
-TAG = Annotated[str | None, typer.Option(help="Tag of a run's checkpoint: best-val/error.")]
+TAG = Annotated[str | None, typer.Option(help="Tag of a checkpoint, such as best-val/error.")]
 OUTPUT = Annotated[
-    Path, typer.Option("--output", "-o", help="New file: weights.npz or .safetensors.")
+    Path, typer.Option("--output", "-o", help="New file to write, .npz or .safetensors.")
 ]

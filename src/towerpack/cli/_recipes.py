@@ -1,5 +1,3 @@
-"""`towerpack recipes`: list the packaged recipes."""
-
 from __future__ import annotations
 
 from towerpack._core.extras import explain_missing
@@ -8,10 +6,10 @@ from towerpack.cli._recipe import open_recipe
 
 
 def recipes() -> None:
-    """List the recipes that come with the package, and what they reached."""
+    """List the packaged recipes and their measured results."""
     with explain_missing("Applications"):
         from towerpack.apps import recipe_names
-    rows = table("recipe", "what", "reached")
+    rows = table("recipe", "task", "result")
     for name in recipe_names():
         config = open_recipe(name, None).config
         reached = config.reached

@@ -17,29 +17,25 @@ if TYPE_CHECKING:
     from towerpack.training.state.ledger import Life
 
 Curve = tuple[list[int], list[float]]
-"""Steps and values of a number."""
+"""Steps and values of a monitored number."""
 
 
 def record_of(run: Path) -> dict[str, Any]:
-    """Return the content of `run.json`.
-
-    Raises:
-        ConfigError: The directory is not a run.
-    """
+    """Return the content of `run.json`. Raise ConfigError if the directory is not a run."""
     with explain_missing("towerpack runs"):
         from towerpack.training.state.run_dir import read_record
     record = read_record(run)
     if not record:
         raise ConfigError(
-            f"{run} is no run directory.",
+            f"{run} is not a run directory.",
             got="no run.json in it" if run.is_dir() else "no directory",
-            fix="name the run_dir of a training",
+            fix="pass the run_dir of a training",
         )
     return record
 
 
 def lives_of(run: Path) -> list[Life]:
-    """Return the starts of a run; runs of older versions record none."""
+    """Return the starts of a run. Runs of old versions did not record them."""
     from towerpack.training.state.ledger import read_ledger
 
     path = run / "ledger.jsonl"
@@ -47,16 +43,11 @@ def lives_of(run: Path) -> list[Life]:
 
 
 def is_running(run: Path) -> bool:
-    """Return whether a process trains in the run directory."""
     return is_held(run / ".lock")
 
 
 def stats_of(run: Path) -> list[Record]:
-    """Return the numbers that a run has monitored, oldest first.
-
-    Raises:
-        ConfigError: The directory is not a run.
-    """
+    """Return the monitored numbers of a run, oldest first."""
     record_of(run)
     from towerpack.callbacks.monitors import read_stats
 
@@ -70,25 +61,24 @@ def last_values(records: list[Record]) -> Mapping[str, float]:
 
 
 def compiled(match: str) -> re.Pattern[str]:
-    """Compile the expression of --match.
-
-    Raises:
-        ConfigError: The text is not a regular expression.
-    """
+    """Compile the regular expression of --match."""
     try:
         return re.compile(match)
     except re.error as error:
-        raise ConfigError(f"--match {match!r} is no regular expression: {error}.") from error
+        raise ConfigError(
+            f"--match {match!r} is not a regular expression: {error}.",
+            fix="escape special characters in --match with a backslash",
+        ) from error
 
 
 def curves_of(run: Path, match: str) -> dict[str, Curve]:
     """Return the finite values of each number whose name matches."""
     pattern = compiled(match)
-    found: dict[str, Curve] = {}
+    curves: dict[str, Curve] = {}
     for record in stats_of(run):
         for name, value in record.scalars.items():
             if pattern.search(name) and math.isfinite(value):
-                xs, ys = found.setdefault(name, ([], []))
-                xs.append(record.step)
-                ys.append(value)
-    return found
+                steps, values = curves.setdefault(name, ([], []))
+                steps.append(record.step)
+                values.append(value)
+    return curves

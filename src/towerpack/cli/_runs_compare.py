@@ -1,5 +1,3 @@
-"""`towerpack runs compare`: compare runs."""
-
 from __future__ import annotations
 
 import re
@@ -15,9 +13,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def compare(runs: RUNS, match: MATCH = "") -> None:
-    """Compare runs: the settings that differ; the last, lowest and highest value of each number."""
-    found = {str(run): curves_of(run, match) for run in runs}
-    rows = table("", *map(escape, found))
+    """Show the settings in which runs differ, and the last, lowest and highest values."""
+    by_run = {str(run): curves_of(run, match) for run in runs}
+    rows = table("", *map(escape, by_run))
     settings = [_settings(run) for run in runs]
     for name in dict.fromkeys(n for some in settings for n in some):
         values = [some.get(name, "") for some in settings]
@@ -25,18 +23,18 @@ def compare(runs: RUNS, match: MATCH = "") -> None:
             short = [v if len(v) < 200 else f"{v[:120]} … {v[-60:]}" for v in values]
             rows.add_row(escape(name), *map(escape, short), style="dim")
     rows.add_section()
-    for name in dict.fromkeys(n for curves in found.values() for n in curves):
-        rows.add_row(escape(name), *(_span(curves.get(name)) for curves in found.values()))
+    for name in dict.fromkeys(n for curves in by_run.values() for n in curves):
+        rows.add_row(escape(name), *(_span(curves.get(name)) for curves in by_run.values()))
     console().print(rows)
 
 
 def _settings(run: Path) -> dict[str, str]:
     """Return the settings of a run and of its recipe."""
     record = record_of(run)
-    found = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
+    values = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():
-        found |= dotted(parse_yaml(recipe.read_text("utf-8")))
-    return {n: _ADDRESS.sub("", str(value)) for n, value in found.items() if n != "run_dir"}
+        values |= dotted(parse_yaml(recipe.read_text("utf-8")))
+    return {n: _ADDRESS.sub("", str(value)) for n, value in values.items() if n != "run_dir"}
 
 
 def _span(curve: Curve | None) -> str:

@@ -1,5 +1,3 @@
-"""`towerpack runs ls`: list runs."""
-
 from __future__ import annotations
 
 import datetime
@@ -20,7 +18,7 @@ def ls(
     ),
     match: MATCH = r"^cost$|^val/",
 ) -> None:
-    """List the runs below a directory: when they began, their state, their last numbers."""
+    """List the runs below a directory with their start, state and last values."""
     pattern = compiled(match)
     runs = sorted(p.parent for p in [*path.glob("run.json"), *path.glob("**/run.json")])
     if not runs:

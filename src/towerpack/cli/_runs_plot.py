@@ -1,5 +1,3 @@
-"""`towerpack runs plot`: draw the curves of runs."""
-
 from __future__ import annotations
 
 import math
@@ -19,62 +17,68 @@ from towerpack.cli._options import MATCH, RUNS
 from towerpack.cli._run import Curve, compiled, curves_of, stats_of
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "red", "blue")
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a character of Braille, by x, y
+# Bits of the dots of a Braille character, by column and row.
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
 def plot(
     runs: RUNS,
     match: MATCH = r"^cost$|^val/",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A PNG, PDF or SVG; else the terminal.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="PNG, PDF or SVG file (default: draw in the terminal)."
+        ),
     ] = None,
 ) -> None:
-    """Draw curves of runs, one picture for each number, one line for each run."""
-    found = {str(run): curves_of(run, match) for run in runs}
-    names = list(dict.fromkeys(name for curves in found.values() for name in curves))
+    """Plot the curves of runs: a plot for each number, a line for each run."""
+    by_run = {str(run): curves_of(run, match) for run in runs}
+    names = list(dict.fromkeys(name for curves in by_run.values() for name in curves))
     every = [item for run in runs for record in stats_of(run) for item in record.scalars.items()]
     odd = Counter(n for n, v in every if not math.isfinite(v) and compiled(match).search(n))
+    if not names and odd:
+        raise ConfigError(f"No value of {', '.join(odd)} is finite.")
     if not names:
         raise ConfigError(
-            f"No value of {', '.join(odd)} is finite."
-            if odd
-            else f"No number's name has the expression {match!r}.",
-            fix=None if odd else did_you_mean(match, [name for name, _ in every]),
+            f"No number has a name that matches {match!r}.",
+            fix=did_you_mean(match, [name for name, _ in every]),
         )
     for name, count in odd.items():
-        console().print(escape(f"{name}: {count} values that are not finite are left out."))
-    pictures = {
-        name: {run: curves[name] for run, curves in found.items() if name in curves}
+        console().print(escape(f"{name}: skipped {count} values that are not finite."))
+    plots = {
+        name: {run: curves[name] for run, curves in by_run.items() if name in curves}
         for name in names
     }
     if output is not None:
-        _draw(output, pictures, list(found))
-        console().print(f"{len(names)} curves are in {escape(str(output))}.")
+        _draw(output, plots, list(by_run))
+        console().print(f"Wrote {len(names)} plots to {escape(str(output))}.")
         return
-    for name, curves in pictures.items():
-        _print(name, curves, list(found))
+    for name, curves in plots.items():
+        _print(name, curves, list(by_run))
 
 
-def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]], runs: Sequence[str]) -> None:
-    figures: Any = require("matplotlib.figure", extra="demo", needed_for="A picture of curves")
-    columns = math.ceil(math.sqrt(len(pictures)))
-    rows = math.ceil(len(pictures) / columns)
+def _draw(path: Path, plots: Mapping[str, Mapping[str, Curve]], runs: Sequence[str]) -> None:
+    figures: Any = require("matplotlib.figure", extra="demo", needed_for="A plot of curves")
+    columns = math.ceil(math.sqrt(len(plots)))
+    rows = math.ceil(len(plots) / columns)
     figure = figures.Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     lines: dict[str, Any] = {}
-    for ax, (name, curves) in zip(axes, pictures.items(), strict=False):
+    for ax, (name, curves) in zip(axes, plots.items(), strict=False):
         for run, (xs, ys) in curves.items():
             marker = "." if len(xs) < 50 else None
             [lines[run]] = ax.plot(xs, ys, f"C{runs.index(run) % 10}", label=run, marker=marker)
         ax.set(title=name, xlabel="step")
         ax.grid(alpha=0.3)
-    for ax in axes[len(pictures) :]:
+    for ax in axes[len(plots) :]:
         ax.remove()
     axes[0].legend(handles=[lines[run] for run in runs if run in lines])
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:
-        raise ConfigError(f"-o {path}: {error}.", fix="write to -o curves.png") from error
+        raise ConfigError(
+            f"The plots cannot be written to {path}: {error}.", fix="pass -o curves.png"
+        ) from error
 
 
 def _print(name: str, curves: Mapping[str, Curve], runs: Sequence[str], rows: int = 12) -> None:
@@ -90,9 +94,9 @@ def _print(name: str, curves: Mapping[str, Curve], runs: Sequence[str], rows: in
     cells = [[(0, "")] * (width // wide) for _ in range(rows)]
     colors = {run: _COLORS[i % len(_COLORS)] for i, run in enumerate(runs)}
     for run, (xs, ys) in curves.items():
-        at = np.linspace(left, right, width)
-        inside = np.flatnonzero((at >= xs[0]) & (at <= xs[-1]))
-        scaled = (np.interp(at[inside], xs, ys) - low) / ((top - low) or 1)
+        steps = np.linspace(left, right, width)
+        inside = np.flatnonzero((steps >= xs[0]) & (steps <= xs[-1]))
+        scaled = (np.interp(steps[inside], xs, ys) - low) / ((top - low) or 1)
         dots = np.rint((1 - scaled) * (rows * high - 1)).astype(int).tolist()
         for x, y, before in zip(inside.tolist(), dots, [dots[0], *dots[:-1]], strict=True):
             for dot in range(min(y, before), max(y, before) + 1):

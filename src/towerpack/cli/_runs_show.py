@@ -1,5 +1,3 @@
-"""`towerpack runs show`: look at a run."""
-
 from __future__ import annotations
 
 import datetime
@@ -26,7 +24,7 @@ def show(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     as_json: JSON = False,
 ) -> None:
-    """Show a run: its starts, where its time went, the last values, checkpoints."""
+    """Show the starts, time use, last values and checkpoints of a run."""
     with explain_missing("towerpack runs"):
         from towerpack.checkpoint import list_checkpoints
         from towerpack.training.state.ledger import goodput_of, totals_of
@@ -60,7 +58,7 @@ def show(
     if lives:
         from towerpack.training.state.report import spending_text
 
-        out.print(f"Where the time went; goodput {goodput_of(totals):.1%}:", style="bold")
+        out.print(f"Time use (goodput {goodput_of(totals):.1%}):", style="bold")
         out.print(escape(spending_text(totals)) + "\n")
     shown = ", ".join(f"{n} {v:.4g}" for n, v in values.items() if not n.startswith("time/"))
     out.print(escape(f"Epoch {epoch}, step {step}: {shown}" if values else "No values yet."))
@@ -68,15 +66,15 @@ def show(
 
 
 def _starts(lives: list[Life], running: bool) -> Table:
-    made = table(">start", "at", ">steps", ">lost", "ended")
+    starts = table(">start", "at", ">steps", ">lost", "ended")
     for number, life in enumerate(lives, 1):
         ending = life.ending or ("running" if running and number == len(lives) else "killed")
         again = "" if life.restart in (None, "0") else f" (restart {life.restart})"
-        made.add_row(
+        starts.add_row(
             str(number),
             f"{datetime.datetime.fromtimestamp(life.began):%Y-%m-%d %H:%M:%S}",
             f"{life.from_step:,} to {life.to_step:,}",
             f"{life.lost_steps:,}" if life.lost_steps else "",
             escape(ending + again),
         )
-    return made
+    return starts

@@ -1,5 +1,3 @@
-"""`towerpack serve`: an exported model over HTTP."""
-
 from __future__ import annotations
 
 import os
@@ -18,52 +16,53 @@ def serve(
         Path,
         typer.Argument(
             metavar="RUN_OR_EXPORT_DIR",
-            help="A run that was exported (or its recipe), or the directory that "
-            "`towerpack export` wrote: EXPORT_DIR/1, 2, ….",
+            help="An exported run (or its recipe), or a directory of versions written by "
+            "`towerpack export`.",
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="The model's name in paths; else the run's.")
+        str | None, typer.Option(help="Name of the model in URLs (default: that of the run).")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")
+        str, typer.Option(help="Address to listen at; 0.0.0.0 accepts other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8501,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 chooses a free port.")
+    ] = 8501,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="TOWERPACK_TOKEN",
-            help="Answer only requests with `Authorization: Bearer TOKEN`.",
+            help="Accept only requests with `Authorization: Bearer TOKEN`.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="The most rows computed at once.")] = 32,
-    body_mb: Annotated[
-        float, typer.Option(min=0.001, help="The largest body taken, in MiB.")
-    ] = 16.0,
+    batch: Annotated[int, typer.Option(min=1, help="Largest batch size.")] = 32,
+    body_mb: Annotated[float, typer.Option(min=0.001, help="Largest request body in MiB.")] = 16.0,
 ) -> None:
-    """Serve an exported model: TensorFlow Serving's REST protocol, and a page to try it.
+    """Serve an exported model with TensorFlow Serving's REST protocol and a test page.
 
-    A new version in the directory is taken when it appears. Ctrl-C or SIGTERM ends the server when
-    what is being answered is answered.
+    New versions in the directory are loaded when they appear. Ctrl-C or SIGTERM ends the server
+    after the current requests.
     """
     require("fastapi", extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits
     from towerpack.serving import serve as run_server
     from towerpack.serving.gate import LOOPBACK
 
-    # Else each request that the model refuses is a warning of TensorFlow's native code.
+    # Otherwise TensorFlow logs a warning for each request that the model rejects.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     show_log()
 
-    export_dir, found = _exported(export_dir)
-    model = found if name is None else name
+    export_dir, default_name = _exported(export_dir)
+    model = default_name if name is None else name
 
     def ready(url: str) -> None:
         typer.echo(f"Serving {model} at {url}/ (a page) and {url}/v1/models/{model}:predict")
         if token is None and host not in LOOPBACK:
-            typer.echo("Whoever reaches this machine can use it: --token asks for one.", err=True)
+            text = "Everyone who can reach this machine can use the server: set --token."
+            typer.echo(text, err=True)
 
-    if token is None:  # Typer leaves out an empty variable.
+    if token is None:  # Typer ignores an empty variable
         token = os.environ.get("TOWERPACK_TOKEN")
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
     run_server(
@@ -71,23 +70,23 @@ def serve(
     )
 
 
-def _exported(given: Path) -> tuple[Path, str]:
-    """Return the directory of the versions, and the name of their run or folder."""
-    inner, run = Path("export") / "saved_model", given
-    if given.suffix in (".yaml", ".yml"):
-        if not given.is_file():
-            raise ConfigError(f"There is no recipe {str(given)!r}.")
-        name = given.absolute().parent.name if given.name == "recipe.yaml" else given.stem
-        is_stored = (given.parent / "checkpoints").is_dir()
-        run = given.parent if is_stored else Path("runs") / name
-    for found in (run, Path("runs") / run):
-        if (found / inner).is_dir():
-            return found / inner, found.resolve().name
-        if run != given or (found / "checkpoints").is_dir():
-            what = f"{found} has not been exported to a SavedModel."
+def _exported(path: Path) -> tuple[Path, str]:
+    """Return the directory of the versions, and the name of its run or folder."""
+    inner, run = Path("export") / "saved_model", path
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"There is no recipe {str(path)!r}.")
+        name = path.absolute().parent.name if path.name == "recipe.yaml" else path.stem
+        is_stored = (path.parent / "checkpoints").is_dir()
+        run = path.parent if is_stored else Path("runs") / name
+    for folder in (run, Path("runs") / run):
+        if (folder / inner).is_dir():
+            return folder / inner, folder.resolve().name
+        if run != path or (folder / "checkpoints").is_dir():
             raise ConfigError(
-                what, fix=f"run `towerpack export {found}`, or serve another directory"
+                f"{folder} has not been exported to a SavedModel.",
+                fix=f"run `towerpack export {folder}`, or serve another directory",
             )
-    whole = given.resolve()
-    of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
-    return given, whole.parents[1].name if of_a_run else whole.name
+    whole = path.resolve()
+    in_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
+    return path, whole.parents[1].name if in_run else whole.name

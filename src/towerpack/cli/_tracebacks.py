@@ -1,4 +1,4 @@
-"""Tracebacks of the user's code, without the frames that lead to it through ours."""
+"""Tracebacks of errors in the user's code, without the frames of Towerpack."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from towerpack._core.errors import MapError, TowerpackError
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = {"site-packages", "dist-packages"}  # may lie in the standard library's folder
+_INSTALLED = {"site-packages", "dist-packages"}  # may be in the standard library's folder
 _REFERS = "see the cause above"
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an error and its causes, from where it enters the user's code.
+    """Return the traceback of an error and its causes, starting in the user's code.
 
-    Without such code, it is what the exception says.
+    Without a frame of the user's code, return only the error's message.
     """
-    told = traceback.TracebackException.from_exception(error)
-    _trim(told, error)
-    lines = told.format() if told.stack else told.format_exception_only()
+    trimmed = traceback.TracebackException.from_exception(error)
+    _trim(trimmed, error)
+    lines = trimmed.format() if trimmed.stack else trimmed.format_exception_only()
     return "".join(lines).rstrip()
 
 
 def cause_of(error: TowerpackError) -> str | None:
-    """The traceback of what the user's code raised, if that is why the error was raised.
+    """Return the traceback of an error in the user's code that caused `error`, or None.
 
-    `None` if the error tells it itself, as those from workers do.
+    Errors of workers contain the traceback already, so the result is None.
     """
     if "Traceback" in (error.details or ""):
         return None
     cause = error.__cause__
-    if isinstance(cause, MapError) and not _enters_their_code(cause):
-        return cause_of(cause)  # of the last one, where too many were left out
+    if isinstance(cause, MapError) and not _enters_user_code(cause):
+        return cause_of(cause)  # the last error, if too many datapoints were skipped
     if cause is None or cause.__traceback__ is None:
         return None
-    theirs = isinstance(error, MapError) and _enters_their_code(cause)
-    return traceback_of(cause) if theirs or _REFERS in (error.fix or "") else None
+    in_user_code = isinstance(error, MapError) and _enters_user_code(cause)
+    return traceback_of(cause) if in_user_code or _REFERS in (error.fix or "") else None
 
 
-def _trim(told: traceback.TracebackException, error: BaseException) -> None:
-    """Leave out frames of ours, and causes that have no others."""
-    told.stack = traceback.StackSummary.from_list(_theirs(list(told.stack), error))
+def _trim(trimmed: traceback.TracebackException, error: BaseException) -> None:
+    """Remove the frames of Towerpack, and causes that have no others."""
+    trimmed.stack = traceback.StackSummary.from_list(_user_frames(list(trimmed.stack), error))
     for name in ("__cause__", "__context__"):
-        link: traceback.TracebackException | None = getattr(told, name)
+        link: traceback.TracebackException | None = getattr(trimmed, name)
         reason: BaseException | None = getattr(error, name)
         if link is None or reason is None:
             continue
         _trim(link, reason)
         if not link.stack:
-            setattr(told, name, None)
+            setattr(trimmed, name, None)
 
 
-def _theirs(
+def _user_frames(
     frames: list[traceback.FrameSummary], error: BaseException
 ) -> list[traceback.FrameSummary]:
-    left = list(dropwhile(_is_ours, frames))
-    if isinstance(error, TowerpackError):  # raised on purpose: where in our code does not matter
-        left = list(dropwhile(_is_ours, reversed(left)))[::-1]
+    left = list(dropwhile(_is_internal, frames))
+    if isinstance(error, TowerpackError):  # remove the frames that raise it, too
+        left = list(dropwhile(_is_internal, reversed(left)))[::-1]
     return left
 
 
-def _enters_their_code(error: BaseException) -> bool:
-    return bool(_theirs(list(traceback.extract_tb(error.__traceback__)), error))
+def _enters_user_code(error: BaseException) -> bool:
+    return bool(_user_frames(list(traceback.extract_tb(error.__traceback__)), error))
 
 
-def _is_ours(frame: traceback.FrameSummary) -> bool:
+def _is_internal(frame: traceback.FrameSummary) -> bool:
     file = frame.filename
     if file.startswith((_PACKAGE, "<frozen importlib")):
         return True

@@ -1,5 +1,3 @@
-"""`towerpack train`: train by a recipe."""
-
 from __future__ import annotations
 
 import json
@@ -18,27 +16,27 @@ def train(
     settings: SETTINGS = None,
     run_dir: RUN_DIR = None,
     show_config: Annotated[
-        bool, typer.Option("--show-config", help="Print all settings and what they mean, no more.")
+        bool, typer.Option("--show-config", help="Print and explain all settings, then exit.")
     ] = False,
     allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
-    """Train, or go on where the same command was stopped.
+    """Train with a recipe. Running the same command again continues a stopped run.
 
     towerpack train digits train.epochs=5 batch_size=32
 
     towerpack train runs/digits epochs=20
     """
-    found = open_recipe(recipe, settings, allow_code)
+    opened = open_recipe(recipe, settings, allow_code)
     if show_config:
         from towerpack.config import explained
 
-        print(explained(found.config), end="")
+        print(explained(opened.config), end="")
         return
     require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import Runner
 
-    trainer = Runner.from_recipe(found, run_dir).train()
+    trainer = Runner.from_recipe(opened, run_dir).train()
     names = trainer.monitors.names()
     numbers = {n: trainer.monitors.latest(n) for n in names if n.startswith("val/")}
     if json_:

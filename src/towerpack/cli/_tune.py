@@ -1,9 +1,8 @@
-"""`towerpack tune`: search for settings by trial."""
-
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,49 +21,47 @@ def tune(
     recipe: RECIPE,
     settings: SETTINGS = None,
     space: Annotated[
-        Path | None, typer.Option(help="YAML with the search space, instead of the recipe's.")
+        Path | None, typer.Option(help="YAML file with a search space, replacing the recipe's.")
     ] = None,
     trials: Annotated[
-        int, typer.Option(min=1, help="Number of trials, earlier ones included.")
+        int, typer.Option(min=1, help="Number of trials, including earlier ones.")
     ] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Number of trials at the same time.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of settings.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Number of simultaneous trials.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for choosing settings.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Directory for the study (default: runs/NAME-tune).")
     ] = None,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Search for settings, scored on validation data; again: go on.
+    """Search for the settings with the best score on validation data.
 
-    The winner is a recipe: towerpack train OUT/best.yaml
+    Running the same command again continues the search. Then run: towerpack train OUT/best.yaml
     """
     from towerpack.config import change, read_yaml
 
-    found = open_recipe(recipe, settings, allow_code)
+    base = open_recipe(recipe, settings, allow_code)
     if space is not None:
-        from dataclasses import replace
-
-        found = replace(found, config=change(found.config, search=read_yaml(space)))
-    folder = out or Path("runs") / f"{found.name}-tune"
+        base = replace(base, config=change(base.config, search=read_yaml(space)))
+    folder = out or Path("runs") / f"{base.name}-tune"
     require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import search
 
     if workers > 1:
         _wait_for(workers, folder, [a for a in sys.argv[1:] if not a.startswith("--workers=")])
-    done = search(found, folder, trials=trials, seed=seed)
+    done = search(base, folder, trials=trials, seed=seed)
     rows = table(*done.titles)
     for row in done.rows[:_SHOWN]:
         rows.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
     console().print(rows)
-    console().print(f"Next: towerpack train {done.files[0]}; test data were not looked at.")
+    console().print(f"Next: towerpack train {done.files[0]} (the search used no test data)")
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
-    """Run this command in several processes, which take trials until none are left."""
+    """Run this command in several processes until all trials are done."""
     folder.mkdir(parents=True, exist_ok=True)
     if "--workers" in arguments:
-        place = arguments.index("--workers")
-        del arguments[place : place + 2]
+        index = arguments.index("--workers")
+        del arguments[index : index + 2]
     running: list[subprocess.Popen[bytes]] = []
     for i in range(workers):
         with (folder / f"worker-{i}.log").open("ab") as log:

@@ -1,4 +1,4 @@
-"""Modules of the user that are named on the command line."""
+"""Modules and scripts named on the command line."""
 
 from __future__ import annotations
 
@@ -19,27 +19,23 @@ MODEL_FORMS = "path/to/file.py, file.py:Name, module:Name, or a run directory"
 
 
 def load_module(where: str) -> ModuleType:
-    """Run and return the module of this name, or in the file `….py`.
-
-    Raises:
-        ConfigError: There is no such module, or its code raised.
-    """
+    """Import a module by name, or a script by its path."""
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
-    # Console scripts, unlike `python -m`, do not look in the working directory. It comes last, so
-    # that no file there replaces a package.
+    # Console scripts do not search the working directory, unlike `python -m`. Append it, so that
+    # its files do not hide installed packages.
     sys.path.append(os.getcwd())
     if not all(part.isidentifier() for part in where.split(".")):
         raise ConfigError(f"{where!r} is not the name of a module.", expected=CODE_FORM)
     try:
-        found = importlib.util.find_spec(where)
+        spec = importlib.util.find_spec(where)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise ConfigError(
             f"There is no module {where!r}.",
             expected=CODE_FORM,
-            fix="run it in the directory that holds the module, or name the file",
+            fix="run the command in the directory of the module, or pass the path of its file",
         )
     return run_user_code(lambda: importlib.import_module(where), f"importing {where} raised")
 
@@ -52,18 +48,18 @@ def _module_of_file(path: Path) -> ModuleType:
     if spec is None or (loader := spec.loader) is None:
         raise ConfigError(f"{path} cannot be imported.", expected=CODE_FORM)
     module = importlib.util.module_from_spec(spec)
-    # It may import its neighbours, as when it is run as a script.
+    # As in a script, files of the same directory can be imported.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
     run_user_code(lambda: loader.exec_module(module), f"importing {path} raised")
-    # Worker processes cannot import it by name: its functions travel whole.
+    # Worker processes cannot import the module by name, so its functions are pickled by value.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     cloudpickle.register_pickle_by_value(module)
     return module
 
 
 def run_user_code(function: Any, what: str) -> Any:
-    """Call the user's code; report its errors with the traceback that leads into it."""
+    """Call a function of the user. Report its errors with the traceback in the user's code."""
     try:
         return function()
     except TowerpackError:
@@ -77,11 +73,7 @@ def run_user_code(function: Any, what: str) -> Any:
 
 
 def model_of(target: str) -> Any:
-    """Return the model that a script or module defines, or makes.
-
-    Raises:
-        ConfigError: There is no model, or there are several and none is named.
-    """
+    """Return the model of a script or module: a class, an object or a function's result."""
     from towerpack.describe import is_model
     from towerpack.model import ModelDesc
 
@@ -90,13 +82,13 @@ def model_of(target: str) -> Any:
         where, name = target, ""
     if not where.endswith(".py") and not name:
         raise ConfigError(
-            f"{target!r} is not a script and not a run directory.", expected=MODEL_FORMS
+            f"{target!r} is neither a script nor a run directory.", expected=MODEL_FORMS
         )
     module = load_module(where)
 
     def defines(value: Any) -> bool:
-        made_here = isinstance(value, type) and value.__module__ == module.__name__
-        return is_model(value) or (made_here and issubclass(value, ModelDesc))
+        is_local = isinstance(value, type) and value.__module__ == module.__name__
+        return is_model(value) or (is_local and issubclass(value, ModelDesc))
 
     if not name:
         names = [key for key, value in vars(module).items() if defines(value)]
@@ -105,11 +97,12 @@ def model_of(target: str) -> Any:
                 f"{where} has {'several models' if names else 'no model'}.",
                 got=", ".join(names) or None,
                 expected="one ModelDesc (or Keras model)",
-                fix=f"name {where}:{names[0] if names else 'function_that_returns_a_model'}",
+                fix=f"pass {where}:{names[0] if names else 'function_that_returns_a_model'}",
             )
         (name,) = names
     if not hasattr(module, name):
         raise ConfigError(f"{where} has no {name!r}.", fix=did_you_mean(name, vars(module)))
     value = getattr(module, name)
-    made = callable(value) and not is_model(value)
-    return run_user_code(value, f"{where}:{name} raised") if made else value
+    if callable(value) and not is_model(value):
+        return run_user_code(value, f"{where}:{name} raised")
+    return value

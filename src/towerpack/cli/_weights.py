@@ -1,4 +1,4 @@
-"""Weights of any source that `SmartInit` reads, and files of weights."""
+"""Reading weights from any source that `SmartInit` supports, and writing them to files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
-    """Read weights by name."""
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
         from towerpack.training.weights.read_foreign import read_arrays
@@ -30,30 +29,26 @@ def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> W
     keras: Any = require("keras", extra="tf", needed_for="A file of Keras")
     try:
         model = keras.saving.load_model(source, compile=False)
-    except (TypeError, ValueError):  # The file has layers of the user, so weights keep numbers.
+    except (TypeError, ValueError):  # unknown layers: keep the numbers as names of weights
         return weights
     return {v.path.removeprefix(f"{model.name}/"): v.value.numpy() for v in model.variables}
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """Write weights to a new file.
-
-    Raises:
-        ConfigError: The file exists, or its format cannot hold the weights.
-    """
+    """Write weights to a new npz or safetensors file."""
     import numpy as np
 
     from towerpack.checkpoint.tensors import specs_of, write_tensors
 
     if path.suffix not in (".npz", ".safetensors") or path.exists():
         raise ConfigError(
-            f"{path} is there already." if path.exists() else f"-o {path}: no such format.",
+            f"{path} exists." if path.exists() else f"The file format of {path} is not supported.",
             expected="a new file, .npz or .safetensors",
         )
     arrays = {name: np.asarray(value) for name, value in weights.items()}
     kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
     if path.suffix == ".npz" and "bfloat16" in kinds.values():
-        raise ConfigError("npz cannot hold bfloat16.", fix="write to -o weights.safetensors")
+        raise ConfigError("npz files cannot hold bfloat16.", fix="write to -o weights.safetensors")
     part = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         if path.suffix == ".npz":
@@ -66,5 +61,5 @@ def write_weights(path: Path, weights: Weights) -> None:
 
 
 def is_float(array: np.ndarray) -> bool:
-    """Whether an array holds floating-point numbers; bfloat16 has no kind of NumPy's."""
+    """Return whether an array holds floats, including bfloat16, which NumPy does not know."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"

@@ -1,4 +1,4 @@
-"""Errors of the Python interface in terms of the command line."""
+"""Translation of errors from the Python API to the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from towerpack._core.errors import TowerpackError
 
 _COMMANDS = {"train", "eval", "infer", "tune", "export", "model", "demo"}
 _KEYS = "xla|deterministic|precision|steps_per_epoch|overfit_batches|fast_dev_run|devices"
-# What Python programs write, and what stands for it on the command line; in this order.
+# Patterns of Python code, and their replacements on the command line. The order matters.
 _WORDS = {
     r"skip .*SmartInit\(…, ignore.*": "set transfer.ignore_mismatch=true or transfer.skip=REGEX",
     r"map .*SmartInit\(…, rename=.*": "set transfer.pretrained to weights of this network",
@@ -29,7 +29,7 @@ _WORDS = {
     r"on_existing='new'|resume='never'": "a new --run-dir",
     r"outputs=\['prob'\]": "--outputs prob",
     r"batch_examples(=…|=)": "--examples FILE.npz",
-    r"version=None": "leave --version out",
+    r"use version=None for the next number": "leave --version out",
     r"tolerance=": "--tolerance NUMBER",
     r"\b(format|quantize)='([^']*)'": r"--\1 \2",
     rf"(?<![\w.])({_KEYS})=": r"train.\1=",
@@ -40,7 +40,7 @@ _WORDS = {
 
 
 def in_commands(error: TowerpackError, command: str) -> None:
-    """Rewrite an error of the Python interface in the words of a command."""
+    """Replace Python code in an error's texts by options of a command."""
     for name in ("what", "got", "expected", "fix") if command in _COMMANDS else ():
         if text := getattr(error, name):
             for python, words in _WORDS.items():

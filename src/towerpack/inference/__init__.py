@@ -1,4 +1,4 @@
-"""What comes after training: predictors, exported models."""
+"""Inference after training: predictors and exported models."""
 
 from towerpack._core.extras import require
 from towerpack._core.old_arguments import accept as _accept

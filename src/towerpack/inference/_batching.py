@@ -1,5 +1,3 @@
-"""Prediction for many threads: what is asked for at the same time is computed together."""
-
 from __future__ import annotations
 
 import threading
@@ -19,31 +17,31 @@ _TRIES: Final = 3
 
 
 class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
-    """Predict single datapoints, for any number of threads, in batches.
+    """Predictor that combines requests of single examples from many threads into batches.
 
         with BatchingPredictor(predictor, max_batch=32) as predict:
-            future = predict.submit(image)      # from any thread; without the batch's dimension
+            future = predict.submit(image)      # from any thread; without the batch dimension
             prob = future.result()
 
-    Nothing waits for company: while a batch is computed, requests gather, and are the next one. A
-    lone request is computed at once. Batches are filled up with copies of their last datapoint to
-    one of a few sizes, so that TensorFlow sees only these.
+    Requests that arrive while a batch is computed form the next batch. A single request is computed
+    at once. Batches are padded with copies of their last example to one of a few sizes, so that
+    TensorFlow sees only these shapes.
 
     Args:
-        predictor: What computes; each input and output has a row for each datapoint.
-        max_batch: The largest batch.
-        sizes: Of batches; None for 1, 2, 4, … and `max_batch`.
-        latency_s: How long a request may take: sizes are left out that have been seen to take more
-            than half of it, since a request waits for the batch before its own. Under a load that
-            the device does not master, requests take longer all the same.
-        max_waiting: How many requests may wait; `submit` blocks where there are more.
-        devices: Names of devices, each of which gets a thread and a copy of the weights; none for
-            the predictor's own.
-        example: One datapoint's inputs, with which every size is computed before the first request;
-            () for zeros, None to do without.
+        predictor: Predictor whose inputs and outputs have a batch dimension.
+        max_batch: Largest batch size.
+        sizes: Allowed batch sizes. None for 1, 2, 4, … and `max_batch`.
+        latency_s: Target for the duration of a request, in seconds. Batch sizes that took longer
+            than half of it are no longer used, because a request also waits for the batch before
+            its own. An overloaded device exceeds this target.
+        max_waiting: Number of requests that may wait. `submit` blocks if there are more.
+        devices: Names of devices, each of which gets a thread and a copy of the weights. If empty,
+            the predictor's own device is used.
+        example: Inputs of one example. Every batch size is computed with it before the first
+            request. () uses zeros, None skips this.
 
     Raises:
-        ConfigError: An input has no dimension for batches, or sizes make no sense.
+        ConfigError: An input has no batch dimension, or a size is less than 1.
     """
 
     def __init__(
@@ -61,27 +59,27 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         self.sizes = sorted({*doubled, max_batch} if sizes is None else sizes)
         if not self.sizes or self.sizes[0] < 1 or max_waiting < 1:
             raise ConfigError(
-                f"BatchingPredictor(max_batch={max_batch}, sizes={sizes}, "
-                f"max_waiting={max_waiting}).",
-                expected="at least 1 each",
+                "max_batch, sizes and max_waiting must be at least 1, got "
+                f"{max_batch}, {sizes} and {max_waiting}."
             )
         for spec in predictor.specs:
             if spec.shape.rank is not None and spec.shape.as_list()[:1] != [None]:
                 raise ConfigError(
-                    f"The input '{spec.name}' has no open first dimension for batches.",
+                    f"The first dimension of the input '{spec.name}' must be None, for batches.",
                     got=f"{spec.dtype.name} {spec.shape}",
-                    fix="tf.TensorSpec([None, …], …) in the model's inputs()",
+                    fix="return tf.TensorSpec([None, …], …) from the model's inputs()",
                 )
         self._first = predictor
         self._latency_s, self._max_waiting = latency_s, max_waiting
-        self._seconds: dict[int, tuple[int, float]] = {}  # by size: how often seen, the least
+        # Number of measurements and shortest time in seconds of each batch size.
+        self._seconds: dict[int, tuple[int, float]] = {}
         self._waiting: list[Request[list[np.ndarray], Future[Any]]] = []
         self._changed = threading.Condition()
         self._closed = False
         predictors = [predictor.on(device) for device in devices] or [predictor]
         if example is not None:
-            for each in predictors:
-                for size, seconds in each.warm_up(*example, sizes=self.sizes).items():
+            for warmed in predictors:
+                for size, seconds in warmed.warm_up(*example, sizes=self.sizes).items():
                     self._seconds[size] = (_TRIES, seconds)
         self._threads = [
             threading.Thread(
@@ -93,14 +91,14 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
             thread.start()
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Any]:
-        """Ask for a prediction; the future gives what the predictor gives, without batches.
+        """Request a prediction, and return a future of the outputs without a batch dimension.
 
         Args:
-            *arrays: One datapoint's inputs, in order.
-            **named: Or by name.
+            *arrays: Inputs of one example, in order.
+            **named: Inputs by name.
 
         Raises:
-            ConfigError: It has been closed. Any other error is in the future.
+            ConfigError: The predictor has been closed. The future raises all other errors.
         """
         future: Future[Any] = Future()
         try:
@@ -109,7 +107,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
                 {name: _one_row(array) for name, array in named.items()},
             )
         except SpecError as error:
-            error.add_note("Shapes are with the dimension of batches, which is added here.")
+            error.add_note("The shapes include the batch dimension that BatchingPredictor adds.")
             future.set_exception(error)
             return future
         shapes = [array.shape for array in batch]
@@ -124,15 +122,19 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         return future
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Predict one datapoint, and wait for it.
+        """Predict one example, and wait for the result.
+
+        Args:
+            *arrays: Inputs of the example, in order.
+            **named: Inputs by name.
 
         Raises:
-            SpecError: Something is missing, or has the wrong dtype or shape.
+            SpecError: An input is missing, or has the wrong dtype or shape.
         """
         return self.submit(*arrays, **named).result()
 
     def close(self) -> None:
-        """Compute what was submitted, and take no more. Twice is harmless."""
+        """Compute the waiting requests, and refuse new ones. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -159,31 +161,25 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
                     request.answer.set_result(answer)
 
     def _take(self) -> list[Request[list[np.ndarray], Future[Any]]] | None:
-        """The requests of the next batch; None once all is done."""
+        """Return the requests of the next batch, or None after the last."""
         with self._changed:
             while not self._waiting:
                 if self._closed:
                     return None
                 self._changed.wait()
-        self._let_others_submit()
-        with self._changed:
-            taken = take(self._waiting, self._most())
-            self._changed.notify_all()
-        return taken
-
-    def _let_others_submit(self) -> None:
-        """Give way to threads that are ready to submit, for as long as each time one does.
-
-        Those whose futures have just been set are: without this, the first of them would be
-        computed alone, and every second batch be one of 1.
-        """
+        # Let threads submit whose futures were just set. Otherwise the first of them would be
+        # computed alone, and every second batch would have size 1.
         before = 0
         while before < len(self._waiting) < self.sizes[-1]:
             before = len(self._waiting)
             time.sleep(0)
+        with self._changed:
+            requests = take(self._waiting, self._largest_size())
+            self._changed.notify_all()
+        return requests
 
-    def _most(self) -> int:
-        """The largest size that keeps to the latency, as far as is known."""
+    def _largest_size(self) -> int:
+        """Return the largest batch size that was not measured to exceed the latency."""
         limit = np.inf if self._latency_s is None else self._latency_s / 2
         seen = self._seconds.items()
         slow = {size for size, (times, least) in seen if times >= _TRIES and least > limit}
@@ -193,16 +189,9 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         size = next(size for size in self.sizes if size >= len(rows))
         rows = rows + rows[-1:] * (size - len(rows))
         began = time.perf_counter()
-        columns = predictor.compute([np.stack(column) for column in zip(*rows, strict=True)])
+        columns = predictor.compute_rows([np.stack(column) for column in zip(*rows, strict=True)])
         times, least = self._seconds.get(size, (0, np.inf))
         self._seconds[size] = times + 1, min(least, time.perf_counter() - began)
-        for name, column in zip(predictor.output_names, columns, strict=True):
-            if column.ndim == 0 or len(column) != size:
-                raise SpecError(
-                    f"The output '{name}' does not give one row for each datapoint.",
-                    got=f"{column.dtype.name} {list(column.shape)} for {size} rows",
-                    fix="ask for outputs with the dimension of batches",
-                )
         return columns
 
 

@@ -1,5 +1,3 @@
-"""How far an exported model's numbers are from a predictor's."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +16,22 @@ def compare_exported(
     examples: Mapping[str, np.ndarray],
     preprocess: Callable[[Any], Any] | None = None,
 ) -> dict[str, float]:
-    """The greatest difference of each output, over all examples at once and the first alone.
+    """Return the largest difference of each output, for all examples at once and the first alone.
 
-    Of floats it is relative to the output's greatest magnitude; of other dtypes, the share of
-    elements that differ; of a class, half of what its probability is below the greatest: at most
-    the difference of probabilities, then.
-
-    Signatures that take other inputs than the examples are left out.
+    Differences of floats are relative to the output's largest magnitude. The difference of other
+    dtypes is the share of elements that differ. The difference of a class is half of the distance
+    between its probability and the largest one. Signatures with other inputs are skipped.
 
     Args:
-        exported: Written by `export`, whose metadata say which output is which.
-        predictor: Of the same outputs.
+        exported: Model written by `export`, whose metadata names the outputs.
+        predictor: Predictor of the same outputs.
         examples: Inputs by name.
-        preprocess: Makes the input of PNG files of the examples, for the signature that takes them.
+        preprocess: Function from the bytes of an image file to the input of one example. The
+            default signature then gets the examples as PNG files.
 
     Returns:
-        By `signature/output`; infinite where shapes differ, or what is finite.
+        Differences by `signature/output`. Infinite if shapes or the positions of non-finite values
+        differ.
     """
     outputs, class_names = (exported.metadata.get(key, ()) for key in ("outputs", "class_names"))
     batches = [examples]
@@ -47,29 +45,29 @@ def compare_exported(
             continue
         seen.append(signature)
         for batch in batches:
-            given: Mapping[str, Any] = batch
+            inputs: Mapping[str, Any] = batch
             if preprocess is not None and name == DEFAULT_SIGNATURE:
                 ((argument, pictures),) = batch.items()
                 files = [tf.io.encode_png(picture).numpy() for picture in pictures]
                 batch = {argument: np.stack([np.asarray(preprocess(file)) for file in files])}
-                given = {"image_bytes": files}
+                inputs = {"image_bytes": files}
             results = dict(zip(predictor.output_names, predictor(**batch), strict=True))
-            for output, value in exported.run(given, name).items():
+            for output, value in exported.run(inputs, name).items():
                 if output in outputs:
-                    found = _difference(value, results[outputs[output]])
+                    difference = _difference(value, results[outputs[output]])
                 else:
                     (probabilities,) = results.values()
-                    found = _class_difference(value, probabilities, class_names)
+                    difference = _class_difference(value, probabilities, class_names)
                 key = f"{name}/{output}"
-                differences[key] = max(differences.get(key, 0.0), found)
+                differences[key] = max(differences.get(key, 0.0), difference)
     return differences
 
 
 def _class_difference(chosen: Any, probabilities: np.ndarray, class_names: Sequence[str]) -> float:
     if chosen.dtype.kind not in "iu":
         chosen = np.array([class_names.index(name.decode()) for name in chosen])
-    taken = np.take_along_axis(probabilities, chosen[:, None].astype(np.int64), 1)[:, 0]
-    return float(np.max(probabilities.max(1) - taken)) / 2
+    of_chosen = np.take_along_axis(probabilities, chosen[:, None].astype(np.int64), 1)[:, 0]
+    return float(np.max(probabilities.max(1) - of_chosen)) / 2
 
 
 def _difference(got: np.ndarray, expected: np.ndarray) -> float:

@@ -1,5 +1,3 @@
-"""Prediction over a flow, on several devices at once, in the order of the flow."""
-
 from __future__ import annotations
 
 import functools
@@ -12,56 +10,55 @@ from towerpack.inference.predictor import Predictor
 
 
 class DatasetPredictor:
-    """Predict every datapoint of a flow; results come in its order.
+    """Iterable over the predictions of every batch of a flow, in its order.
 
         for prob in DatasetPredictor(predictor, ds, devices=['GPU:0', 'GPU:1']):
             ...
 
-    A device takes the next batch as soon as it is free. While devices compute, up to two batches
-    for each are read ahead, in the thread that iterates. Each pass begins the flow anew. What a
-    datapoint is, `Predictor.over` says.
+    Each device takes the next batch as soon as it is free. The thread that iterates reads up to two
+    batches per device ahead. Each pass starts the flow again.
 
     Args:
-        predictor: What computes.
-        dataflow: Gives batches.
-        devices: Names of devices, each of which gets a copy of the weights; none for the
-            predictor's own.
+        predictor: Predictor to use.
+        dataflow: Flow of batches, in the form that `Predictor.over` expects.
+        devices: Names of devices, each of which gets a copy of the weights. If empty, the
+            predictor's own device is used.
 
     Raises:
-        ConfigError: There is no such device, or no flow.
+        ConfigError: A device does not exist, or `dataflow` cannot be iterated.
     """
 
     def __init__(
         self, predictor: Predictor, dataflow: Iterable[Any], *, devices: Sequence[str] = ()
     ) -> None:
         if isinstance(devices, str):
-            raise ConfigError(f"devices={devices!r}.", expected="a list of names")
+            raise ConfigError(f"devices must be a list of names, got {devices!r}.")
         if not isinstance(dataflow, Iterable):
-            raise ConfigError(f"{type(dataflow).__name__} cannot be iterated.", expected="a flow")
+            raise ConfigError(f"dataflow must be a flow, got {type(dataflow).__name__}.")
         self._dataflow = dataflow
         self._predictors = [predictor.on(device) for device in devices] or [predictor]
 
     def __iter__(self) -> Iterator[Any]:
-        """Results in the order of the flow; an error where its datapoint stands."""
-        workers = [functools.partial(self._at, predictor) for predictor in self._predictors]
+        """Iterate over the results. An error is raised at the position of its datapoint."""
+        workers = [functools.partial(self._predict, predictor) for predictor in self._predictors]
         return in_order(workers, enumerate(self._dataflow))
 
-    def _at(self, predictor: Predictor, numbered: tuple[int, Any]) -> Any:
+    def _predict(self, predictor: Predictor, numbered: tuple[int, Any]) -> Any:
         number, datapoint = numbered
         try:
-            return predictor.at(datapoint)
+            return predictor.predict(datapoint)
         except Exception as error:
             error.add_note(f"Datapoint {number} of {self._dataflow!r}.")
             raise
 
     def __len__(self) -> int:
-        """That of the flow, if it has one."""
-        return len(self._dataflow)  # pyright: ignore[reportArgumentType] - TypeError is the answer
+        """Return the length of the flow. Raise TypeError if it has none."""
+        return len(self._dataflow)  # pyright: ignore[reportArgumentType]
 
     def get_result(self) -> Iterator[Any]:
-        """The predecessor's name of iterating."""
+        """Return an iterator over the results, as in Tensorpack."""
         return iter(self)
 
     def get_all_result(self) -> list[Any]:
-        """All results."""
+        """Return a list of all results, as in Tensorpack."""
         return list(self)

@@ -1,5 +1,3 @@
-"""Trained models for other programs, compared with the original before they are there."""
-
 from __future__ import annotations
 
 import contextlib
@@ -29,9 +27,9 @@ from towerpack.inference.predictor import Predictor
 from towerpack.model import as_model
 
 TOLERANCES: Final = {None: 1e-4, "float16": 1e-2, "dynamic": 0.1, "int8": 0.1}
-"""By quantization: what `compare_exported` may find."""
+"""Largest allowed difference of outputs for each quantization."""
 _logger = get_logger(__name__)
-_LONGEST = 1000  # of what a converter says
+_LONGEST = 1000  # characters of a converter's message
 
 
 def export(
@@ -54,68 +52,75 @@ def export(
     version: int | None = None,
     tell: Callable[[str], None] = _logger.info,
 ) -> Path:
-    """Write a model's inference part as `path/VERSION/`, for programs without Towerpack.
+    """Export the inference part of a model to `path/VERSION/`, for programs without Towerpack.
 
         export(Model(), 'runs/mnist', 'exports/mnist', outputs='prob', format='onnx')
 
-    The files are loaded by their own runtime and compared with a `Predictor` first. They appear
-    whole, or not at all.
+    Before the directory appears, the exported model is loaded in its own runtime, and its outputs
+    are compared with those of a `Predictor`.
 
     Args:
         model: A `ModelDesc`, or the plain functions.
         checkpoint: A run directory, one checkpoint, or a loaded one.
-        path: Holds the versions.
+        path: Directory of the versions.
         format: 'saved_model', 'onnx', 'litert' or 'keras'.
-        inputs: Names of inputs, in order; None for those that are needed.
-        outputs: Names of outputs, or a dict: name outside -> name in the model.
-        preprocess: Makes the one input of one example of the bytes of a picture's file, in
-            TensorFlow operations. Then 'serving_default' takes `image_bytes`, and 'tensors' what
-            the model takes. A SavedModel alone can hold it.
-        class_names: Of a classifier whose output are probabilities [n, classes]. Then 'tensors'
-            gives `class_ids` and `probabilities`, 'serving_default' `classes` and `probabilities`.
-        serve: Makes 'serving_default' of a model that is no classifier: takes the function that
-            'tensors' is, from the model's inputs to its outputs by name, and gives a `tf.function`
-            with an input signature, such as from files to files. For a SavedModel alone.
-        metadata: For `towerpack.json`, besides what is written there by itself.
-        tag: Take the checkpoint kept under this name.
-        ema: Take the averages of the weights.
-        batch_examples: Inputs to compare with, and to calibrate by: a dict, or arrays in order.
-            None for random numbers.
+        inputs: Names of inputs, in order. None uses those that the outputs need.
+        outputs: Names of outputs, or a dict from exported names to names in the model.
+        preprocess: TensorFlow function from the bytes of an image file to the input of one example,
+            for a SavedModel. Its signature 'serving_default' then takes `image_bytes`, and
+            'tensors' takes the model's input.
+        class_names: Names of the classes, if the output is probabilities [n, classes]. 'tensors'
+            then returns `class_ids` and `probabilities`, 'serving_default' returns `classes` and
+            `probabilities`.
+        serve: Function that returns 'serving_default' as a `tf.function` with an input signature,
+            for a SavedModel. It gets the function of 'tensors', from the model's inputs to a dict
+            of its outputs.
+        metadata: Further entries for `towerpack.json`.
+        tag: Name of the checkpoint to use, for example `'best-val/error'`.
+        ema: Use the moving averages of the weights.
+        batch_examples: Inputs for comparison and calibration: a dict, or arrays in order. None uses
+            random numbers.
         quantize: 'dynamic' (ONNX, LiteRT), 'float16' or 'int8' (LiteRT; needs `batch_examples`).
-        tolerance: What the comparison may find; None for what is usual.
-        version: A number; None for the next.
-        tell: Takes a line for each thing that was done.
+        tolerance: Largest allowed difference of outputs. None chooses it by `quantize`.
+        version: Version number. None uses the next one.
+        tell: Function that gets a line of text after each action.
 
     Returns:
-        The version's directory.
+        Directory of the version.
 
     Raises:
-        ConfigError: Something that the format cannot do was asked for, or the version exists.
-        ExportError: The model cannot be written so, or it computes something else.
+        ConfigError: The format does not support an argument, or the version exists.
+        ExportError: The model cannot be exported, or the exported model computes other outputs.
         CheckpointError: There is no valid checkpoint.
-        LayerError: The model has no output of some name.
+        LayerError: The model has no output with one of the names.
     """
     if format not in FILES:
-        raise ConfigError(f"format={format!r}.", fix=did_you_mean(format, FILES))
+        raise ConfigError(f"format={format!r} is not supported.", fix=did_you_mean(format, FILES))
     if quantize is not None and quantize not in QUANTIZATIONS[format]:
         known = ", ".join(map(repr, QUANTIZATIONS[format])) or "None"
-        raise ConfigError(f"{format} with quantize={quantize!r}.", expected=known)
+        raise ConfigError(
+            f"The format '{format}' does not support quantize={quantize!r}.", expected=known
+        )
     if preprocess is not None and format != "saved_model":
         raise ConfigError(
-            f"{format} does not read pictures' files.",
-            fix="leave preprocess out, and give the model pixels; or format='saved_model'",
+            f"The format '{format}' does not support preprocess=.",
+            fix="remove preprocess to export a model of pixels, or use format='saved_model'",
         )
     if serve is not None and (format != "saved_model" or preprocess or class_names):
         raise ConfigError(
-            "serve= is a SavedModel's signature instead of preprocess= and class_names=.",
+            "serve= needs format='saved_model', and replaces preprocess= and class_names=.",
             got=f"format={format!r}",
         )
     if quantize == "int8" and batch_examples is None:
-        raise ConfigError("quantize='int8' calibrates by real inputs.", fix="batch_examples=…")
+        raise ConfigError(
+            "quantize='int8' needs real inputs for its calibration.", fix="pass batch_examples="
+        )
     listed = [outputs] if isinstance(outputs, str) else outputs
     named = dict(listed if isinstance(listed, Mapping) else zip(listed, listed, strict=True))
     if version is not None and (Path(path) / str(version)).exists():
-        raise ConfigError(f"There is a version {version} in {path}.", fix="version=None")
+        raise ConfigError(
+            f"Version {version} exists in {path}.", fix="use version=None for the next number"
+        )
     desc = as_model(model)
     predictor = Predictor(desc, checkpoint, inputs, list(named.values()), tag=tag, ema=ema)
     examples = _examples(predictor, batch_examples)
@@ -123,7 +128,7 @@ def export(
     if class_names is not None:
         named = {"probabilities": predictor.output_names[0]}
     functions = ExportModule(predictor, named, class_names, preprocess, serve)
-    told: dict[str, Any] = {
+    description: dict[str, Any] = {
         "format": format,
         "quantize": quantize,
         "source": {"checkpoint": str(predictor.checkpoint), "step": predictor.step, "ema": ema},
@@ -133,17 +138,20 @@ def export(
         "versions": library_versions((*NOTED, "tf2onnx", "onnxruntime", "ai-edge-litert")),
     }
     if class_names is not None:
-        told["class_names"] = list(class_names)
+        description["class_names"] = list(class_names)
     for key, value in (metadata or {}).items():
-        if told.setdefault(key, value) != value:
-            raise ConfigError(f"metadata[{key!r}] is written by export itself.", fix="rename it")
+        if description.setdefault(key, value) != value:
+            raise ConfigError(
+                f"The metadata key {key!r} is reserved for export.", fix="rename the key"
+            )
 
     def save() -> None:
-        (temporary / METADATA).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(description, indent=2, ensure_ascii=False)
+        (temporary / METADATA).write_text(text + "\n")
 
     Path(path).mkdir(parents=True, exist_ok=True)
     holder = Path(tempfile.mkdtemp(prefix=".export-", dir=path))
-    temporary = holder / "model"  # which, unlike its holder, others may read
+    temporary = holder / "model"  # mkdtemp makes its own directory unreadable for others
     try:
         temporary.mkdir()
         save()
@@ -153,7 +161,7 @@ def export(
             tell(f"converted to {format}, {size / 1e6:.2f} MB")
             exported = load_exported(temporary)
             tell(f"loaded by {exported.runtime}")
-            found = compare_exported(exported, predictor, examples, preprocess)
+            differences = compare_exported(exported, predictor, examples, preprocess)
         except TowerpackError:
             raise
         except Exception as error:
@@ -165,29 +173,29 @@ def export(
                 details=f"{error}"[:_LONGEST],
                 fix=fix,
             ) from error
-        greatest = max(found, key=lambda key: found[key])
+        name, greatest = max(differences.items(), key=lambda item: item[1])
         rows = len(next(iter(examples.values()), ()))
-        told["compared"] = {
+        description["compared"] = {
             "examples": rows,
             "random": batch_examples is None,
-            "greatest_difference": found[greatest],
-            "differences": found,
+            "greatest_difference": greatest,
+            "differences": differences,
         }
         limit = TOLERANCES[quantize] if tolerance is None else tolerance
-        tell(f"compared: greatest difference {found[greatest]:.1e} on {rows} examples")
-        if not found[greatest] <= limit:
+        tell(f"compared: greatest difference {greatest:.1e} on {rows} examples")
+        if not greatest <= limit:
             raise ExportError(
-                f"The exported {format} computes something else than the model.",
-                got=f"a difference of {found[greatest]:.2g} in '{greatest}'",
+                f"The outputs of the exported {format} differ from those of the model.",
+                got=f"a difference of {greatest:.2g} in '{name}'",
                 expected=f"at most {limit:g}",
-                fix="compare by real inputs (batch_examples=), or give tolerance=",
+                fix="compare with real inputs (batch_examples=), or pass tolerance=",
             )
         save()
         return _in_place(temporary, Path(path), version)
     finally:
         shutil.rmtree(holder)
         with contextlib.suppress(OSError):
-            Path(path).rmdir()  # only if there is nothing in it
+            Path(path).rmdir()  # succeeds only if it is empty
 
 
 def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
@@ -200,19 +208,20 @@ def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
                 raise
 
 
-def _examples(predictor: Predictor, given: Any) -> dict[str, np.ndarray]:
-    """What was given by name, or random numbers."""
+def _examples(predictor: Predictor, inputs: Any) -> dict[str, np.ndarray]:
+    """Return example inputs by name; random numbers if they are None."""
     names = predictor.input_names
-    if given is None:
+    if inputs is None:
         return Signature(infos_of({str(s.name): s for s in predictor.specs}), {}).random_inputs(8)
-    if not isinstance(given, Mapping):
-        listed = [given] if isinstance(given, np.ndarray) else given
-        given = dict(zip(names, listed, strict=True))
-    missing = [name for name in names if name not in given]
+    if not isinstance(inputs, Mapping):
+        listed = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        inputs = dict(zip(names, listed, strict=True))
+    missing = [name for name in names if name not in inputs]
     if missing:
-        got = ", ".join(map(str, given))
-        raise ConfigError(f"batch_examples lacks {missing}.", got=got, expected=", ".join(names))
-    return {name: np.asarray(given[name]) for name in names}
+        got = ", ".join(map(str, inputs))
+        expected = ", ".join(names)
+        raise ConfigError(f"batch_examples has no input {missing}.", got=got, expected=expected)
+    return {name: np.asarray(inputs[name]) for name in names}
 
 
 def _check(
@@ -222,28 +231,29 @@ def _check(
     class_names: Sequence[str] | None,
     preprocess: Any,
 ) -> None:
-    """What was asked for fits the model and the format."""
+    """Check that the model, the format and the arguments match."""
     odd = [name for name in predictor.input_names if not re.fullmatch(r"[a-zA-Z]\w*", name, re.A)]
     if odd:
         wanted = "a letter, then letters, digits or _"
-        raise ConfigError(f"Not all formats keep the inputs' names {odd}.", expected=wanted)
+        raise ConfigError(f"Input names {odd} cannot be exported.", expected=wanted)
     try:
         results = predictor(**examples)
     except tf.errors.OpError as error:
-        what = "The model fails on the examples, which are random where none are given."
-        raise ExportError(what, fix="batch_examples=…", details=error.message) from error
+        what = "The model fails on the example inputs, which are random by default."
+        fix = "pass real inputs as batch_examples="
+        raise ExportError(what, fix=fix, details=error.message) from error
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]
     if strings and format != "saved_model":
-        raise ConfigError(f"{format} has no strings.", got=", ".join(strings))
+        raise ConfigError(f"The format '{format}' has no strings.", got=", ".join(strings))
     if preprocess is not None and [spec.dtype for spec in predictor.specs] != [tf.uint8]:
         got = ", ".join(f"{spec.dtype.name} {spec.name}" for spec in predictor.specs)
-        fix = "leave preprocess out, or read other files in a function for serve="
-        raise ConfigError("preprocess is for a single input of uint8.", got=got, fix=fix)
+        fix = "remove preprocess, or read other files in a function for serve="
+        raise ConfigError("preprocess needs a single input of dtype uint8.", got=got, fix=fix)
     shapes = [list(result.shape) for result in results]
     if class_names is not None and [shape[1:] for shape in shapes] != [[len(class_names)]]:
         raise SpecError(
-            f"{len(class_names)} class names do not fit the outputs.",
+            f"{len(class_names)} class names do not match the outputs.",
             got=", ".join(map(str, shapes)),
             expected=f"one output [n, {len(class_names)}]",
         )

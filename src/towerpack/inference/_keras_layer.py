@@ -1,5 +1,3 @@
-"""A TensorFlow function as a Keras layer, so that a `.keras` file holds any model."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,16 +11,10 @@ from towerpack.inference.exported import DEFAULT_SIGNATURE
 
 @keras.saving.register_keras_serializable("towerpack")
 class InferenceGraph(keras.layers.Layer):
-    """A function of tensors and its variables, for inference alone: dict in, dict out.
+    """Keras layer that calls a concrete function for inference, from a dict to a dict of tensors.
 
-    Its part of the file is a SavedModel, whose loader, unlike an import of the graph, keeps apart
-    functions of one name. Until it is loaded from a file, it knows shapes and dtypes alone.
-
-    Args:
-        outputs: Shape and dtype by name.
-        module: Holds the variables.
-        function: Concrete.
-        kwargs: Of `keras.layers.Layer`.
+    A `.keras` file stores the function as a SavedModel, because importing a graph would mix up
+    functions of the same name.
     """
 
     def __init__(
@@ -32,7 +24,7 @@ class InferenceGraph(keras.layers.Layer):
         function: Any = None,
         **kwargs: Any,
     ) -> None:
-        # Keras would cast floats to the dtype of its policy.
+        # Without this argument, Keras casts floats to the dtype of its policy.
         super().__init__(autocast=False, **kwargs)
         self._outputs = outputs
         self._module: Any = module
@@ -44,26 +36,26 @@ class InferenceGraph(keras.layers.Layer):
         return self._function(**inputs)
 
     def compute_output_spec(self, inputs: dict[str, Any]) -> dict[str, keras.KerasTensor]:
-        """What `call` gives."""
+        """Return the specs of the outputs."""
         return {name: keras.KerasTensor(*spec) for name, spec in self._outputs.items()}
 
     def get_config(self) -> dict[str, Any]:
-        """Enough to make the layer, without its function."""
+        """Return the configuration of the layer without its function."""
         return {**super().get_config(), "outputs": self._outputs}
 
     def save_assets(self, dir_path: str) -> None:
-        """Write the function and its variables."""
+        """Save the function and its variables."""
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(self._module, dir_path, {DEFAULT_SIGNATURE: self._function}, options)
 
     def load_assets(self, dir_path: str) -> None:
-        """Read the function and its variables."""
+        """Load the function and its variables."""
         self._module = tf.saved_model.load(dir_path)
         self._function = self._module.signatures[DEFAULT_SIGNATURE]
 
 
 def as_keras_model(module: tf.Module, function: Any, specs: Sequence[tf.TensorSpec]) -> keras.Model:
-    """A Keras model of a concrete function that takes `specs` and gives a dict."""
+    """Return a Keras model of a concrete function that takes `specs` and returns a dict."""
     outputs = {
         name: (list(tensor.shape), tensor.dtype.name)
         for name, tensor in function.structured_outputs.items()

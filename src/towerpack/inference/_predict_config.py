@@ -1,5 +1,3 @@
-"""The predecessor's names of a predictor and of what it needs."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,14 +11,14 @@ from towerpack.model import PlainModel
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """What to predict with.
+    """Configuration of an `OfflinePredictor`: model, weights, inputs and outputs.
 
     Attributes:
-        model: A `ModelDesc`; or `tower_func` and `input_signature`.
-        tower_func: The tower function.
-        input_signature: A spec for each of its inputs.
-        input_names: Names of the inputs that will be given; None for those that are needed.
-        output_names: Names of what is wanted.
+        model: A `ModelDesc`. Pass either this or `tower_func` and `input_signature`.
+        tower_func: Tower function.
+        input_signature: Spec of each input of the tower function.
+        input_names: Names of the inputs of a call. None uses those that the outputs need.
+        output_names: Names of the outputs to compute.
         session_init: A `SmartInit`, a run directory or a checkpoint.
     """
 
@@ -33,20 +31,23 @@ class PredictConfig:
 
 
 class OfflinePredictor(Predictor):
-    """A `Predictor` made from a `PredictConfig`; gives a list of arrays.
+    """`Predictor` built from a `PredictConfig`. A call returns a list of arrays.
 
         predict = OfflinePredictor(PredictConfig(
             model=Model(), session_init=SmartInit('runs/mnist'), output_names=['prob']))
 
+    Args:
+        config: Model, weights, inputs and outputs.
+
     Raises:
-        ConfigError: The configuration lacks the model, or the weights.
+        ConfigError: The configuration has no model or no weights.
     """
 
     def __init__(self, config: PredictConfig) -> None:
         if (config.model is None) == (config.tower_func is None) or config.session_init is None:
             raise ConfigError(
                 "PredictConfig needs a model and its weights.",
-                expected="model=, or tower_func= with input_signature=; and session_init=",
+                fix="set session_init=, and either model= or tower_func= with input_signature=",
             )
         model = config.model
         if config.tower_func is not None:

@@ -1,7 +1,4 @@
-"""Formats of exported models, and what runs them.
-
-A runtime is a function of a directory that gives the model's functions by signature.
-"""
+"""Formats of exported models, and the runtimes that load them."""
 
 from __future__ import annotations
 
@@ -39,16 +36,16 @@ FILES: Final = {
     "litert": "model.tflite",
     "keras": "model.keras",
 }
-"""The file by which each format is known."""
+"""File that identifies each format."""
 
 
 def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
-    """What TensorFlow's or Keras's specs say."""
+    """Convert TensorFlow's or Keras's specs."""
     return _infos((name, getattr(s.dtype, "name", s.dtype), s.shape) for name, s in specs.items())
 
 
-def _infos(found: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
-    """Of names, dtypes and shapes, in which a size that is free is a name, negative, or None."""
+def _infos(tensors: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
+    """Convert names, dtypes and shapes. An unknown size is a name, negative, or None."""
 
     def size(n: Any) -> int | None:
         return int(n) if isinstance(n, int | np.integer) and n >= 0 else None
@@ -57,7 +54,7 @@ def _infos(found: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorI
         name: TensorInfo(
             name, dtype if dtype == "string" else np.dtype(dtype).name, (*map(size, shape),)
         )
-        for name, dtype, shape in found
+        for name, dtype, shape in tensors
     }
 
 
@@ -66,24 +63,24 @@ def _saved_model(path: Path) -> Functions:
     loaded = tf.saved_model.load(os.fspath(path))
 
     def function(name: str) -> tuple[Signature, Call]:
-        found = loaded.signatures[name]
-        specs = found.structured_input_signature[1]
+        concrete = loaded.signatures[name]
+        specs = concrete.structured_input_signature[1]
 
-        def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            # Of the loaded object, without which the function would lose its variables.
-            tensors = {n: tf.constant(value, specs[n].dtype) for n, value in given.items()}
+        def call(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            tensors = {n: tf.constant(value, specs[n].dtype) for n, value in inputs.items()}
+            # Use `loaded`, because the variables are deleted with the loaded object.
             return {n: t.numpy() for n, t in loaded.signatures[name](**tensors).items()}
 
-        return Signature(infos_of(specs), infos_of(found.structured_outputs)), call
+        return Signature(infos_of(specs), infos_of(concrete.structured_outputs)), call
 
     return {name: function(name) for name in loaded.signatures if not name.startswith("__")}
 
 
 def _onnx(path: Path) -> Functions:
     onnx: Any = require("onnxruntime", extra="export", needed_for="Running an ONNX model")
-    there = onnx.get_available_providers()
-    wanted = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in there]
-    session = onnx.InferenceSession(path / FILES["onnx"], providers=wanted)
+    available = onnx.get_available_providers()
+    providers = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in available]
+    session = onnx.InferenceSession(path / FILES["onnx"], providers=providers)
     numpy_names = {"float": "float32", "double": "float64"}
 
     def infos(nodes: Iterable[Any]) -> dict[str, TensorInfo]:
@@ -97,7 +94,7 @@ def _onnx(path: Path) -> Functions:
     return {
         DEFAULT_SIGNATURE: (
             signature,
-            lambda given: dict(zip(names, session.run(names, dict(given)), strict=True)),
+            lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True)),
         )
     }
 
@@ -106,7 +103,7 @@ def _openvino(path: Path) -> Functions:
     if importlib.util.find_spec("openvino") is None:
         raise MissingExtraError("OpenVINO is not installed.", fix="pip install openvino")
     openvino: Any = importlib.import_module("openvino")
-    # By default it computes in bfloat16 where the CPU can, and rounds by up to 1 %.
+    # By default OpenVINO computes in bfloat16 on CPUs that support it, with errors of up to 1 %.
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
     model = openvino.Core().compile_model(path / FILES["onnx"], "CPU", hint)
 
@@ -122,8 +119,8 @@ def _openvino(path: Path) -> Functions:
 
     signature = Signature(infos(model.inputs), infos(model.outputs))
 
-    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        results = model(dict(given))
+    def call(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = model(dict(inputs))
         return {name: results[name].copy() for name in signature.outputs}
 
     return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
@@ -144,11 +141,11 @@ def _litert(path: Path) -> Functions:
 
     signature = Signature(infos(runner.get_input_details()), infos(runner.get_output_details()))
 
-    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def call(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            return runner(**given)
-        except RuntimeError as error:  # LiteRT has no other type for values out of range
-            raise SpecError("LiteRT cannot compute these values.", details=str(error)) from error
+            return runner(**inputs)
+        except RuntimeError as error:  # raised by LiteRT for values out of range, for example
+            raise SpecError("LiteRT fails on these inputs.", details=str(error)) from error
 
     return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
 
@@ -158,19 +155,19 @@ def _keras(path: Path) -> Functions:
     tf: Any = require("tensorflow", extra="tf", needed_for="A Keras model")
     try:
         model = keras.saving.load_model(path / FILES["keras"], compile=False)
-    except (TypeError, ValueError) as error:  # a Lambda layer, or layers that are not known here
+    except (TypeError, ValueError) as error:  # a Lambda layer, or unknown layers
         raise FormatError(
-            f"Keras does not load {path / FILES['keras']}.",
+            f"Keras cannot load {path / FILES['keras']}.",
             got=" ".join(str(error).split())[:500],
-            expected="layers of Keras, or registered ones, whose modules are imported; no Lambda "
-            "layer, as it holds code",
+            expected="layers of Keras or registered layers of imported modules, and no Lambda "
+            "layer, because it contains code",
         ) from error
     function = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     specs = {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in model.input.items()}
     concrete = function.get_concrete_function(specs)
 
-    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = {name: tf.constant(array) for name, array in given.items()}
+    def call(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {name: tf.constant(array) for name, array in inputs.items()}
         return {name: t.numpy() for name, t in concrete(tensors).items()}
 
     return {DEFAULT_SIGNATURE: (Signature(infos_of(specs), infos_of(model.output)), call)}
@@ -179,9 +176,9 @@ def _keras(path: Path) -> Functions:
 def _one_at_a_time(call: Call) -> Call:
     lock = threading.Lock()
 
-    def locked(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def locked(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with lock:
-            return call(given)
+            return call(inputs)
 
     return locked
 
@@ -192,45 +189,48 @@ _RUNTIMES: Final[Mapping[str, Mapping[str, tuple[Callable[[Path], Functions], st
     "litert": {"litert": (_litert, "ai_edge_litert")},
     "keras": {"keras": (_keras, "keras")},
 }
-"""By format and name: what loads it, and the package that it needs."""
+"""Loading function and required package of each runtime, by format and name."""
 
 
 def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> ExportedModel:
     """Load an exported model.
 
     Args:
-        path: Its directory, or one that holds versions, `1/`, `2/`, …: the newest.
-        runtime: What is to run it; None for what its format is made for.
+        path: Directory of the model, or of versions `1/`, `2/`, …, of which the newest is loaded.
+        runtime: Name of the runtime. None chooses the usual one of the format.
 
     Raises:
-        ConfigError: There is no exported model, or that runtime does not read its format.
-        FormatError: The model or its description is damaged, or the runtime does not know its
-            operations or layers.
+        ConfigError: There is no exported model, or the runtime does not support its format.
+        FormatError: The model is damaged, or the runtime does not support one of its operations.
         MissingExtraError: The runtime is not installed.
     """
-    found, form = _find(Path(path))
+    directory, form = _find(Path(path))
     runtimes = _RUNTIMES[form]
     name = runtime or next(iter(runtimes))
     if name not in runtimes:
         raise ConfigError(
-            f"'{runtime}' does not run {FILES[form]} of {found}.", fix=did_you_mean(name, runtimes)
+            f"The runtime '{runtime}' does not support {directory / FILES[form]}.",
+            fix=did_you_mean(name, runtimes),
         )
     try:
         with quiet_start():
-            functions = runtimes[name][0](found)
+            functions = runtimes[name][0](directory)
     except TowerpackError:
         raise
-    except Exception as error:  # Each runtime has errors of its own.
+    except Exception as error:  # each runtime has its own error classes
         raise FormatError(
-            f"{found / FILES[form]} cannot be loaded by {name}.",
+            f"{name} cannot load {directory / FILES[form]}.",
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}",
-            fix="export the model again, with versions of libraries that fit those installed here",
+            fix="export the model again, with library versions that match those installed here",
         ) from error
-    return ExportedModel(found, name, functions)
+    return ExportedModel(directory, name, functions)
 
 
 def installed_runtimes(path: str | os.PathLike[str]) -> list[str]:
-    """The runtimes that can run an exported model here.
+    """Return the names of the installed runtimes for an exported model.
+
+    Args:
+        path: Directory of the model, or of its versions.
 
     Raises:
         ConfigError: There is no exported model.
@@ -240,13 +240,12 @@ def installed_runtimes(path: str | os.PathLike[str]) -> list[str]:
 
 
 def versions_in(path: Path) -> list[int]:
-    """The versions that a directory holds, in order."""
-    there = path.iterdir() if path.is_dir() else []
-    return sorted(int(p.name) for p in there if p.name.isdecimal() and p.is_dir())
+    """Return the numbers of the versions in a directory, in order."""
+    entries = path.iterdir() if path.is_dir() else []
+    return sorted(int(p.name) for p in entries if p.name.isdecimal() and p.is_dir())
 
 
 def _find(path: Path) -> tuple[Path, str]:
-    """The directory of an exported model, and its format."""
     for directory in [path, *(path / str(n) for n in reversed(versions_in(path)))]:
         for form, file in FILES.items():
             if (directory / file).is_file():

@@ -1,4 +1,4 @@
-"""What an exported model computes, and how each format writes it."""
+"""Functions of an exported model, and writers of all formats."""
 
 from __future__ import annotations
 
@@ -29,17 +29,10 @@ _OPSET: Final = 18
 
 
 class ExportModule(tf.Module):
-    """A predictor as functions of tensors, by signature, that can be saved.
+    """Module with the functions of a predictor by signature, for saving.
 
-    Args:
-        predictor: Of the model.
-        outputs: Names outside -> names in the model.
-        class_names: Of a classifier, whose one output is called 'probabilities'.
-        preprocess: The bytes of a picture's file -> the model's one input, for one example.
-        serve: Makes 'serving_default' of the function of the model's own inputs.
-
-    Attributes:
-        plain: The signature that takes the model's own inputs.
+    The arguments are those of `export`. `plain` is the name of the signature that takes the
+    model's inputs.
     """
 
     def __init__(
@@ -62,8 +55,8 @@ class ExportModule(tf.Module):
         def classify(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             if preprocess is not None:
                 (spec,) = predictor.specs
-                one = tf.TensorSpec(spec.shape[1:], spec.dtype)
-                inputs = (tf.map_fn(preprocess, inputs[0], fn_output_signature=one),)
+                example = tf.TensorSpec(spec.shape[1:], spec.dtype)
+                inputs = (tf.map_fn(preprocess, inputs[0], fn_output_signature=example),)
             named = compute(*inputs)
             if class_names is not None:
                 ids = named.pop("class_ids")
@@ -81,7 +74,7 @@ class ExportModule(tf.Module):
             specs = self.specs if preprocess is None else files
             self.by_signature[DEFAULT_SIGNATURE] = _function(classify, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
-        # A module is saved with the variables and tables that it holds.
+        # A SavedModel contains the variables and tables that are attributes of the module.
         graphs = [f.get_concrete_function().graph for f in self.by_signature.values()]
         captured = {id(outer) for graph in graphs for outer, _ in graph.captures}
         self.tables = [t for t in _tables() if id(t._resource_handle) in captured]
@@ -91,11 +84,11 @@ class ExportModule(tf.Module):
 def _tables() -> list[Any]:
     """Return all lookup tables of this process. Keras layers, lists and globals may hold them."""
     resource, frozen = tf.saved_model.experimental.TrackableResource, gc.get_freeze_count()
-    gc.unfreeze()  # otherwise get_objects() leaves out what was made before gc.freeze()
-    found = [each for each in gc.get_objects() if issubclass(type(each), resource)]
+    gc.unfreeze()  # otherwise get_objects() omits objects created before gc.freeze()
+    tables = [item for item in gc.get_objects() if issubclass(type(item), resource)]
     if frozen:
         gc.freeze()
-    return found
+    return tables
 
 
 def _function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
@@ -109,11 +102,11 @@ def write(
     quantize: str | None,
     examples: Mapping[str, np.ndarray],
 ) -> None:
-    """Write a model's files of a format of `FILES`; `examples` are for what calibrates by them."""
+    """Write the files of a model in a format of `FILES`. Quantization calibrates on `examples`."""
     file = directory / FILES[form]
     with quiet_start():
         if form == "saved_model":
-            # Functions of gradients are not needed, and TensorFlow cannot save each of them.
+            # Inference needs no gradients, and TensorFlow cannot save all custom ones.
             options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             signatures = functions.by_signature
             tf.saved_model.save(functions, os.fspath(directory), signatures, options)
@@ -143,12 +136,12 @@ def _write_onnx(functions: ExportModule, file: Path, quantize: str | None) -> No
 
 
 def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """1 - erf, of which GELU is made, and which tf2onnx 1.17 does not know."""
-    made = {"outputs": node.output, "shapes": node.output_shapes, "dtypes": node.output_dtypes}
-    one = graph.make_const(f"{name}/one", np.ones([1], np.float32))
+    """Convert Erfc, which GELU uses, to 1 - Erf. tf2onnx 1.17 does not support Erfc."""
+    outputs = {"outputs": node.output, "shapes": node.output_shapes, "dtypes": node.output_dtypes}
+    ones = graph.make_const(f"{name}/one", np.ones([1], np.float32))
     graph.remove_node(name)
     erf = graph.make_node("Erf", node.input, op_name_scope=name)
-    graph.make_node("Sub", [one.output[0], erf.output[0]], **made)
+    graph.make_node("Sub", [ones.output[0], erf.output[0]], **outputs)
 
 
 def _litert(

@@ -1,4 +1,4 @@
-"""Exported models, in whatever runtime: named arrays in, named arrays out."""
+"""Exported models as functions of named arrays, in any runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ STRING: Final = "string"
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output: dtype by NumPy's name or 'string', None where a size is free."""
+    """Name, dtype and shape of an input or output.
+
+    Attributes:
+        name: Name of the tensor.
+        dtype: NumPy's name of the dtype, or 'string'.
+        shape: Size of each dimension. None if the size may vary.
+    """
 
     name: str
     dtype: str
@@ -32,18 +38,21 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call takes and gives, by name."""
+    """Inputs and outputs of one function of an exported model, by name."""
 
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
 
     def random_inputs(self, rows: int) -> dict[str, np.ndarray]:
-        """Make up inputs, the same each time: floats from 0 to 1, any bytes, other integers 0 or 1.
+        """Return random inputs, the same in each call.
 
-        A first size that is free is `rows`, others are 32.
+        Floats are from 0 to 1, uint8 from 0 to 255, other integers 0 or 1.
+
+        Args:
+            rows: Batch size, if it may vary. Other sizes that may vary are 32.
 
         Raises:
-            ConfigError: One is a string.
+            ConfigError: An input has the dtype 'string'.
         """
         rng = np.random.default_rng(0)
         return {name: _random(info, rows, rng) for name, info in self.inputs.items()}
@@ -51,7 +60,10 @@ class Signature:
 
 def _random(info: TensorInfo, rows: int, rng: np.random.Generator) -> np.ndarray:
     if info.dtype == STRING:
-        raise ConfigError(f"No strings can be made up for '{info.name}'.", fix="give examples")
+        raise ConfigError(
+            f"Random inputs cannot be generated for '{info.name}', because it takes strings.",
+            fix="pass example inputs",
+        )
     shape = [n or (32 if axis else rows) for axis, n in enumerate(info.shape)]
     dtype = np.dtype(info.dtype)
     if dtype.kind in "biu":
@@ -64,13 +76,16 @@ Functions = Mapping[str, tuple[Signature, Call]]
 
 
 class ExportedModel:
-    """An exported model that is loaded; calls may come from several threads.
+    """Exported model loaded by `load_exported`. Several threads may call it.
+
+    Args:
+        path: Directory of the model.
+        runtime: Name of the runtime: 'tensorflow', 'onnx', …
+        functions: Signature and function of each name.
 
     Attributes:
-        path: Where it lies.
-        runtime: What runs it: 'tensorflow', 'onnx', …
-        metadata: What its `towerpack.json` says; empty without one.
-        signatures: By name. A model with a single one has it as 'serving_default' too.
+        metadata: Contents of the model's `towerpack.json`. Empty without this file.
+        signatures: Signatures by name. A single signature is also named 'serving_default'.
     """
 
     def __init__(self, path: Path, runtime: str, functions: Functions) -> None:
@@ -90,22 +105,22 @@ class ExportedModel:
         """Compute the outputs of a signature.
 
         Args:
-            inputs: Arrays, or lists, by name. They are converted where that changes no value.
-            signature: Its name.
+            inputs: Arrays or lists by name. They are converted if that changes no value.
+            signature: Name of the signature.
 
         Raises:
-            SpecError: There is no such signature, or its inputs have other names, dtypes, shapes.
+            SpecError: The signature does not exist, or the inputs do not match it.
         """
         if signature not in self.signatures:
             raise SpecError(
                 f"{self.path} has no signature '{signature}'.",
                 fix=did_you_mean(signature, self.signatures),
             )
-        found, call = self._functions[signature]
-        wanted = found.inputs
+        info, call = self._functions[signature]
+        wanted = info.inputs
         if inputs.keys() != wanted.keys():
             raise SpecError(
-                f"The signature '{signature}' takes other inputs.",
+                f"The inputs do not match the signature '{signature}'.",
                 got=", ".join(sorted(inputs)) or "none",
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
@@ -114,47 +129,48 @@ class ExportedModel:
         if not empty or STRING in {info.dtype for info in wanted.values()}:
             return call(arrays)
         free = [name for name, info in wanted.items() if info.shape[:1] == (None,)]
-        by_row = all(info.shape[:1] == (None,) for info in found.outputs.values())
+        by_row = all(output.shape[:1] == (None,) for output in info.outputs.values())
         if by_row and not any(len(arrays[name]) for name in free):
-            # Runtimes fail on zero rows, or end the process: compute a made-up row and drop it.
+            # Runtimes fail or crash on an empty batch: compute a row of ones, and drop the result.
             shapes = {name: [1, *(size or 1 for size in arrays[name].shape[1:])] for name in free}
             rows = {name: np.ones(shape, arrays[name].dtype) for name, shape in shapes.items()}
             return {name: array[:0] for name, array in call({**arrays, **rows}).items()}
         if self.runtime not in ("tensorflow", "keras"):
-            got = f"shape {list(arrays[empty[0]].shape)}"
-            raise SpecError(f"The input '{empty[0]}' is empty.", got=got)
+            shape = list(arrays[empty[0]].shape)
+            raise SpecError(f"The input '{empty[0]}' must not be empty, got shape {shape}.")
         return call(arrays)
 
 
 def _metadata(file: Path) -> dict[str, Any]:
-    """What a `towerpack.json` says; nothing without one."""
     if not file.is_file():
         return {}
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be sent
+        metadata: Any = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(metadata, ensure_ascii=False).encode()  # lone surrogates cannot be encoded
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{file} is no JSON: {error}.", fix="export the model again") from error
+        raise FormatError(
+            f"{file} is not valid JSON: {error}.", fix="export the model again"
+        ) from error
     keys = ("optional_inputs", "class_names")
     if (
-        not isinstance(found, dict)
-        or not all(isinstance(found.get(k, []), list) for k in keys)
-        or not all(isinstance(name, str) for name in found.get("optional_inputs", []))
-        or not isinstance(found.get("signature", ""), str)
+        not isinstance(metadata, dict)
+        or not all(isinstance(metadata.get(k, []), list) for k in keys)
+        or not all(isinstance(name, str) for name in metadata.get("optional_inputs", []))
+        or not isinstance(metadata.get("signature", ""), str)
     ):
         raise FormatError(
             f"{file} does not describe an exported model.",
-            expected="a JSON object, in which class_names and optional_inputs are lists, and "
-            "signature is a text",
+            expected="a JSON object in which class_names and optional_inputs are lists and "
+            "signature is a string",
             fix="export the model again",
         )
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", metadata)
 
 
 def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
-    """Convert lists, numbers and arrays where that changes no value; floats may be rounded.
+    """Convert lists, numbers and arrays to a dtype if no value changes. Floats may be rounded.
 
-    What cannot be converted so keeps its own dtype. A ragged list is a ValueError.
+    Other arrays keep their dtype. A ragged list raises ValueError.
     """
     array = np.asarray(value)
     if array.dtype == wanted or array.dtype.kind not in "biuf":
@@ -166,19 +182,19 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def fitting(value: Any, info: TensorInfo) -> np.ndarray:
-    """A value as an array of an input's dtype and shape."""
+    """Convert a value to an array with the dtype and shape of an input."""
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)
         array = without_loss(array, dtype)
     except ValueError as error:
-        what = f"The input '{info.name}' is no array: {error}."
+        what = f"The input '{info.name}' cannot be converted to an array: {error}."
         raise SpecError(what, expected=str(info)) from None
     same_rank = array.ndim == len(info.shape)
     sizes = zip(info.shape, array.shape, strict=False)
     if array.dtype != dtype or not same_rank or any(n not in (None, m) for n, m in sizes):
         raise SpecError(
-            f"The input '{info.name}' does not fit the exported model.",
+            f"The input '{info.name}' does not match the exported model.",
             got=f"{array.dtype.name} {list(array.shape)}",
             expected=str(info),
         )

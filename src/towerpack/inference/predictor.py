@@ -1,4 +1,4 @@
-"""NumPy in, NumPy out: a model and a checkpoint as a function."""
+"""Prediction with a model and a checkpoint as a function of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,45 +23,47 @@ from towerpack.tower import TowerFunction, TowerTrace
 
 
 class WeightsSource(Protocol):
-    """Set variables by name, as `towerpack.training.SmartInit` does."""
+    """Source of weights with the interface of `towerpack.training.SmartInit`."""
 
     def load(self, variables: Mapping[str, Any]) -> Collection[str]:
-        """Set variables; gives the names of those that were set."""
+        """Assign values to variables, and return the names of the assigned variables."""
         ...
 
 
 class Predictor:
-    """Runs a model's tower function in inference mode on the weights of a checkpoint.
+    """Function that runs a model in inference mode with the weights of a checkpoint.
 
         predictor = Predictor(Model(), 'runs/mnist', outputs=['prob'])
         [prob] = predictor(images)
 
-    Only the inputs that the outputs depend on have to be given: no labels for `'prob'`. Any number
-    of threads may call it.
+    Only inputs that the outputs depend on are needed: no labels for `'prob'`. Any number of threads
+    may call the predictor.
 
     Args:
         model: A `ModelDesc`, or the plain functions.
         checkpoint: A run directory (its newest valid checkpoint), one checkpoint, a loaded one, or
             a `SmartInit` for weights of any other source.
-        inputs: Names of the inputs that will be given, in order; None for those that are needed.
-        outputs: Names of layers' outputs (`'conv0/output'`) or exposed tensors, or one name.
-        tag: Take the checkpoint that was kept under this name, for example `'best-val/error'`.
-        ema: Take the averages that `WeightEMA` has kept for the weights.
-        batch_size: Longer inputs are cut into batches of this size, and the results joined.
+        inputs: Names of the inputs of a call, in order. None uses those that the outputs need.
+        outputs: Names of layers' outputs (`'conv0/output'`) or exposed tensors, or a single name.
+        tag: Name of the checkpoint to use, for example `'best-val/error'`.
+        ema: Use the moving averages of the weights that `WeightEMA` computed.
+        batch_size: Split longer inputs into batches of this size, and join the results.
 
     Attributes:
-        input_names: The arguments of the call, in order.
-        output_names: What it gives, in order.
-        single: Whether a call gives one array, not a list.
-        step: The global step of the checkpoint; 0 for weights of a `SmartInit`.
-        checkpoint: Where it lies, or what the weights are from.
-        specs: Of the arguments, in order.
-        variables: Of the model in inference, by name.
+        input_names: Names of the inputs of a call, in order.
+        output_names: Names of the outputs, in order.
+        single: Whether a call returns one array instead of a list.
+        step: Global step of the checkpoint, or 0 for weights of a `SmartInit`.
+        checkpoint: Path of the checkpoint, or a description of the `SmartInit`.
+        specs: Specs of the inputs of a call, in order.
+        variables: Variables that the outputs depend on, by name.
 
     Raises:
-        CheckpointError: There is no valid checkpoint, or it has no averages.
-        CheckpointMismatchError: It belongs to another model.
-        LayerError: The model has no output of some name.
+        CheckpointError: There is no valid checkpoint, or it has no moving averages.
+        CheckpointMismatchError: The checkpoint belongs to a different model.
+        ConfigError: `outputs` is empty, `batch_size` is less than 1, or `ema` or `tag` is used
+            without a checkpoint.
+        LayerError: The model has no output with one of the names.
         SpecError: An output needs an input that `inputs` does not list.
     """
 
@@ -86,7 +88,7 @@ class Predictor:
         tower = TowerFunction(desc.build_graph, desc.inputs())
         self._cut(tower, tower.trace(is_training=False), inputs, outputs, type(desc).__name__)
         if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size}.", expected="at least 1, or None")
+            raise ConfigError(f"batch_size must be at least 1 or None, got {batch_size}.")
         self._batch_size = batch_size
         if isinstance(source, Checkpoint):
             self.step, self.checkpoint = source.step, source.path
@@ -94,8 +96,8 @@ class Predictor:
             _load(tower, list(self.variables), saved, f"the checkpoint {source.path}")
         elif ema or tag is not None:
             raise ConfigError(
-                f"{source!r} has no averages or tags of its own.",
-                fix="give the run directory for ema=True or tag=",
+                f"ema=True and tag= need a run directory or checkpoint, got {source!r}.",
+                fix="pass the run directory as checkpoint",
             )
         else:
             self.checkpoint = repr(source)
@@ -105,7 +107,7 @@ class Predictor:
                 raise CheckpointMismatchError(
                     f"{source!r} has no value for {len(missing)} variables of the model.",
                     got=", ".join(missing[:20]),
-                    fix="rename= maps names; the log lists what was loaded, and what was not used",
+                    fix="map names with rename=; the log lists the loaded and the unused values",
                 )
 
     @classmethod
@@ -118,19 +120,19 @@ class Predictor:
         trace: TowerTrace | None = None,
         instead: Mapping[str, tf.Variable] | None = None,
     ) -> Self:
-        """Predict with the variables of a tower function, as they are at each call.
+        """Return a predictor that uses the current variables of a tower function in each call.
 
         Args:
-            tower: It may be in training.
-            inputs: As above.
-            outputs: As above.
-            trace: Of the tower in inference, if there is one.
-            instead: Variables to read in place of the tower's of these names.
+            tower: Tower function, which may be in training.
+            inputs: Names of the inputs of a call. None uses those that the outputs need.
+            outputs: Names of the outputs, or a single name.
+            trace: Trace of the tower in inference mode. None traces the tower.
+            instead: Variables to use instead of the tower's variables, by name.
         """
-        found = cls.__new__(cls)
+        predictor = cls.__new__(cls)
         trace = trace or tower.trace(is_training=False)
-        found._cut(tower, trace, inputs, outputs, "of a tower", instead)
-        return found
+        predictor._cut(tower, trace, inputs, outputs, "of a tower", instead)
+        return predictor
 
     def _cut(
         self,
@@ -143,7 +145,8 @@ class Predictor:
     ) -> None:
         if not outputs:
             raise ConfigError(
-                "Predictor needs to know what to compute.", fix="outputs=['prob'], for example"
+                "Predictor needs the names of its outputs.",
+                fix="pass, for example, outputs=['prob']",
             )
         self.single = isinstance(outputs, str)
         self.output_names = [outputs] if isinstance(outputs, str) else list(outputs)
@@ -160,32 +163,35 @@ class Predictor:
         self.variables = {name: known[name] for name in trace.used}
 
     def on(self, device: str) -> Self:
-        """The same on another device, `'GPU:1'`, with copies of the weights there.
-
-        Raises:
-            ConfigError: There is no such device.
-        """
-        found = copy.copy(self)
-        found._device = checked_device(device)
-        found.variables = copies_on(found._device, self.variables)
-        found._function, _ = self._trace.function(
-            self.output_names, self.input_names, instead=found.variables
-        )
-        return found
-
-    def warm_up(self, *example: Any, sizes: Sequence[int] = (1,)) -> dict[int, float]:
-        """Compute batches of some sizes, so that no later call is the first.
+        """Return a copy of this predictor on another device, with its own copy of the weights.
 
         Args:
-            *example: One datapoint's inputs, without the dimension of batches; none for zeros, or
-                empty strings. Sizes that the specs leave open are then 1.
-            sizes: Of the batches.
-
-        Returns:
-            Seconds of a second call by size.
+            device: Name of the device, for example `'GPU:1'`.
 
         Raises:
-            SpecError: The example does not fit.
+            ConfigError: The device does not exist.
+        """
+        predictor = copy.copy(self)
+        predictor._device = checked_device(device)
+        predictor.variables = copies_on(predictor._device, self.variables)
+        predictor._function, _ = self._trace.function(
+            self.output_names, self.input_names, instead=predictor.variables
+        )
+        return predictor
+
+    def warm_up(self, *example: Any, sizes: Sequence[int] = (1,)) -> dict[int, float]:
+        """Compute batches of some sizes, so that later calls are fast.
+
+        Args:
+            *example: Inputs of one example, without the batch dimension. By default zeros or empty
+                strings, in which sizes that the specs leave open are 1.
+            sizes: Batch sizes.
+
+        Returns:
+            Duration in seconds of a second call for each batch size.
+
+        Raises:
+            SpecError: The example does not match the specs.
         """
         if not example:
             example = tuple(_zeros(spec) for spec in self.specs)
@@ -202,14 +208,14 @@ class Predictor:
         """Compute the outputs.
 
         Args:
-            *arrays: In the order of `input_names`. Lists become arrays of the right dtype.
-            **named: Or by name.
+            *arrays: Inputs in the order of `input_names`. Lists are converted to arrays.
+            **named: Inputs by name.
 
         Returns:
-            A list of arrays in the order of `output_names`; an array if `outputs` was one name.
+            List of arrays in the order of `output_names`, or one array if `outputs` was one name.
 
         Raises:
-            SpecError: Something is missing, or has the wrong dtype or shape.
+            SpecError: An input is missing, or has the wrong dtype or shape.
         """
         results = self._in_batches(self.checked(arrays, named))
         return results[0] if self.single else results
@@ -217,40 +223,54 @@ class Predictor:
     def checked(
         self, arrays: Sequence[Any], named: Mapping[str, Any] | None = None
     ) -> list[np.ndarray]:
-        """The inputs of a call as arrays that fit `specs`, in order.
+        """Return the inputs of a call as arrays that match `specs`, in order.
+
+        Args:
+            arrays: Inputs in the order of `input_names`.
+            named: Inputs by name.
 
         Raises:
-            SpecError: Something is missing, or has the wrong dtype or shape.
+            SpecError: An input is missing, or has the wrong dtype or shape.
         """
         return self._check(self._ordered(tuple(arrays), dict(named or {})), None)
 
     def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Add the prediction to a graph: the outputs by name, of tensors that fit `specs`."""
+        """Return the outputs by name as tensors, for use in a graph.
+
+        Args:
+            *inputs: Tensors that match `specs`.
+        """
         return dict(zip(self.output_names, self._function(*inputs), strict=True))
 
     def over(self, dataflow: Iterable[Any]) -> Iterator[Any]:
         """Predict batch by batch over a flow.
 
         Args:
-            dataflow: Its datapoints are tuples or lists of just the needed inputs, in order, or
-                dicts with (at least) them; or arrays, if there is one input.
+            dataflow: Flow of batches in a form that `predict` takes.
+
+        Yields:
+            Outputs of each batch, as a call returns them.
 
         Raises:
-            SpecError: A datapoint lacks an input, or does not fit.
+            SpecError: A batch lacks an input, or does not match the specs.
         """
-        return map(self.at, dataflow)
+        return map(self.predict, dataflow)
 
-    def at(self, datapoint: Any) -> Any:
-        """Predict one batch, given as a datapoint of a flow.
+    def predict(self, datapoint: Any) -> Any:
+        """Predict one batch from a datapoint of a flow.
+
+        Args:
+            datapoint: Tuple or list of exactly the needed inputs in order, dict that contains them,
+                or array if there is one input.
 
         Raises:
-            SpecError: It lacks an input, or does not fit.
+            SpecError: The batch lacks an input, or does not match the specs.
         """
         if isinstance(datapoint, dict):
             missing = [name for name in self.input_names if name not in datapoint]
             if missing:
                 raise SpecError(
-                    f"A datapoint has no component '{missing[0]}'.",
+                    f"The datapoint has no component '{missing[0]}'.",
                     got=f"components {list(datapoint)}",
                     fix=did_you_mean(missing[0], datapoint),
                 )
@@ -259,7 +279,7 @@ class Predictor:
 
     def _ordered(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         values = list(arrays)
-        given = list(named)
+        names = "".join(f", '{name}'" for name in named)
         for name in self.input_names[len(values) :]:
             if name in named:
                 values.append(named.pop(name))
@@ -267,11 +287,11 @@ class Predictor:
             unknown = [name for name in named if name not in self.input_names]
             missing = self.input_names[len(values) :]
             raise SpecError(
-                f"The predictor takes the inputs {self.input_names}.",
-                got=f"{len(arrays)} by position" + "".join(f", '{name}'" for name in given),
+                f"A call must provide each of the inputs {self.input_names} once.",
+                got=f"{len(arrays)} by position{names}",
                 fix=did_you_mean(unknown[0], missing or self.input_names)
                 if unknown
-                else "give each of them once; SelectComponent chooses those of a flow",
+                else "pass each input once; SelectComponent selects components of a flow",
             )
         return [_as_array(v, spec) for v, spec in zip(values, self.specs, strict=True)]
 
@@ -282,27 +302,38 @@ class Predictor:
             return self.compute(batch)
         if any(array.ndim == 0 or len(array) != rows for array in batch):
             raise SpecError(
-                "Inputs of different lengths cannot be cut into batches.",
+                "Inputs with different numbers of rows cannot be split into batches.",
                 got=", ".join(str(list(array.shape)) for array in batch),
                 expected=f"{rows} rows each",
             )
-        parts = [self._run_rows([a[i : i + size] for a in batch]) for i in range(0, rows, size)]
+        parts = [self.compute_rows([a[i : i + size] for a in batch]) for i in range(0, rows, size)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _run_rows(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+    def compute_rows(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of one batch that have one row for each row of the inputs.
+
+        Args:
+            batch: Arrays returned by `checked`, with at least one row each.
+
+        Raises:
+            SpecError: An output has a different number of rows.
+        """
         results = self.compute(batch)
         for name, result in zip(self.output_names, results, strict=True):
             if result.ndim == 0 or len(result) != len(batch[0]):
                 raise SpecError(
-                    f"The output '{name}' cannot be joined from batches of {self._batch_size}.",
+                    f"The output '{name}' must have one row for each row of the inputs.",
                     got=f"{result.dtype.name} {list(result.shape)} for {len(batch[0])} rows",
-                    expected="one row for each row of the inputs",
-                    fix="batch_size=None, and average over batches yourself where that makes sense",
+                    fix="choose outputs with a batch dimension, or pass batch_size=None",
                 )
         return results
 
     def compute(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs, in order, of one batch that `checked` has given."""
+        """Return the outputs of one batch, in order.
+
+        Args:
+            batch: Arrays returned by `checked`.
+        """
         if self._device is None:
             return [t.numpy() for t in self._function(*batch)]
         with tf.device(self._device):
@@ -312,17 +343,20 @@ class Predictor:
         return f"Predictor({self.input_names} -> {self.output_names}, step {self.step})"
 
 
+setattr(Predictor, "at", Predictor.predict)  # noqa: B010 - the old name
+
+
 def checked_device(device: str) -> str:
-    """The name of a device as TensorFlow lists it, `'GPU:1'`."""
-    there = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
+    """Return the name of a device as TensorFlow lists it, such as `'GPU:1'`."""
+    devices = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
     wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
-    if wanted not in there:  # TensorFlow would take another one.
-        raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, there))
+    if wanted not in devices:  # TensorFlow would use a different device
+        raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, devices))
     return wanted
 
 
 def copies_on(device: str | None, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
-    """New variables on a device, with the values of others."""
+    """Return copies of variables on a device."""
     with tf.device(device):
         return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}
 
@@ -334,24 +368,25 @@ def _zeros(spec: tf.TensorSpec) -> np.ndarray:
 
 
 def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
-    """Lists, numbers and tensors as an array of the input's dtype, where that changes no value."""
+    """Convert lists, numbers and tensors to the input's dtype if no value changes."""
     if isinstance(value, np.ndarray) or spec.dtype == tf.string:
         return value
     try:
         return without_loss(value, np.dtype(spec.dtype.as_numpy_dtype))
     except ValueError:
-        return value  # The check of the specs says what is wrong with it.
+        return value  # SpecChecker reports the error
 
 
 def _load(tower: TowerFunction, names: list[str], saved: Mapping[str, Any], what: str) -> None:
     variables = tower.store.named_variables()
-    # What only training needs may be in the checkpoint too.
-    there = {n: saved[n] for n in names if n in saved}
+    # The checkpoint may also hold variables that only training needs.
+    arrays = {n: saved[n] for n in names if n in saved}
     compare_names(
         {n: (variables[n].numpy().shape, variables[n].dtype.name) for n in names},
-        {n: (array.shape, array.dtype.name) for n, array in there.items()},
+        {n: (array.shape, array.dtype.name) for n, array in arrays.items()},
         what=what,
-        fix="use the model that the checkpoint was trained with; `towerpack ckpt show` lists it",
+        fix="use the model that the checkpoint was trained with; `towerpack ckpt show` lists its "
+        "variables",
     )
-    for name, array in there.items():
+    for name, array in arrays.items():
         variables[name].assign(array)

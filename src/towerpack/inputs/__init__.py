@@ -1,4 +1,4 @@
-"""How data enter the device."""
+"""Input sources: give the training steps their batches."""
 
 from towerpack._core.extras import require
 from towerpack._core.old_arguments import accept as _accept

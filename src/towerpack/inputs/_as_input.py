@@ -1,5 +1,3 @@
-"""What a trainer is given as its data."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,10 +12,14 @@ from towerpack.inputs._queue import QueueInput
 
 
 def as_input(data: Any) -> InputSource:
-    """An `InputSource` as it is; a flow behind a `QueueInput`, a dataset in a `TFDatasetInput`.
+    """Return an `InputSource` that reads the data.
+
+    Args:
+        data: An `InputSource`, which is returned unchanged; a `DataFlow`, which is wrapped in a
+            `QueueInput`; or a `tf.data.Dataset`, which is wrapped in a `TFDatasetInput`.
 
     Raises:
-        DataFlowError: It is none of them.
+        DataFlowError: `data` has a different type.
     """
     if isinstance(data, InputSource):
         return data
@@ -26,6 +28,6 @@ def as_input(data: Any) -> InputSource:
     if isinstance(data, tf.data.Dataset):
         return TFDatasetInput(data)
     raise DataFlowError(
-        f"{type(data).__name__} is neither a DataFlow nor an InputSource.",
-        fix="wrap it: DataFromList(…), DataFromGenerator(…), or QueueInput(flow)",
+        f"data must be an InputSource, a DataFlow or a tf.data.Dataset, got {type(data).__name__}.",
+        fix="wrap the data, for example in DataFromList(…) or DataFromGenerator(…)",
     )

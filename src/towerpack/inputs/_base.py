@@ -1,5 +1,3 @@
-"""How data enters the device: the contract between a source of batches and the training loop."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -13,93 +11,105 @@ from towerpack._core.arguments import KeepsArguments
 
 
 class InputSource(KeepsArguments, ABC):
-    """Give each step of each replica its own batch.
+    """Source of batches for the training loop. Each replica takes one batch per step.
 
-    The loop asks, on the host, how many steps have their inputs ready (`reserve`); then runs that
-    many in one call, in which the graph takes batches by `get`; then says how many were consumed.
-    So TensorFlow never waits for data: a signal, an error in a feeding thread and the end of the
-    data are all noticed on the host, between two calls.
+    The loop calls `reserve` on the host to learn how many steps have their inputs ready. It runs
+    these steps in one call, in which the graph takes batches with `get`, and then calls `consumed`.
+    TensorFlow never waits for data, so signals, errors in feeding threads and the end of the data
+    are noticed between two calls.
     """
 
     @abstractmethod
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Learn the model's input specs. Called once, before anything is traced.
+        """Prepare for the model's inputs. Called once, before the training step is traced.
 
         Args:
-            specs: The model's inputs.
-            seed: The run's seed.
-            replicas: How many batches each step takes, one for each replica.
+            specs: Specs of the model's inputs.
+            seed: Seed of the run.
+            replicas: Number of replicas, which is the number of batches per step.
         """
 
     @abstractmethod
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """In the graph: the tensors of one batch, in the order of the specs.
+        """Return the tensors of one batch, in the order of the specs. Called in the graph.
 
         Args:
-            step: The global step, int64 scalar.
+            step: Global step, an int64 scalar.
         """
 
     def start(self, state: Any = None) -> None:
-        """Begin, from where `state` was taken."""
-
-    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Wait until inputs are ready, and say for how many steps, at most `steps`.
+        """Start reading.
 
         Args:
-            steps: What the loop would like to run in one call.
-            poll: To be called several times a second while waiting; may raise.
+            state: Position to continue from, as returned by `state`. None starts at the beginning.
+        """
+
+    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
+        """Wait until batches are ready, and return for how many steps they suffice.
+
+        Args:
+            steps: Largest number of steps to reserve.
+            poll: Function to call several times a second while waiting. It may raise.
 
         Returns:
-            At least 1; 0 at the end of the data.
+            Number of steps from 1 to `steps`, or 0 at the end of the data.
 
         Raises:
-            Exception: Whatever went wrong where the data come from.
+            Exception: The data source failed.
         """
         return steps
 
     def consumed(self, steps: int) -> None:
-        """Steps of the last reservation that were really run."""
-
-    def read_again(self, steps: int) -> list[np.ndarray] | None:
-        """The batches of one step that has failed, of all replicas in a row.
+        """Record that steps of the last reservation were run.
 
         Args:
-            steps: Steps between the last consumed one and the failed one.
+            steps: Number of these steps.
+        """
+
+    def read_again(self, steps: int) -> list[np.ndarray] | None:
+        """Return the arrays of a failed step again: those of the first replica, then the next.
+
+        Args:
+            steps: Number of steps between the last consumed step and the failed one.
 
         Returns:
-            None where they cannot be had once more.
+            None if the source cannot read these batches again.
 
         Raises:
-            Exception: Whatever went wrong where the data come from.
+            Exception: The data source failed.
         """
         return None
 
     def state(self) -> Any:
-        """Where the last *consumed* batch stands; None for sources without a position."""
+        """Return the position after the last consumed batch, or None if the source has none."""
         return None
 
     def settings(self) -> Mapping[str, Any]:
-        """What decides how training goes on, by whole names: a continued run compares."""
+        """Return settings that must be the same when a run is resumed, by full name."""
         return {}
 
     def steps_left(self, state: Any) -> int | None:
-        """Steps from `state` to the end, where the source knows it; None: the epochs decide."""
+        """Return the number of steps until the data ends, or None if it is unknown.
+
+        Args:
+            state: Position to count from, as returned by `state`.
+        """
         return None
 
     def stop(self) -> None:
-        """End threads. Called once, however training ended; `start` may follow."""
+        """Stop reading and end threads. Called once after training; `start` may follow."""
 
     def fill(self) -> float | None:
-        """Batches that wait to be consumed, as a share of what can wait. None if nothing can.
+        """Return how full the queue of batches is, from 0 to 1. None if there is no queue.
 
         Near 1 the model is the bottleneck, near 0 the data.
         """
         return None
 
     def __len__(self) -> int:
-        """Batches of one pass over the data.
+        """Return the number of batches in one pass over the data.
 
         Raises:
-            TypeError: Unknown.
+            TypeError: The number is unknown.
         """
         raise TypeError(f"{type(self).__name__} has no known length")

@@ -1,5 +1,3 @@
-"""Datapoints against the model's input specs."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,14 +14,14 @@ _LOG = get_logger(__name__)
 
 
 class SpecChecker:
-    """Turn datapoints into lists of arrays that fit the specs.
+    """Converter of datapoints to lists of arrays that match the model's input specs.
 
-    Integers become other integers or floats where every value stays what it is, and floats other
-    floats; where these have fewer digits, that is logged once.
+    Integers are converted to other integers or floats if no value changes. Floats are converted to
+    other floats; a loss of precision is logged once per component.
 
     Args:
-        specs: The model's inputs.
-        pipeline: Where the datapoints come from, for messages.
+        specs: Specs of the model's inputs.
+        pipeline: Description of the data pipeline, for error messages.
     """
 
     def __init__(self, specs: Sequence[tf.TensorSpec], pipeline: str) -> None:
@@ -34,23 +32,23 @@ class SpecChecker:
             None if spec.shape.rank is None else tuple(spec.shape.as_list()) for spec in specs
         ]
         self._pipeline = pipeline
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
 
     def __call__(self, datapoint: Any, position: int | None) -> list[np.ndarray]:
-        """The components as arrays, in the order of the specs.
+        """Return the components as arrays, in the order of the specs.
 
         Args:
             datapoint: Tuple or list in the order of the specs, or dict by their names.
-            position: Number of the datapoint, for messages; None where it is no flow's.
+            position: Index of the datapoint in its flow, or None, for error messages.
 
         Raises:
-            SpecError: Wrong number, name, dtype or shape.
+            SpecError: A component is missing or has the wrong dtype or shape.
         """
         components = self._components(datapoint, position)
         arrays = []
         for i, component in enumerate(components):
             array = component
-            # Objects are always looked at: they might be anything.
+            # An array of dtype object may hold anything, so its items are checked.
             if (
                 not isinstance(component, np.ndarray)
                 or component.dtype != self._dtypes[i]
@@ -86,16 +84,15 @@ class SpecChecker:
         return datapoint
 
     def _converted(self, component: Any, i: int, position: int | None) -> np.ndarray:
-        """An array of the wanted dtype, where that loses nothing."""
         wanted = self._dtypes[i]
-        # NumPy's own type for bytes would cut off zeros at the end, of an encoded image say.
+        # NumPy's own dtype for bytes cuts off zeros at the end, for example of encoded images.
         strings = wanted == np.dtype(object) and not isinstance(component, np.ndarray)
         try:
             array = np.asarray(component, dtype=wanted if strings else None)
         except ValueError as error:
             raise SpecError(
-                f"{self._place(i, position)} is no array: {error}",
-                got=f"{type(component).__name__}",
+                f"{self._place(i, position)} cannot be converted to an array: {error}",
+                got=type(component).__name__,
                 fix="give all its rows the same length, for example by padding",
                 pipeline=self._pipeline,
             ) from error
@@ -110,29 +107,20 @@ class SpecChecker:
             with np.errstate(invalid="ignore"):
                 converted = array.astype(wanted)
                 same = converted.astype(array.dtype) == array
-            # Signs, since what an unsigned integer cannot hold comes back as it was.
+            # Compare signs too: a negative number survives the round trip through unsigned.
             if (same & ((converted < 0) == (array < 0))).all():
                 return converted
             raise self._wrong("range", i, array, position)
         elif kind == "f" and self._floats[i]:
-            if isinstance(component, np.ndarray):
-                self._tell(array.dtype, i)
+            if isinstance(component, np.ndarray) and i not in self._warned:
+                self._warned.add(i)
+                _LOG.warning(
+                    f"Component {i} ('{self._names[i]}') has dtype {array.dtype}, so each batch of "
+                    f"it is converted to {wanted}. To avoid this cost, create it with "
+                    f"x.astype('{wanted}'). ({self._pipeline})"
+                )
             return array.astype(wanted)
         raise self._wrong("dtype", i, array, position)
-
-    def _tell(self, dtype: np.dtype, i: int) -> None:
-        if i not in self._told:
-            self._told.add(i)
-            _LOG.warning(
-                "Component %d ('%s') comes as %s, and each batch of it is converted to %s. "
-                "To spare that, convert it where it is made, or once: x.astype('%s'). (%s)",
-                i,
-                self._names[i],
-                dtype,
-                self._dtypes[i],
-                self._dtypes[i],
-                self._pipeline,
-            )
 
     def _place(self, i: int, position: int | None) -> str:
         name = self._names[i]
@@ -151,27 +139,23 @@ class SpecChecker:
         wanted = self._shapes[i]
         expected = f"{self._dtypes[i].name} {list(wanted) if wanted is not None else 'any shape'}"
         dtype = self._dtypes[i]
-        problem, fix_input, fix_flow = {
-            "range": (f"values that {dtype} cannot hold", "change the values", "change the values"),
-            "dtype": (
-                "the wrong dtype",
-                f"convert it: x.astype('{dtype}')",
-                f"convert it: MapDataComponent(ds, lambda x: x.astype('{dtype}'), {i})",
-            ),
-            "shape": (
-                "the wrong shape",
-                "add the dimension of batches if that is missing: x[None]",
-                "batch the flow (BatchData) if the batch dimension is missing; otherwise reshape",
-            ),
-        }[what]
-        fix = fix_input if position is None else f"{fix_flow}, or change the model's inputs()"
+        is_flow = position is not None
+        if what == "range":
+            what, fix = f"values that {dtype} cannot hold", "change the values"
+        elif what == "dtype":
+            cast = f"x.astype('{dtype}')"
+            cast = f"MapDataComponent(ds, lambda x: {cast}, {i})" if is_flow else cast
+            what, fix = "the wrong dtype", f"convert it: {cast}"
+        else:
+            batch = "batch the flow (BatchData)" if is_flow else "write x[None]"
+            what, fix = "the wrong shape", f"{batch} if the batch dimension is missing"
+        is_item = not array.shape and array.dtype == object
+        got = type(array.item()).__name__ if is_item else f"{array.dtype.name} {list(array.shape)}"
         return SpecError(
-            f"{self._place(i, position)} has {problem}.",
-            got=f"{array.dtype.name} {list(array.shape)}"
-            if array.shape or array.dtype != object
-            else type(array.item()).__name__,
+            f"{self._place(i, position)} has {what}.",
+            got=got,
             expected=expected,
-            fix=fix,
+            fix=f"{fix}, or change the model's inputs()" if is_flow else fix,
             pipeline=self._pipeline,
         )
 
@@ -179,28 +163,20 @@ class SpecChecker:
 def fitting(
     tensors: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], what: str
 ) -> list[tf.Tensor]:
-    """Tensors that are made inside TensorFlow, with the shapes of the specs.
+    """Return the tensors with the shapes of the specs. Sizes unknown here are checked in the graph.
 
-    Sizes that are open until the graph runs are checked there.
-
-    Args:
-        tensors: In the order of the specs.
-        specs: The model's inputs.
-        what: Where the tensors come from, for messages.
-
-    Raises:
-        SpecError: They do not fit.
+    Raise SpecError if a dtype or shape does not match. `what` names the source in messages.
     """
     if len(tensors) != len(specs):
         raise SpecError(
-            f"{what} does not give one tensor for each input of the model.",
+            f"{what} must provide one tensor for each input of the model.",
             got=f"{len(tensors)} tensors",
             expected=f"{[spec.name for spec in specs]}",
         )
     for spec, tensor in zip(specs, tensors, strict=True):
         if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
             raise SpecError(
-                f"{what} gives a tensor that does not fit the input '{spec.name}'.",
+                f"{what} provides a tensor that does not match the input '{spec.name}'.",
                 got=f"{tensor.dtype.name} {tensor.shape}",
                 expected=f"{spec.dtype.name} {spec.shape}",
             )

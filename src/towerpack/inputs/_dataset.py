@@ -1,5 +1,3 @@
-"""Inputs from a `tf.data.Dataset`."""
-
 from __future__ import annotations
 
 import threading
@@ -24,12 +22,11 @@ from towerpack.inputs._queue import QueueInput, dequeued
 
 _LOG = get_logger(__name__)
 
-# One reservation takes no more than this, as far as one step's batches allow.
+# Limits of one reservation, unless one step needs more.
 _MOST_S = 0.05
 _MOST_BATCHES = 1024
 _MOST_BYTES = 64 << 20
-# The iterator's position is saved so often, and more seldom where that takes more than 1 % of the
-# time.
+# The iterator's state is saved this often, but for at most 1 % of the time.
 _ANCHOR_S = 10.0
 _ANCHOR_SHARE = 0.01
 _POLL_S = 0.2
@@ -38,23 +35,23 @@ _JOIN_S = 5.0
 
 
 class TFDatasetInput(ProxyInputSource):
-    """Batches of a `tf.data.Dataset`.
+    """Input source that reads batches from a `tf.data.Dataset`.
 
-    The dataset's own `prefetch` works ahead (one is appended). A checkpoint holds its position, in
-    TensorFlow's own form: what lies in buffers of `shuffle` and `prefetch` is part of it.
+    A `prefetch` is appended to the dataset. Checkpoints hold the iterator's state as TensorFlow
+    saves it, including the buffers of `shuffle` and `prefetch`.
 
     Args:
-        dataset: Its elements are batches: a tensor for each input of the model, in order, or a dict
-            by their names. A dtype that the model's holds is converted. A DataFlow goes through a
-            `QueueInput`.
-        infinite: Start over at the end of the dataset; otherwise training ends there.
-        resumable: False for a dataset whose position TensorFlow cannot save (`from_generator`,
-            `py_function`; `tf.random` or `tf.debugging` in a map): a run that goes on begins it
-            anew.
+        dataset: Dataset whose elements are batches: a tensor for each input of the model, in order,
+            or a dict by their names. A dtype is converted if that changes no value. A DataFlow is
+            wrapped in a `QueueInput`.
+        infinite: Start over at the end of the dataset. Otherwise training ends there.
+        resumable: Whether checkpoints hold the position. Set to False if TensorFlow cannot save it
+            (`from_generator`, `py_function`; `tf.random` or `tf.debugging` in a map). A resumed run
+            then reads the dataset from the beginning.
 
     Raises:
-        ConfigError: It is neither a dataset nor a DataFlow.
-        StateError: Its position cannot be saved; raised when training begins.
+        ConfigError: `dataset` is neither a dataset nor a DataFlow.
+        StateError: The position of the dataset cannot be saved. Raised at setup.
     """
 
     def __init__(self, dataset: Any, *, infinite: bool = True, resumable: bool = True) -> None:
@@ -63,19 +60,18 @@ class TFDatasetInput(ProxyInputSource):
         elif isinstance(dataset, tf.data.Dataset):
             super().__init__(_DatasetInput(dataset, infinite=infinite, resumable=resumable))
         else:
-            raise ConfigError(
-                "TFDatasetInput needs a tf.data.Dataset or a DataFlow.", got=type(dataset).__name__
-            )
+            name = type(dataset).__name__
+            raise ConfigError(f"dataset must be a tf.data.Dataset or a DataFlow, got {name}.")
 
     @staticmethod
     def dataflow_to_dataset(df: DataFlow, types: Sequence[Any]) -> tf.data.Dataset:
-        """A dataset of a flow's datapoints, to go on with in `tf.data`. One pass; see `repeat`.
+        """Return a dataset of one pass over a flow, for further stages of `tf.data`.
 
-        Its position cannot be saved. `TFDatasetInput(df)`, where it suffices, can.
+        Its position cannot be saved. `TFDatasetInput(df)` can save it.
 
         Args:
-            df: Its datapoints are tuples or lists.
-            types: A dtype or a `tf.TensorSpec` for each component.
+            df: Flow whose datapoints are tuples or lists.
+            types: Dtype or `tf.TensorSpec` of each component.
         """
 
         def datapoints() -> Iterator[tuple[Any, ...]]:
@@ -87,24 +83,22 @@ class TFDatasetInput(ProxyInputSource):
 
 
 class _Anchor(NamedTuple):
-    """The iterator's state, and how many batches since `start` it had given."""
+    """State of the iterator, and the number of batches read from it since `start`."""
 
     position: int
     iterator: bytes
 
 
 class _DatasetInput(InputSource):
-    """Move as many batches as were reserved from the iterator into a queue.
+    """Source that moves exactly the reserved batches from an iterator to a queue.
 
-    Never more, so that between two calls the iterator stands behind the last consumed batch. Where
-    it does not (in the midst of waiting, after a step that was not applied, under a source that
-    works ahead), a state says how many batches to pass over after an earlier position.
-
-    A thread talks to the iterator, whose calls may wait for ever where Python cannot interrupt.
+    Between two calls the iterator is therefore at the position after the last consumed batch. If it
+    is ahead (for example under a source that works ahead), `state` returns an earlier position and
+    the number of batches to skip. A thread calls the iterator, because Python cannot interrupt it.
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, infinite: bool, resumable: bool) -> None:
-        self._given = dataset
+        self._source = dataset
         self._infinite = infinite
         self._resumable = resumable
         self._replicas = 1
@@ -125,9 +119,9 @@ class _DatasetInput(InputSource):
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
         self._specs = specs
         self._replicas = replicas
-        dataset = self._given.repeat() if self._infinite else self._given
+        dataset = self._source.repeat() if self._infinite else self._source
         with tf.device("CPU:0"):
-            self._queue = tf.queue.FIFOQueue(_MOST_BATCHES + replicas, [s.dtype for s in specs])
+            self._queue = tf.queue.FIFOQueue(-1, [s.dtype for s in specs])  # without limit
             self._dataset = dataset.prefetch(tf.data.AUTOTUNE)
         self._move = self._traced_move()
         self._iterate()
@@ -136,7 +130,7 @@ class _DatasetInput(InputSource):
 
     def start(self, state: Any = None) -> None:
         if not self._idle(0):
-            raise DataFlowError("The dataset still keeps the thread of an earlier run waiting.")
+            raise DataFlowError("The dataset is still blocking the thread of an earlier run.")
         anchor, skipped = self._beginning, 0
         if state is not None and self._resumable:
             try:
@@ -158,26 +152,26 @@ class _DatasetInput(InputSource):
         self._ended, self._error = False, None
 
     def _saved_at_the_beginning(self) -> bytes:
-        if _draws_seeds(self._given):
-            got, fix = "a shuffle without a seed", "dataset.shuffle(…, seed=1)"
+        if _draws_seeds(self._source):
+            got, fix = "a shuffle without a seed", "pass a seed: dataset.shuffle(…, seed=1)"
         else:
             try:
                 return _saved(self._iterator)
             except tf.errors.OpError as error:
                 got = error.message.rpartition("}} ")[2]
-            fix = "make Python's part a DataFlow (QueueInput(flow)), draw by tf.random.stateless_*"
+            fix = "replace Python code by a DataFlow, and tf.random.* by tf.random.stateless_*"
         raise StateError(
-            "TensorFlow cannot save where this dataset stands, so a run could not go on exactly.",
+            "TensorFlow cannot save the position of this dataset, so a run could not be resumed.",
             got=got,
             expected="seeds, and no from_generator, py_function, tf.random.uniform, tf.debugging",
-            fix=f"{fix}; or TFDatasetInput(dataset, resumable=False): a run that goes on begins "
-            "the data anew",
-            pipeline=str(self._given),
+            fix=f"{fix}; or pass TFDatasetInput(dataset, resumable=False) to read the data from "
+            "the beginning after a resume",
+            pipeline=str(self._source),
         )
 
     def _foreign(self, state: Any) -> StateError:
         return StateError(
-            "This is no position in the dataset that is to be read.",
+            "The saved data position does not belong to this dataset.",
             got=f"{type(state).__name__} {state!s:.60}",
             expected="the state of a TFDatasetInput over the same dataset",
             fix="resume with the data that the checkpoint was saved with",
@@ -188,14 +182,14 @@ class _DatasetInput(InputSource):
             self._iterator = iter(self._dataset)
 
     def _traced_move(self) -> Any:
-        """The function that moves batches of an iterator into the queue."""
-        # TensorFlow has no clock where operations are deterministic.
+        """Return the TensorFlow function that moves batches from an iterator to the queue."""
+        # `tf.timestamp` is not available if operations are deterministic.
         timed = not config.is_op_determinism_enabled()
 
         def move(iterator: Any, least: tf.Tensor, most: tf.Tensor) -> Any:
             deadline = tf.timestamp() + _MOST_S if timed else tf.constant(0.0, tf.float64)
 
-            def going_on(i: tf.Tensor, nbytes: tf.Tensor) -> tf.Tensor:
+            def unfinished(i: tf.Tensor, nbytes: tf.Tensor) -> tf.Tensor:
                 enough = (i >= most) | (nbytes >= _MOST_BYTES)
                 if timed:
                     enough |= tf.timestamp() >= deadline
@@ -207,7 +201,7 @@ class _DatasetInput(InputSource):
                 sizes = (tf.size(t, tf.int64) * t.dtype.size for t in batch)
                 return i + 1, nbytes + sum(sizes)
 
-            return tf.while_loop(going_on, body, (tf.constant(0), tf.constant(0, tf.int64)))
+            return tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(0, tf.int64)))
 
         number = tf.TensorSpec([], tf.int32)
         signature = [tf.data.IteratorSpec(self._dataset.element_spec), number, number]
@@ -216,13 +210,12 @@ class _DatasetInput(InputSource):
             return function.get_concrete_function()
 
     def _batch(self, element: Any) -> list[tf.Tensor]:
-        """Return tensors in the order of the specs. Raise `SpecError` if they do not fit."""
-        what = "The dataset"
+        """Return tensors in the order of the specs. Raise `SpecError` if they do not match."""
         if isinstance(element, dict):
             for spec in self._specs:
                 if spec.name not in element:
                     raise SpecError(
-                        f"{what} has no component '{spec.name}'.",
+                        f"The dataset has no component '{spec.name}'.",
                         got=f"components {list(element)}",
                         fix=did_you_mean(str(spec.name), map(str, element)),
                     )
@@ -230,21 +223,19 @@ class _DatasetInput(InputSource):
         tensors = list(element) if isinstance(element, list | tuple) else [element]
         for tensor in tensors:
             if not isinstance(tensor, tf.Tensor):
+                name = type(tensor).__name__
                 raise SpecError(
-                    f"{what} has a component that is no dense tensor.",
-                    got=type(tensor).__name__,
-                    fix="dataset.map(…) to a flat tuple of tensors, or a dict of them",
+                    f"Components of the dataset must be dense tensors, got {name}.",
+                    fix="convert elements to a flat tuple or a dict of tensors with dataset.map(…)",
                 )
-        # What is not the same number, or none at all, is refused.
+        # Convert only if no value changes. `fitting` refuses the other dtypes.
         pairs = zip(tensors, self._specs, strict=False)
-        held = [tf.cast(t, s.dtype) if _holds(s.dtype, t.dtype) else t for t, s in pairs]
-        return fitting(held + tensors[len(held) :], self._specs, what)
-
-    # ------------------------------------------------------------------ between the calls
+        cast = [tf.cast(t, s.dtype) if _holds(s.dtype, t.dtype) else t for t, s in pairs]
+        return fitting(cast + tensors[len(cast) :], self._specs, "The dataset")
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
         wanted = min(steps * self._replicas, _MOST_BATCHES)
-        # What an interrupted reservation or a late save has left.
+        # The thread may still run after an interrupted reservation or a slow save.
         self._wait(poll)
         missing = wanted - self._ready()
         if missing > 0 and not (self._ended or self._error):
@@ -270,14 +261,14 @@ class _DatasetInput(InputSource):
         if not self._resumable:
             return None
         if self._idle(0) and self._iterator is not None and self._moved == self._consumed:
-            # A dataset that hangs hangs this too.
+            # Saving also hangs if the dataset hangs, so wait only for a limited time.
             self._begin(save=True)
             self._idle(_SAVE_S)
         anchor = self._anchor()
         return {"iterator": anchor.iterator, "skip": self._consumed - anchor.position}
 
     def _anchor(self) -> _Anchor:
-        """The latest one that is not ahead of the last consumed batch; forget those before it."""
+        """Return the latest anchor up to the last consumed batch, and drop earlier ones."""
         while len(self._anchors) > 1 and self._anchors[1].position <= self._consumed:
             self._anchors.popleft()
         return self._anchors[0]
@@ -296,8 +287,8 @@ class _DatasetInput(InputSource):
     def stop(self) -> None:
         if not self._idle(_JOIN_S):
             # The thread is a daemon: it cannot keep the process alive.
-            text = "The dataset did not give back control within %g s of the end of training: %s"
-            _LOG.warning(text, _JOIN_S, self._given)
+            text = "The dataset did not return within %g s of the end of training: %s"
+            _LOG.warning(text, _JOIN_S, self._source)
             self._iterator = None
         elif self._iterator is not None:
             destroyer = _destroyer(self._iterator)
@@ -305,10 +296,8 @@ class _DatasetInput(InputSource):
             destroyer.start()
 
     def __len__(self) -> int:
-        number = int(self._given.cardinality())
+        number = int(self._source.cardinality())
         return super().__len__() if number < 0 else number
-
-    # ------------------------------------------------------------------ the thread
 
     def _begin(self, *, save: bool = False, least: int = 0, most: int = 0) -> None:
         self._thread = threading.Thread(
@@ -317,7 +306,7 @@ class _DatasetInput(InputSource):
         self._thread.start()
 
     def _idle(self, timeout_s: float) -> bool:
-        """Whether the thread has done its work, after waiting for it so long."""
+        """Wait for the thread, and return whether it has finished."""
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -337,27 +326,27 @@ class _DatasetInput(InputSource):
             if self._resumable and (save or time.monotonic() >= self._next_anchor):
                 self._save()
             if most > 0:
-                self._take(least, most)
+                self._fill(least, most)
         except (StopIteration, tf.errors.OutOfRangeError):
             self._ended = True
             if self._infinite:
                 self._error = DataFlowError(
-                    "A dataset that should repeat has no datapoints.", pipeline=str(self._given)
+                    "The dataset has no elements to repeat.", pipeline=str(self._source)
                 )
         except Exception as error:  # noqa: BLE001 - raised by `reserve`
             self._error = DataFlowError(
                 f"The dataset failed after batch {self._moved}: {type(error).__name__}.",
                 got=getattr(error, "message", str(error)),
-                pipeline=str(self._given),
+                pipeline=str(self._source),
             )
             self._error.__cause__ = error
 
-    def _take(self, least: int, most: int) -> None:
+    def _fill(self, least: int, most: int) -> None:
         before = int(self._queue.size())
         try:
             self._move(self._iterator, tf.constant(least), tf.constant(most))
         finally:
-            # Also when it failed: what came before is good.
+            # Also count the batches that were moved before a failure.
             self._moved += int(self._queue.size()) - before
 
     def _save(self) -> None:
@@ -369,7 +358,7 @@ class _DatasetInput(InputSource):
 
 
 def _holds(wide: tf.DType, narrow: tf.DType) -> bool:
-    """Whether every number of one dtype is one of another."""
+    """Return whether a dtype can hold every value of another."""
     return (
         wide.is_numpy_compatible
         and tf.string not in (wide, narrow)
@@ -378,17 +367,19 @@ def _holds(wide: tf.DType, narrow: tf.DType) -> bool:
 
 
 def _draws_seeds(dataset: Any) -> bool:
-    """Whether a shuffle draws its own seed. Of later passes, no saved position knows the order."""
-    # TensorFlow itself refuses those inside the functions of a dataset.
+    """Return whether a shuffle has no seed. A saved position then loses the order of later passes.
+
+    TensorFlow itself refuses such shuffles inside the functions of a dataset.
+    """
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
     return seeds == [0, 0] or any(map(_draws_seeds, dataset._inputs()))
 
 
 def _destroyer(iterator: Any) -> threading.Thread:
-    """A thread that destroys an iterator to which Python no longer refers when it starts.
+    """Return a thread that destroys an iterator. Delete other references before it starts.
 
-    One iterator in 20 waits up to a minute for the next round of its autotuner, which is woken a
-    moment before it is told to end (`Model::OptimizeLoop`). Python would keep the GIL meanwhile.
+    Destroying one iterator in 20 takes up to a minute, until its autotuner (`Model::OptimizeLoop`)
+    wakes up again. If Python destroyed the iterator, it would hold the GIL during that time.
     """
     name = f"towerpack-iterator-{uuid.uuid4()}"
 
@@ -402,11 +393,8 @@ def _destroyer(iterator: Any) -> threading.Thread:
     return threading.Thread(target=destroy, name="towerpack-iterator", daemon=True)
 
 
-# `tf.train.Checkpoint`, the public way, saves iterators only to files.
-
-
 def _saved(iterator: Any) -> bytes:
-    """What an iterator needs to go on from where it stands."""
+    """Return the state of an iterator. `tf.train.Checkpoint` saves iterators only to files."""
     handle, refuse = iterator._iterator_resource, 2
     state = tf.raw_ops.SerializeIterator(resource_handle=handle, external_state_policy=refuse)
     return tf.io.serialize_tensor(state).numpy()

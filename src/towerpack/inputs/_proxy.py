@@ -1,5 +1,3 @@
-"""What a source that changes another one has in common with it."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +11,26 @@ from towerpack.inputs._base import InputSource
 
 
 class ProxyInputSource(InputSource):
-    """A source that hands everything on to another one; subclasses change what they want to.
+    """Wrapper that forwards every call to another source. Subclasses override methods.
 
     Args:
-        input: The other source.
+        input: Source to wrap.
 
     Raises:
-        ConfigError: It is no `InputSource`.
+        ConfigError: `input` is not an `InputSource`.
     """
 
     def __init__(self, input: InputSource) -> None:
         if not isinstance(input, InputSource):
             raise ConfigError(
-                f"{type(self).__name__} needs an InputSource.",
-                got=type(input).__name__,
-                fix=f"{type(self).__name__}(QueueInput(flow), …)",
+                f"{type(self).__name__} needs an InputSource, got {type(input).__name__}.",
+                fix=f"write {type(self).__name__}(QueueInput(flow), …)",
             )
         self.input = input
 
     @property
     def dataflow(self) -> Any:
-        """The flow that the data come from; None if they come from elsewhere."""
+        """DataFlow that the data comes from, or None."""
         return getattr(self.input, "dataflow", None)
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Inputs from a DataFlow through a TensorFlow queue: filled by a thread, or before each call."""
+"""Input sources that read a DataFlow through a TensorFlow queue."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from towerpack.inputs._check import SpecChecker
 
 _LOG = get_logger(__name__)
 
-# Small batches are stacked and enqueued many at a time: one enqueue costs about 100 µs of Python
-# and dispatch, as much as a whole step of a tiny model (LOG.md).
+# Small batches are stacked and enqueued together, because one enqueue costs about 100 µs, as much
+# as a whole step of a tiny model (LOG.md).
 _CHUNK_BYTES = 1 << 20
 _CHUNK_BATCHES = 64
-# A queue of small batches is made longer than asked for, so that one call can run many steps.
+# A queue of small batches is longer than `queue_size`, so that one call can run many steps.
 _CHEAP_QUEUE_BYTES = 8 << 20
 _LONGEST_QUEUE = 1024
-# Batches that lie where workers made them stay there while they wait, so fewer wait.
+# Batches in the shared memory of workers occupy it while they wait, so their queue is limited.
 _LENT_QUEUE_BYTES = 256 << 20
-# TensorFlow ends the process over memory that is aligned less.
+# TensorFlow aborts the process if memory is aligned to fewer bytes.
 _ALIGNED = 64
 _POLL_S = 0.2
 _JOIN_S = 5.0
@@ -39,10 +39,10 @@ _Signature = tuple[tuple[int, ...], ...]
 
 
 class _FlowInput(InputSource):
-    """What the two inputs from a flow share: the queue, and where each batch in it came from.
+    """Base of the sources that read a flow: the queue, and the flow's state after each batch.
 
-    The queue's length is counted here and not left to TensorFlow: no enqueue or dequeue ever has
-    to wait where Python could not interrupt it.
+    Python counts the batches in the queue, so that no enqueue or dequeue of TensorFlow ever waits:
+    Python could not interrupt it.
     """
 
     def __init__(self, dataflow: DataFlow, infinite: bool = True) -> None:
@@ -56,7 +56,7 @@ class _FlowInput(InputSource):
         self._position = 0
         self._whole = False
         self._state: Any = None
-        # One entry for each batch in the queue: the flow's state after it, and its shapes.
+        # For each batch in the queue: the flow's state after it, and its shapes.
         self._ready: deque[tuple[Any, _Signature]] = deque()
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
@@ -67,12 +67,9 @@ class _FlowInput(InputSource):
         shapes = [spec.shape for spec in specs]
         known = all(shape.is_fully_defined() for shape in shapes)
         with tf.device("CPU:0"):
-            self._queue = tf.queue.FIFOQueue(
-                self._capacity(), [s.dtype for s in specs], shapes=shapes if known else None
-            )
-
-    def _capacity(self) -> int:
-        return 2 * (_LONGEST_QUEUE + self._replicas)
+            # A negative capacity means no limit.
+            dtypes = [spec.dtype for spec in specs]
+            self._queue = tf.queue.FIFOQueue(-1, dtypes, shapes=shapes if known else None)
 
     def start(self, state: Any = None) -> None:
         leftover = int(self._queue.size())
@@ -85,13 +82,13 @@ class _FlowInput(InputSource):
         self._iterator = self._iterate(state)
 
     def _iterate(self, state: Any) -> DataIterator:
-        # A state knows its seed and epoch. The first pass is always epoch 0, also after a stop.
+        # A state holds its seed and epoch. The first pass is always epoch 0, also after a stop.
         fresh = {"seed": self._seed, "epoch": 0} if state is None else {}
         return self._flow.iterate(state=state, **fresh)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        taken = steps * self._replicas
-        iterator = self._iterate(self._ready[taken - 1][0] if taken else self._state)
+        skipped = steps * self._replicas
+        iterator = self._iterate(self._ready[skipped - 1][0] if skipped else self._state)
         try:
             batches = [self._check(next(iterator), 0) for _ in range(self._replicas)]
         finally:
@@ -117,9 +114,9 @@ class _FlowInput(InputSource):
         return len(self.dataflow)
 
     def _pull(self, iterator: DataIterator | None) -> tuple[list[np.ndarray], Any, _Signature]:
-        """One checked batch, the state after it and its shapes. StopIteration at the end."""
+        """Return one checked batch, the state after it and its shapes. May raise StopIteration."""
         if iterator is None:
-            raise InternalError("a batch was asked for before start()")
+            raise InternalError("a batch was requested before start()")
         try:
             datapoint = next(iterator)
         except StopIteration:
@@ -133,15 +130,15 @@ class _FlowInput(InputSource):
 
     def _enqueue(self, batches: list[list[np.ndarray]]) -> None:
         if len(batches) == 1:
-            self._queue.enqueue([_handed_over(array) for array in batches[0]])
+            self._queue.enqueue([_without_copy(array) for array in batches[0]])
         elif batches:
             self._queue.enqueue_many([np.stack(column) for column in zip(*batches, strict=True)])
 
     def _runnable(self, steps: int) -> int:
-        """For how many steps the next batches suffice and are alike, so that outputs stack.
+        """Return the number of steps for which batches of equal shapes are ready.
 
-        A step whose replicas get batches of different shapes runs in a call of its own. The rest of
-        the data that does not suffice for one step of all replicas is left.
+        A step whose replicas get batches of different shapes counts as one. At the end of the data,
+        batches that do not suffice for all replicas are dropped.
         """
         if len(self._ready) < self._replicas:
             return 0
@@ -155,13 +152,13 @@ class _FlowInput(InputSource):
 
 
 class FeedInput(_FlowInput):
-    """Take batches from a flow when a step needs them, without a thread.
+    """Input source that reads batches from a flow when a step needs them, without a thread.
 
-    The simplest source: the flow's work and the model's alternate. `QueueInput` overlaps them.
+    Reading and training alternate. `QueueInput` overlaps them.
 
     Args:
-        dataflow: Its datapoints are batches.
-        infinite: Start over at the end of the flow; otherwise training ends there.
+        dataflow: Flow whose datapoints are batches.
+        infinite: Start over at the end of the flow. Otherwise training ends there.
     """
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
@@ -183,16 +180,16 @@ class FeedInput(_FlowInput):
         except StopIteration:
             pass
         finally:
-            # Also when the flow failed: what came before the bad datapoint is good.
+            # Also enqueue the batches that were read before a failure.
             self._enqueue(batches)
         return self._runnable(steps)
 
 
 @dataclass
-class _Pass:
-    """What the thread of one `start` and the loop tell each other.
+class _Shared:
+    """State shared by the training loop and the thread of one `start`.
 
-    A flow that hangs keeps its thread beyond `stop`; it must not meet the pass of a later `start`.
+    A thread that hangs in its flow outlives `stop`. It must not change the state of a later thread.
     """
 
     iterator: DataIterator | None
@@ -200,71 +197,71 @@ class _Pass:
     starving: bool = False
     ended: bool = False
     error: BaseException | None = None
-    # Taken from the flow, all of one signature, and not in the queue yet.
+    # Batches read from the flow and not yet in the queue. All have the same shapes.
     batches: list[list[np.ndarray]] = field(default_factory=list)
     entries: list[tuple[Any, _Signature]] = field(default_factory=list)
     nbytes: int = 0
 
 
 class QueueInput(_FlowInput):
-    """A thread takes batches from a flow and keeps a TensorFlow queue filled. The default.
+    """Input source in which a thread reads a flow and fills a TensorFlow queue. The default.
 
     Args:
-        dataflow: Its datapoints are batches.
-        queue_size: Batches that may wait. Small batches may wait in larger numbers, up to 8 MiB.
-            Large ones that workers made (`PrefetchData`) are not copied, but wait where they were
-            made, up to 256 MiB.
-        infinite: Start over at the end of the flow; otherwise training ends there.
+        dataflow: Flow whose datapoints are batches.
+        queue_size: Number of batches in the queue. Small batches use a longer queue, up to 8 MiB.
+            Batches of worker processes (`PrefetchData`) stay in shared memory, up to 256 MiB.
+        infinite: Start over at the end of the flow. Otherwise training ends there.
+
+    Raises:
+        ConfigError: `queue_size` is a queue.
+
+    Examples:
+        >>> from towerpack.dataflow import BatchData, DataFromList
+        >>> len(QueueInput(BatchData(DataFromList([[0.0], [1.0]]), 2)))
+        1
     """
 
     def __init__(self, dataflow: DataFlow, queue_size: int = 50, *, infinite: bool = True) -> None:
         super().__init__(dataflow, infinite=infinite)
         if hasattr(queue_size, "enqueue"):
             raise ConfigError(
-                "QueueInput takes the size of its queue, not a queue.",
+                "queue_size must be the number of batches in the queue, got a queue.",
                 fix="write QueueInput(ds, queue_size=50)",
             )
         self._queue_size = max(1, queue_size)
         self._limit = self._queue_size
         self._changed = threading.Condition()
-        # Held while batches go into the queue, so that they keep their order; taken before
-        # `_changed`, never inside of it.
+        # Held while batches are enqueued, to keep their order. Acquire before `_changed`.
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._pass = _Pass(None)
-
-    def _capacity(self) -> int:
-        return super()._capacity() + 2 * self._queue_size
+        self._shared = _Shared(None)
 
     def start(self, state: Any = None) -> None:
         with self._sending:
             super().start(state)
-        self._pass = _Pass(self._iterator)
+        self._shared = _Shared(self._iterator)
         self._thread = threading.Thread(
-            target=self._fill_queue, args=(self._pass,), name="QueueInput", daemon=True
+            target=self._fill_queue, args=(self._shared,), name="QueueInput", daemon=True
         )
         self._thread.start()
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Wait for the thread; raise what it raised."""
-        now = self._pass
+        shared = self._shared
         while True:
             with self._changed:
-                now.starving = not (self._enough() or now.error or now.ended)
-                if not now.starving:
+                enough = len(self._ready) >= self._replicas
+                shared.starving = not (enough or shared.error or shared.ended)
+                if not shared.starving:
                     break
-                if not now.batches:
+                if not shared.batches:
                     self._changed.wait(_POLL_S)
-            # The thread may be waiting for the flow while it holds what we need.
-            self._flush(now)
+            # The thread may wait for the flow while it holds the batches of this step.
+            self._flush(shared)
             poll()
-        if now.error is not None:
-            raise now.error
-        with self._changed:  # the thread goes on adding batches
+        if shared.error is not None:
+            raise shared.error
+        with self._changed:  # the thread continues to add batches
             return self._runnable(steps)
-
-    def _enough(self) -> bool:
-        return len(self._ready) >= self._replicas
 
     def consumed(self, steps: int) -> None:
         with self._changed:
@@ -276,53 +273,51 @@ class QueueInput(_FlowInput):
 
     def stop(self) -> None:
         with self._changed:
-            self._pass.stopping = True
+            self._shared.stopping = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_JOIN_S)
             if thread.is_alive():
-                # It is a daemon: it cannot keep the process alive, wherever the flow hangs.
-                text = "The flow did not give back control within %g s of the end of training: %s"
+                # The thread is a daemon: it cannot keep the process alive.
+                text = "The flow did not return within %g s of the end of training: %s"
                 _LOG.warning(text, _JOIN_S, self.dataflow)
                 return
         super().stop()
 
-    # ------------------------------------------------------------- in the thread
-
-    def _fill_queue(self, now: _Pass) -> None:
+    def _fill_queue(self, shared: _Shared) -> None:
         failed: BaseException | None = None
         try:
-            while not now.stopping:
-                self._take(now, *self._pull(now.iterator))
+            while not shared.stopping:
+                self._add(shared, *self._pull(shared.iterator))
         except StopIteration:
             pass
-        except BaseException as error:  # noqa: BLE001 - handed to the training loop, which raises it
+        except BaseException as error:  # noqa: BLE001 - raised by `reserve`
             failed = error
-        # Also when the flow failed: what came before is good.
-        self._publish(now)
+        # Also publish the batches that were read before a failure.
+        self._publish(shared)
         with self._changed:
-            now.error = failed
-            now.ended = True
+            shared.error = failed
+            shared.ended = True
             self._changed.notify_all()
 
-    def _take(self, now: _Pass, batch: list[np.ndarray], state: Any, signature: _Signature) -> None:
-        entries = now.entries
+    def _add(
+        self, shared: _Shared, batch: list[np.ndarray], state: Any, signature: _Signature
+    ) -> None:
+        entries = shared.entries
         if entries and signature != entries[-1][1]:
-            self._publish(now)
+            self._publish(shared)
         with self._changed:
-            now.batches.append(batch)
-            now.entries.append((state, signature))
-            now.nbytes += _nbytes(batch)
-            waiting = len(now.batches)
-            self._lengthen(now.nbytes / waiting, lent=any(map(is_lent, batch)))
-            due = now.starving or now.nbytes >= _CHUNK_BYTES or waiting >= self._chunk_limit()
+            shared.batches.append(batch)
+            shared.entries.append((state, signature))
+            shared.nbytes += _nbytes(batch)
+            waiting = len(shared.batches)
+            self._lengthen(shared.nbytes / waiting, lent=any(map(is_lent, batch)))
+            # At most a quarter of the queue, so that stacking does not empty it.
+            is_full = waiting >= min(_CHUNK_BATCHES, max(1, self._limit // 4))
+            due = shared.starving or shared.nbytes >= _CHUNK_BYTES or is_full
         if due:
-            self._publish(now)
-
-    def _chunk_limit(self) -> int:
-        # A quarter of the queue, so that stacking does not empty it.
-        return min(_CHUNK_BATCHES, max(1, self._limit // 4))
+            self._publish(shared)
 
     def _lengthen(self, batch_bytes: float, *, lent: bool) -> None:
         batch_bytes = max(1.0, batch_bytes)
@@ -332,23 +327,23 @@ class QueueInput(_FlowInput):
             wanted = min(wanted, max(2, int(_LENT_QUEUE_BYTES / batch_bytes)))
         self._limit = max(wanted, self._replicas, min(_LONGEST_QUEUE, cheap))
 
-    def _publish(self, now: _Pass) -> None:
+    def _publish(self, shared: _Shared) -> None:
         with self._changed:
-            # A step that lacks batches does not wait for us: `reserve` then flushes by itself.
-            while len(self._ready) + len(now.batches) > self._limit:
-                if now.stopping:
+            # A step that lacks batches does not wait for this thread: `reserve` flushes itself.
+            while len(self._ready) + len(shared.batches) > self._limit:
+                if shared.stopping:
                     return
                 self._changed.wait(_POLL_S)
-        self._flush(now)
+        self._flush(shared)
 
-    def _flush(self, now: _Pass) -> None:
-        """Put what was taken from the flow into the queue; from the thread or from the loop."""
+    def _flush(self, shared: _Shared) -> None:
+        """Move the batches read from the flow to the queue. Called by the thread and the loop."""
         with self._sending:
             with self._changed:
-                batches, entries = now.batches, now.entries
-                now.batches, now.entries, now.nbytes = [], [], 0
-                if now.stopping:
-                    # Perhaps another pass has begun, and the queue is its own.
+                batches, entries = shared.batches, shared.entries
+                shared.batches, shared.entries, shared.nbytes = [], [], 0
+                if shared.stopping:
+                    # The queue may already belong to a later thread.
                     return
             self._enqueue(batches)
             with self._changed:
@@ -357,18 +352,18 @@ class QueueInput(_FlowInput):
 
 
 def dequeued(queue: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """Take one batch from a queue, in the graph. The tensors have the shapes of the specs."""
-    taken = queue.dequeue()
-    tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
+    """Dequeue one batch, in the graph. The tensors have the shapes of the specs."""
+    batch = queue.dequeue()
+    tensors = list(batch) if isinstance(batch, list | tuple) else [batch]
     for tensor, spec in zip(tensors, specs, strict=True):
         tensor.set_shape(spec.shape)
     return tensors
 
 
-def _handed_over(array: np.ndarray) -> Any:
-    """What a worker made, as a tensor in the same memory; the slot is free when the tensor is.
+def _without_copy(array: np.ndarray) -> Any:
+    """Return a worker's array as a tensor in the same memory, which is freed with the tensor.
 
-    Other arrays are copied: they might be changed, or be parts of a data set.
+    Other arrays are returned unchanged, so TensorFlow copies them: others may change them.
     """
     fits = array.dtype.kind in "biufc" and array.flags.carray
     if fits and array.ctypes.data % _ALIGNED == 0 and is_lent(array):
@@ -377,7 +372,7 @@ def _handed_over(array: np.ndarray) -> Any:
 
 
 def _nbytes(batch: list[np.ndarray]) -> int:
-    """Bytes of a batch. An array of strings holds only references to them."""
+    """Return the size of a batch in bytes, including the strings that arrays refer to."""
     return sum(
         sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in batch
     )

@@ -1,5 +1,3 @@
-"""Components of a source under the names of the model's inputs."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,17 +12,16 @@ from towerpack.inputs._proxy import ProxyInputSource
 
 
 def remap_input_source(input: InputSource, names: Sequence[str]) -> InputSource:
-    """Say which of the model's inputs each component of a source is for.
+    """Assign the components of a source to the model's inputs by name.
 
-    Without it, components are taken in the order of the model's inputs.
+    Without this function, components are taken in the order of the model's inputs.
 
     Args:
-        input: A source of batches.
-        names: Of the model's inputs, in the order of the source's components.
+        input: Source of batches.
+        names: Names of the model's inputs, in the order of the source's components.
 
     Raises:
-        SpecError: An input of the model is not among the names, or a name is none of its inputs;
-            raised when training begins.
+        SpecError: The names are not exactly those of the model's inputs. Raised at setup.
     """
     return _RemappedInput(input, names)
 
@@ -40,10 +37,10 @@ class _RemappedInput(ProxyInputSource):
         if sorted(self._names) != sorted(by_name):
             wrong = next((name for name in self._names if name not in by_name), None)
             raise SpecError(
-                "remap_input_source does not name each input of the model once.",
+                "remap_input_source must name each input of the model once.",
                 got=f"{self._names}",
                 expected=f"the model's inputs {list(by_name)}, in the order of the data",
-                fix=None if wrong is None else did_you_mean(wrong, by_name),
+                fix=did_you_mean(wrong, by_name) if wrong else "list each input of the model once",
             )
         self._order = [self._names.index(name) for name in by_name]
         self.input.setup([by_name[name] for name in self._names], seed=seed, replicas=replicas)

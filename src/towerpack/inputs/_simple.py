@@ -1,4 +1,4 @@
-"""Inputs that need no queue: tensors made in the graph, and constants for speed tests."""
+"""Inputs without a queue: tensors computed in the graph, and constants for speed tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from towerpack.inputs._check import fitting
 
 
 class TensorInput(InputSource):
-    """Inputs that TensorFlow computes itself.
+    """Input source whose batches a TensorFlow function computes.
 
     Args:
-        get_tensors: Gives the tensors of one batch, in the order of the specs; called while the
-            graph is traced, once for each replica. If it takes an argument, that is the global
-            step (int64 scalar): data that are a function of it alone resume exactly.
-        size: Batches in one pass, if that means anything.
+        get_tensors: Function that returns the tensors of one batch, in the order of the specs. It
+            is called once per replica while the graph is traced. If it takes an argument, it gets
+            the global step (int64 scalar). Data that depends on the step alone resumes exactly.
+        size: Number of batches in one pass, if known.
     """
 
     def __init__(
@@ -37,9 +37,8 @@ class TensorInput(InputSource):
         self._specs = specs
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        """Call the function. Raise `SpecError` if its tensors do not fit the specs."""
-        given = self._get_tensors(step) if self._takes_step else self._get_tensors()
-        listed = given if isinstance(given, list | tuple) else [given]
+        outputs = self._get_tensors(step) if self._takes_step else self._get_tensors()
+        listed = outputs if isinstance(outputs, list | tuple) else [outputs]
         tensors = [tf.convert_to_tensor(t) for t in listed]
         return fitting(tensors, self._specs, "TensorInput")
 
@@ -48,11 +47,16 @@ class TensorInput(InputSource):
 
 
 class DummyConstantInput(InputSource):
-    """The same random batch in every step: shows how fast a model is without any data.
+    """Input source that returns the same random batch in every step, for speed tests.
+
+    Floats are from 0 to 1, integers 0 or 1, strings "0" or "1".
 
     Args:
-        shapes: Full shape of each input, batch dimension included; None takes the specs' shapes,
-            which must then be fully known.
+        shapes: Full shape of each input, including the batch dimension. None uses the shapes of the
+            specs, which must then be fully known.
+
+    Raises:
+        SpecError: The shapes do not match the model's inputs. Raised at setup.
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]] | None = None) -> None:
@@ -60,7 +64,6 @@ class DummyConstantInput(InputSource):
         self._batch: list[tf.Variable] = []
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make the batch: floats from 0 to 1, integers 0 or 1, strings "0" or "1"."""
         shapes = [spec.shape for spec in specs] if self._shapes is None else self._shapes
         if len(shapes) != len(specs):
             raise SpecError(
@@ -73,10 +76,10 @@ class DummyConstantInput(InputSource):
             full = tf.TensorShape(shape)
             if not full.is_fully_defined() or not spec.shape.is_compatible_with(full):
                 raise SpecError(
-                    f"DummyConstantInput cannot make the input '{spec.name}'.",
+                    f"DummyConstantInput needs a fully known shape for the input '{spec.name}'.",
                     got=f"shape {full}",
-                    expected=f"a full shape that fits {spec.shape}",
-                    fix="DummyConstantInput([[128, 28, 28], [128]])",
+                    expected=f"a known size in each dimension that matches {spec.shape}",
+                    fix="pass all shapes, for example DummyConstantInput([[128, 28, 28], [128]])",
                 )
             dims = cast("list[int]", full.as_list())
             rng = stream(seed, "DummyConstantInput", i)
@@ -84,7 +87,7 @@ class DummyConstantInput(InputSource):
             if spec.dtype == tf.string:
                 values = np.asarray(values).astype(str)
             value: Any = np.asarray(values).astype(spec.dtype.as_numpy_dtype)
-            # A variable, since the optimiser would fold a constant's share of the model away.
+            # A variable, because TensorFlow would compute parts of the model on constants once.
             self._batch.append(tf.Variable(value, trainable=False, name=f"dummy_{spec.name}"))
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:

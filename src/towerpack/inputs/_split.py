@@ -1,5 +1,3 @@
-"""Batches that are shared out over the replicas."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,17 +14,17 @@ from towerpack.inputs._proxy import ProxyInputSource
 
 
 class SplitInput(ProxyInputSource):
-    """Each batch is that of a whole step: the replicas get equal parts of its rows, in order.
+    """Wrapper that splits each batch into equal parts, one for each replica.
 
-    So the number of replicas and of workers can change when a run is continued: the same data make
-    the same steps. (Without it each replica takes a batch of its own, and a step sees as many as
-    there are replicas.) Of several workers each reads whole batches, and drops the others' rows.
+    Every step consumes one batch of the source, so a run can be resumed with a different number of
+    replicas or workers. (Other sources give each replica a batch of its own.) With several workers,
+    each worker reads whole batches and uses only its own rows.
 
     Args:
-        input: Another source, or a DataFlow or `tf.data.Dataset` of whole batches.
+        input: Source, DataFlow or `tf.data.Dataset` of the batches to split.
 
     Raises:
-        SpecError: At setup: an input of the model is a scalar, or its number of rows is fixed.
+        SpecError: An input of the model is a scalar. Raised at setup.
     """
 
     def __init__(self, input: InputSource | DataFlow | tf.data.Dataset) -> None:
@@ -36,7 +34,12 @@ class SplitInput(ProxyInputSource):
         self._parts: list[list[tf.Tensor]] = []
 
     def share(self, workers: int, index: int) -> SplitInput:
-        """Be that of one of several workers: its replicas get their rows of each batch."""
+        """Select the rows of one worker, and return this object.
+
+        Args:
+            workers: Number of workers.
+            index: Index of this worker, from 0.
+        """
         self._workers, self._worker = workers, index
         return self
 
@@ -48,14 +51,14 @@ class SplitInput(ProxyInputSource):
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         if not self._parts:
             whole = super().get(step)
-            parts = self._replicas * self._workers
+            number = self._replicas * self._workers
             for tensor in whole:
                 tf.debugging.assert_equal(
-                    tf.math.floormod(tf.shape(tensor)[0], parts),
+                    tf.math.floormod(tf.shape(tensor)[0], number),
                     0,
-                    f"SplitInput cannot share out the rows of a batch evenly over {parts} replicas",
+                    f"SplitInput cannot split the rows of a batch evenly over {number} replicas",
                 )
-            self._parts = self._own([tf.split(t, self._replicas * self._workers) for t in whole])
+            self._parts = self._local([tf.split(t, number) for t in whole])
         return self._parts.pop(0)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
@@ -63,11 +66,11 @@ class SplitInput(ProxyInputSource):
         number = self._replicas * self._workers
         if whole is None or any(len(array) % number for array in whole):
             return None
-        parts = self._own([np.split(array, number) for array in whole])
+        parts = self._local([np.split(array, number) for array in whole])
         return [array for part in parts for array in part]
 
-    def _own(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Of the parts of each input: those of the replicas here, each with all inputs."""
+    def _local(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Return the inputs of each replica of this worker, from all parts of each input."""
         parts = [list(part) for part in zip(*columns, strict=True)]
         return parts[self._worker * self._replicas :][: self._replicas]
 
@@ -77,7 +80,7 @@ def _whole(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
         return spec
     if spec.shape.rank == 0:
         raise SpecError(
-            f"SplitInput cannot share out the input '{spec.name}', which is a scalar.",
+            f"SplitInput cannot split the input '{spec.name}', because it is a scalar.",
             fix="give each replica its own batches: data=QueueInput(flow)",
         )
     rows = spec.shape[0]

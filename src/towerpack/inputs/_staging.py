@@ -1,5 +1,3 @@
-"""Batches that are on their device before the step that takes them begins."""
-
 from __future__ import annotations
 
 import itertools
@@ -18,7 +16,7 @@ _numbers = itertools.count()
 
 
 class _Area(NamedTuple):
-    """Where one component of one replica's batches waits."""
+    """Buffer on a device for one component of one replica's batches."""
 
     spec: tf.TensorSpec
     device: str
@@ -40,19 +38,19 @@ class _Area(NamedTuple):
 
 
 class StagingInput(ProxyInputSource):
-    """Copies batches to the device while earlier steps compute.
+    """Wrapper that copies batches to the devices while earlier steps compute.
 
-    Steps get what the other source gives, in its order; what is staged but not consumed when a
-    checkpoint is written is read again. Without a GPU there is nothing to copy: unless a device is
-    given, batches then go through untouched.
+    Batches keep their order. A resumed run reads again what was staged but not consumed. Without a
+    GPU and without `device`, batches are passed on unchanged.
 
     Args:
-        input: Where batches come from. To work ahead it must be ahead itself, as `QueueInput` is.
-        nr_stage: For how many steps batches are staged.
-        device: Where to; one for all replicas, or one for each. None for the GPUs in their order.
+        input: Source of the batches. It must work ahead itself, as `QueueInput` does.
+        nr_stage: Number of steps whose batches are staged.
+        device: Device for all replicas, or a list with one for each. None uses the GPUs in order.
 
     Raises:
-        ConfigError: Arguments that make no sense.
+        ConfigError: `nr_stage` is less than 1, `input` is a `TensorInput`, or (at setup) there are
+            fewer devices than replicas.
     """
 
     def __init__(
@@ -60,23 +58,22 @@ class StagingInput(ProxyInputSource):
     ) -> None:
         super().__init__(input)
         if nr_stage < 1:
-            raise ConfigError(f"nr_stage={nr_stage} stages nothing.", expected="1 or more")
+            raise ConfigError(f"nr_stage must be at least 1, got {nr_stage}.")
         if isinstance(input, TensorInput):
             raise ConfigError(
-                "StagingInput cannot stage a TensorInput: its batches are made by the step itself.",
-                fix="use the TensorInput as it is; with tf.device(…) inside it says where",
+                "StagingInput cannot stage a TensorInput, because the step computes its batches.",
+                fix="use the TensorInput alone; choose its device with tf.device(…) inside it",
             )
         self.nr_stage = nr_stage
         self.device = device
         self._areas: list[list[_Area]] = []
         self._left: Any = None
         self._gets = 0
-        # Steps that are staged, and steps of the last reservation that will stage another one.
+        # Number of staged steps, and of steps of the last reservation that will stage another.
         self._staged = 0
         self._puts = 0
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Choose the devices. Raise `ConfigError` if there are fewer than replicas."""
         super().setup(specs, seed=seed, replicas=replicas)
         devices = self.device
         if devices is None:
@@ -90,12 +87,12 @@ class StagingInput(ProxyInputSource):
                 "StagingInput has fewer devices than the trainer has replicas.",
                 got=f"{list(devices)}",
                 expected=f"{replicas}",
-                fix="StagingInput(…, device=[one for each replica])",
+                fix="pass one device for each replica: StagingInput(…, device=['GPU:0', …])",
             )
         number = next(_numbers)
         self._areas = [
             [
-                # Strings live in the host's memory.
+                # TensorFlow keeps strings in the memory of the host.
                 _Area(
                     spec,
                     "CPU:0" if spec.dtype == tf.string else device,
@@ -111,10 +108,9 @@ class StagingInput(ProxyInputSource):
         self._put_step = tf.function(self._put_all, autograph=False).get_concrete_function()
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Ask for what is to be staged as well; stage the first steps."""
         if not self._areas:
             return super().reserve(steps, poll)
-        # Counted from the last consumed step, so what is staged is among it.
+        # A source counts from the last consumed step, so this includes the staged steps.
         ready = super().reserve(steps + self.nr_stage, poll)
         while self._staged < min(self.nr_stage, ready):
             self._put_step()
@@ -126,7 +122,7 @@ class StagingInput(ProxyInputSource):
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         if not self._areas:
             return super().get(step)
-        # Each step asks once for each replica, in their order.
+        # Each step calls this once for each replica, in order.
         areas = self._areas[self._gets % len(self._areas)]
         self._gets += 1
         batch = [area.take() for area in areas]

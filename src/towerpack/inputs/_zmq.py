@@ -1,5 +1,3 @@
-"""Inputs from other processes and machines."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -9,13 +7,13 @@ from towerpack.inputs._queue import QueueInput
 
 
 class ZMQInput(QueueInput):
-    """Batches that `send_dataflow_zmq` sends: a `QueueInput` over `RemoteDataZMQ`.
+    """Input source of batches sent by `send_dataflow_zmq`: a `QueueInput` over `RemoteDataZMQ`.
 
     Args:
-        end_point: `tcp://host:port`, `ipc://path` or `inproc://name`.
-        hwm: How many batches each producer may be ahead.
-        bind: Listen there, so that producers connect.
-        infinite: Start over where the producers' passes end; otherwise training ends there.
+        end_point: Address: `tcp://host:port`, `ipc://path` or `inproc://name`.
+        hwm: Number of batches that each producer may send ahead.
+        bind: Listen at the address, so that producers connect.
+        infinite: Start over when the producers' passes end. Otherwise training ends there.
         options: Further arguments of `RemoteDataZMQ`: `keys`, `producers`, …
     """
 

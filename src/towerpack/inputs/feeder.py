@@ -1,4 +1,4 @@
-"""Datapoints of an evaluation, on their way to a part of the model."""
+"""Conversion of datapoints to the inputs of a part of the model, for evaluation."""
 
 from __future__ import annotations
 
@@ -15,20 +15,14 @@ from towerpack.inputs._check import SpecChecker
 
 @dataclass(frozen=True)
 class FedBatch:
-    """Arrays in the order of a cut tower's arguments, and the number of datapoints in them."""
+    """Arrays in the order of a tower's arguments, and the number of examples in them."""
 
     inputs: list[np.ndarray]
     size: int
 
 
 class Feeder:
-    """Turn datapoints into the arrays that a cut tower wants.
-
-    Args:
-        specs: The model's inputs.
-        wanted: Names of those that are fed, in order.
-        pipeline: Where the datapoints come from, for messages.
-    """
+    """Converter of datapoints to the arrays of the inputs `wanted` of a part of a model."""
 
     def __init__(
         self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str
@@ -42,11 +36,7 @@ class Feeder:
         self._pipeline = pipeline
 
     def __call__(self, datapoint: Any, position: int) -> FedBatch:
-        """The wanted components, and how many rows the first component has.
-
-        Raises:
-            SpecError: The datapoint does not fit, or has no rows.
-        """
+        """Return the needed components and the number of rows of the first component."""
         if isinstance(datapoint, Mapping):
             arrays = self._check_wanted(dict(datapoint), position)
             named = dict(zip(self._wanted, arrays, strict=True))
@@ -59,9 +49,8 @@ class Feeder:
         for name in self._batched:
             if len(named[name]) != size:
                 raise SpecError(
-                    f"Datapoint {position}: '{name}' has not as many rows as the first component.",
-                    got=f"{len(named[name])} rows",
-                    expected=f"{size}",
+                    f"'{name}' of datapoint {position} must have as many rows as the first "
+                    f"component ({size}), got {len(named[name])}.",
                     pipeline=self._pipeline,
                 )
         return FedBatch([named[name] for name in self._wanted], size)
@@ -70,9 +59,7 @@ class Feeder:
         shape = np.shape(first)
         if not shape:
             raise SpecError(
-                f"Datapoint {position}: the first component has no rows to count.",
-                got="a scalar",
-                expected="a batch",
+                f"The first component of datapoint {position} must be a batch, got a scalar.",
                 fix="put the evaluation's data through BatchData",
                 pipeline=self._pipeline,
             )

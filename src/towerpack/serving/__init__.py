@@ -1,4 +1,4 @@
-"""Exported models over HTTP: a server of TensorFlow Serving's REST protocol, and a client."""
+"""HTTP server for exported models with TensorFlow Serving's REST protocol, and its client."""
 
 from towerpack._core.extras import explain_missing
 

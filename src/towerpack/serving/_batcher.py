@@ -1,5 +1,3 @@
-"""Dynamic batching: calls of many requests, computed together."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,15 +13,15 @@ from towerpack._core.logs import get_logger
 from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
-# What runtimes raise for values that a model cannot take: TensorFlow, ONNX Runtime, the others.
+# Errors that TensorFlow, ONNX Runtime and other runtimes raise for unsuitable input values.
 _BAD_VALUES = {"InvalidArgumentError", "InvalidArgument", "ValueError"}
 
 
 class Batcher:
-    """Compute together what waits: a queue, one task, one thread.
+    """Queue of calls, which one thread computes in batches.
 
-    Nothing waits for company. While the thread computes, calls gather, and are taken next: under
-    load batches fill, and a lone call is computed at once. `observe` is told the rows of each.
+    Calls that arrive while a batch is computed form the next batch. A single call is computed at
+    once. `observe` gets the number of rows of each batch.
     """
 
     def __init__(self, most: int, max_waiting: int, observe: Callable[[int], object]) -> None:
@@ -33,42 +31,38 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
-        """Compute a call, with others that go with it; one of many rows by parts, between others.
-
-        Raises:
-            RequestError: Too many wait, or the model refuses the call.
-        """
+        """Compute a call. Calls with many rows are split, and computed between other calls."""
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
         if call.rows < 2:
             return await self._answer(call)
         good: list[Outputs] = []
-        refused: list[RequestError] = []  # of one part: each holds its computation
-        bad: list[str | None] = []
+        failures: list[RequestError] = []  # of one part only: each refers to its computation
+        messages: list[str | None] = []
         for part in _cut(call, self._most):
             answers = await self._answers(part)
-            told = [str(one) if isinstance(one, RequestError) else None for one in answers]
-            bad += told if len(told) == part.rows else told * part.rows
-            good += [one for one in answers if not isinstance(one, RequestError)]
-            refused = refused or [one for one in answers if isinstance(one, RequestError)]
-        if len(good) == 1 and not refused:
+            texts = [str(each) if isinstance(each, RequestError) else None for each in answers]
+            messages += texts if len(texts) == part.rows else texts * part.rows
+            good += [each for each in answers if not isinstance(each, RequestError)]
+            failures = failures or [each for each in answers if isinstance(each, RequestError)]
+        if len(good) == 1 and not failures:
             return good[0]
-        # Aside, as many refused rows leave as many outputs of one row.
-        return await asyncio.to_thread(_put_together, call, good, refused, bad)
+        # In a thread, because many refused rows leave as many outputs with one row.
+        return await asyncio.to_thread(_join_parts, call, good, failures, messages)
 
     async def _answers(self, call: Call) -> list[Outputs | RequestError]:
-        """Outputs of a call. If it is asked by row and fails, outputs or errors of each row."""
+        """Return the outputs of a call. If a call by row fails, return outputs or errors by row."""
         try:
             return [await self._answer(call)]
         except RequestError as error:
             if not call.by_row or error.status != 400:
                 raise
         rows = [self._answer(row) for row in _cut(call, 1)]
-        found = await asyncio.gather(*rows, return_exceptions=True)
-        for one in found:
-            if isinstance(one, BaseException) and not isinstance(one, RequestError):
-                raise one
-        return cast("list[Outputs | RequestError]", found)
+        answers = await asyncio.gather(*rows, return_exceptions=True)
+        for each in answers:
+            if isinstance(each, BaseException) and not isinstance(each, RequestError):
+                raise each
+        return cast("list[Outputs | RequestError]", answers)
 
     async def _answer(self, call: Call) -> Outputs:
         shapes = [(name, a.dtype, a.shape[1:]) for name, a in call.inputs.items()]
@@ -88,29 +82,29 @@ class Batcher:
             jobs = take(self.waiting, self._most)
             calls = [job.call for job in jobs]
             self._observe(sum(call.rows for call in calls) or 1)
-            found = await loop.run_in_executor(self.thread, compute_in_halves, _together, calls)
-            for job, outputs in zip(jobs, found, strict=True):
+            results = await loop.run_in_executor(self.thread, compute_in_halves, _together, calls)
+            for job, outputs in zip(jobs, results, strict=True):
                 if not job.answer.done():  # cancelled
                     job.answer.set_result(outputs)
 
 
 def _cut(call: Call, most: int) -> Iterator[Call]:
-    """Parts of a call, of at most so many rows."""
-    for at in range(0, call.rows, most):
-        part = {name: array[at : at + most] for name, array in call.inputs.items()}
-        yield call._replace(inputs=part, rows=min(most, call.rows - at))
+    """Split a call into parts of at most `most` rows."""
+    for start in range(0, call.rows, most):
+        part = {name: array[start : start + most] for name, array in call.inputs.items()}
+        yield call._replace(inputs=part, rows=min(most, call.rows - start))
 
 
-def _put_together(
-    call: Call, good: list[Outputs], refused: list[RequestError], bad: list[str | None]
+def _join_parts(
+    call: Call, good: list[Outputs], failures: list[RequestError], messages: list[str | None]
 ) -> Outputs:
-    """Join the outputs of all parts, and note the errors of rows in the call."""
+    """Join the outputs of all parts, and store the errors of rows in the call."""
     if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
-        # No row is good, or their outputs cannot be joined.
-        refused.append(RequestError("The rows have outputs of different shapes."))
-        raise refused[0]
-    errors = iter(bad)
-    call.errors[:] = [next(errors) if told is None else told for told in call.errors]
+        # No row has outputs, or their outputs cannot be joined.
+        failures.append(RequestError("The rows have outputs of different shapes."))
+        raise failures[0]
+    errors = iter(messages)
+    call.errors[:] = [next(errors) if text is None else text for text in call.errors]
     return _joined(good)
 
 
@@ -122,7 +116,8 @@ def _together(calls: Sequence[Call]) -> list[Outputs]:
         return [outputs]
     rows = sum(call.rows for call in calls)
     if {len(array) for array in outputs.values()} != {rows}:
-        raise RuntimeError("Rows of outputs are not those of inputs: each call is tried alone.")
+        # The caller then computes each call alone.
+        raise RuntimeError("The outputs must have as many rows as the inputs.")
     ends = np.cumsum([call.rows for call in calls]).tolist()
     slices = [slice(e - call.rows, e) for call, e in zip(calls, ends, strict=True)]
     return [{name: array[part] for name, array in outputs.items()} for part in slices]
@@ -138,7 +133,7 @@ def _explained(error: Exception) -> RequestError:
     bad = any(kind.__name__ in _BAD_VALUES for kind in type(error).__mro__)
     if not bad:
         get_logger(__name__).error("the model failed", exc_info=error)
-    error.__traceback__ = None  # It would hold all frames of the computation.
+    error.__traceback__ = None  # the traceback would keep all arrays of the computation alive
     if bad:
         return RequestError(f"The model refused the values: {reason_of(error)}")
     return RequestError(f"The model failed: {type(error).__name__}.", status=500)

@@ -1,5 +1,3 @@
-"""A client of servers that speak TensorFlow Serving's REST protocol."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,13 +16,13 @@ _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": 
 
 
 class Client(AbstractContextManager["Client"]):
-    """Ask a server for predictions. As a context manager, it closes its connections.
+    """Client that requests predictions from a server. The context manager closes connections.
 
     Args:
-        url: Of the server: http://127.0.0.1:8501
-        name: The model's; by default the only one that a Towerpack server has.
-        token: What the server was started with, if it was.
-        timeout_s: For one request.
+        url: URL of the server, such as http://127.0.0.1:8501.
+        name: Name of the model. None uses the only model of a Towerpack server.
+        token: Token of the server, if it needs one.
+        timeout_s: Timeout of one request in seconds.
     """
 
     def __init__(
@@ -40,45 +38,45 @@ class Client(AbstractContextManager["Client"]):
         self._http.close()
 
     def status(self) -> dict[str, Any]:
-        """The states of the model's versions, as the server tells them."""
+        """Return the states of the model's versions."""
         return self._ask("GET", "")
 
     def metadata(self) -> dict[str, Any]:
-        """The model's signatures and, from a Towerpack server, its classes."""
+        """Return the model's signatures, and the classes if it is a Towerpack server."""
         return self._ask("GET", "/metadata")
 
     def predict(
         self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
     ) -> dict[str, np.ndarray]:
-        """Compute the outputs of a signature: arrays by name, in its types; strings are bytes.
+        """Compute the outputs of a signature, and return arrays by name. Strings are bytes.
 
         Args:
-            inputs: Arrays by name. Or that of a single input alone, which a Towerpack server takes
-                as it is: an array, or a picture file or its bytes.
-            signature: Its name; by default `serving_default`.
+            inputs: Arrays by name. For a single input of a Towerpack server also an array, the path
+                of an image file, or its bytes.
+            signature: Name of the signature (default: `serving_default`).
 
         Raises:
-            RequestError: The server refused, or cannot be reached (`status` 0).
+            RequestError: The server rejected the request, or cannot be reached (`status` 0).
         """
         query = {"signature_name": signature or "serving_default"}
         if isinstance(inputs, Mapping):
             values = {name: jsonable(np.asarray(value), "_bytes") for name, value in inputs.items()}
             text = orjson.dumps(query | {"inputs": values}, option=orjson.OPT_SERIALIZE_NUMPY)
-            found = self._ask("POST", ":predict", content=text)
+            answer = self._ask("POST", ":predict", content=text)
         else:
             if isinstance(inputs, np.ndarray):
                 query |= {"shape": ",".join(map(str, inputs.shape)), "dtype": inputs.dtype.name}
                 inputs = inputs.astype(inputs.dtype.newbyteorder("<")).tobytes()
             body = inputs.read_bytes() if isinstance(inputs, Path) else inputs
             kind = {"content-type": "application/octet-stream"}
-            found = self._ask("POST", ":predict", content=body, params=query, headers=kind)
+            answer = self._ask("POST", ":predict", content=body, params=query, headers=kind)
         if not self._signatures:
             self._signatures = self.metadata()["metadata"]["signature_def"]["signature_def"]
         infos: dict[str, Any] = self._signatures[query["signature_name"]]["outputs"]
-        columns: Any = found.get("outputs", found.get("predictions"))
+        columns: Any = answer.get("outputs", answer.get("predictions"))
         if len(infos) == 1:
             columns = dict.fromkeys(infos, columns)
-        elif "predictions" in found:
+        elif "predictions" in answer:
             columns = {name: [row[name] for row in columns] for name in infos}
         return {name: _array(columns[name], info["dtype"]) for name, info in infos.items()}
 
@@ -88,16 +86,16 @@ class Client(AbstractContextManager["Client"]):
         return self._send(method, f"/v1/models/{self._name}{what}", **request)
 
     def _send(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        where = self._http.base_url
+        url = self._http.base_url
         try:
-            answer = self._http.request(method, path, **request)
-            found = answer.json()
-        except (httpx.HTTPError, ValueError) as error:  # ValueError: what answers speaks no JSON
-            raise RequestError(f"No answer from {where}: {error!r}", status=0) from error
-        if answer.is_error:
-            status = answer.status_code
-            raise RequestError(f"{where} answered {status}: {found.get('error')}", status=status)
-        return found
+            response = self._http.request(method, path, **request)
+            body = response.json()
+        except (httpx.HTTPError, ValueError) as error:  # ValueError: the body is not JSON
+            raise RequestError(f"No answer from {url}: {error!r}", status=0) from error
+        if response.is_error:
+            status = response.status_code
+            raise RequestError(f"{url} answered {status}: {body.get('error')}", status=status)
+        return body
 
 
 def _array(value: Any, dtype: str) -> np.ndarray:

@@ -1,5 +1,3 @@
-"""Limits on idle connections, which uvicorn leaves open for ever."""
-
 from __future__ import annotations
 
 import sys
@@ -16,9 +14,9 @@ _CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 class Connection(cast("type[Any]", AutoHTTPProtocol)):
     """Connection to one client.
 
-    It is closed if a request takes longer than `limits.request_s` to arrive, or has more than
-    64 KiB of headers, trailers after a body included. If more than `most` are open, a new
-    connection closes the one that has waited longest.
+    The connection is closed if a request takes longer than `limits.request_s` to arrive, or has
+    more than 64 KiB of headers and trailers. If more than `most` connections are open, a new one
+    closes the one that has waited longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
@@ -28,31 +26,31 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._has_body = False
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit, and make room if too many connections are open."""
+        """Start the time limit, and close a connection if too many are open."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self.loop.call_later(self._seconds, self._check)
         others = [each for each in self.connections if not each.transport.is_closing()]
         if len(others) > self._most:
-            # This connection is one of them, in case that all others are being answered.
+            # This connection waits, too, so the list is never empty.
             waiting = [each for each in others if each._idle or each.cycle.more_body]
             min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Start the time limit anew with the first bytes after an answer."""
+        """Restart the time limit with the first bytes after a response."""
         if self.timeout_keep_alive_task is not None:
             self._since = self.loop.time()
         super().data_received(data)
         in_body = self.cycle is not None and self.cycle.more_body
-        # httptools collects trailers without a limit; h11, which has no `on_body`, has its own.
+        # httptools stores trailers without a limit. h11, which has no `on_body`, limits them.
         in_headers = _CALLS_ON_BODY and not self._has_body if in_body else self._idle
         self._has_body = False
         self._header_bytes = self._header_bytes + len(data) if in_headers else 0
-        if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn would keep any number
+        if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn has no limit
             self.transport.abort()
 
     def on_body(self, body: bytes) -> None:
-        """Note that bytes of a body have arrived, and no others."""
+        """Record that the received bytes belong to a body."""
         super().on_body(body)
         self._has_body = True
 
@@ -62,7 +60,7 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
 
     def _check(self) -> None:
         late = self.loop.time() - self._since >= self._seconds
-        # While uvicorn's own timer runs, no byte of a next request has arrived.
+        # While uvicorn's timer runs, no byte of the next request has arrived.
         if late and self._idle and self.timeout_keep_alive_task is None:
             self.transport.abort()
         elif not self.transport.is_closing():
@@ -70,7 +68,7 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
 
 
 def most_connections(limits: Limits) -> int:
-    """Return how many connections fit into half of the files that this process may open."""
+    """Return the limit of connections: at most half of the files that this process may open."""
     if sys.platform == "win32":
         return limits.connections
     import resource

@@ -1,4 +1,4 @@
-"""Bodies of requests to calls of a model, and its outputs to bodies, as TensorFlow Serving does."""
+"""Conversion between HTTP bodies and calls of a model, as in TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
-# What stands at the end of a whole file. A model's decoder sees other damage.
+# Marks at the end of a complete file. The model's decoder detects other damage.
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 _GIF_FRAME, _GIF_EXTENSION = 0x2C, 0x21
 _GIF_BLOCKS = (_GIF_FRAME, _GIF_EXTENSION)
 
 
 class Call(NamedTuple):
-    """A call of a model; its rows are 0 if the signature has no batch axis."""
+    """Call of a model. `rows` is 0 if the signature has no batch dimension."""
 
     model: ExportedModel
     signature: str
     inputs: dict[str, np.ndarray]
     rows: int
-    by_row: bool  # asked by row (`instances`), and answered so (`predictions`)
-    errors: list[str | None]  # of each row that was asked; rows with one are not in `inputs`
+    by_row: bool  # whether the request has `instances`, and the response `predictions`
+    errors: list[str | None]  # error of each requested row; `inputs` has only rows without error
 
 
 def call_of(
     model: ExportedModel, body: bytes, query: Mapping[str, str] | None, limits: Limits
 ) -> Call:
-    """The call that a body asks for.
+    """Convert a request body to a call.
 
-    Without a query it is JSON, in row or column format. Else it is the only input of a signature as
-    it is: a picture file, or a tensor, little-endian, in C order. The query has `signature_name`,
-    and for tensors `shape` (such as 1,28,28; by default as many rows as there are) and `dtype`.
+    Without a query the body is JSON in row or column format. Otherwise it is the single input of a
+    signature: an image file, or a little-endian tensor in C order. The query has `signature_name`,
+    and for tensors `shape` (such as 1,28,28; by default the spec's) and `dtype`.
     """
     request: Mapping[str, Any] = _parsed(body) if query is None else query
     name = request.get("signature_name") or "serving_default"
@@ -56,17 +56,17 @@ def call_of(
         raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
     infos, outputs = model.signatures[name].inputs, model.signatures[name].outputs
     if query is None:
-        # What a call gives back for the next one, the first one may leave out.
+        # The first call may omit the state that later calls pass on.
         optional = [key for key in model.metadata.get("optional_inputs", ()) if key in infos]
         values = _columns(request, list(infos), optional)
         inputs = {key: _array(values[key], info) for key, info in infos.items() if key in values}
         count = max((len(array) for array in inputs.values() if array.ndim), default=1)
         inputs |= {key: _zeros(infos[key], count) for key in infos if key not in values}
     elif len(infos) > 1:
-        raise RequestError(f"The signature takes {', '.join(infos)}: send JSON.")
+        raise RequestError(f"The signature has several inputs ({', '.join(infos)}): send JSON.")
     else:
         inputs = {key: _tensor(body, info, query) for key, info in infos.items()}
-    try:  # before anything is made of their sizes, which a query may choose
+    try:  # check sizes before using them, because a query may choose them
         inputs = {key: fitting(array, infos[key]) for key, array in inputs.items()}
     except SpecError as error:
         text = " ".join(str(error).split())
@@ -77,25 +77,27 @@ def call_of(
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
     shapes = [zip(infos[key].shape, array.shape, strict=True) for key, array in inputs.items()]
     most = max((m for shape in shapes for n, m in shape if n is None), default=0)
-    if most > len(body):  # An array without values may have any size.
-        raise RequestError(f"{most} rows in {len(body)} bytes.")
+    if most > len(body):  # an empty array may claim any size
+        raise RequestError(f"A size of {most} is too large for a body of {len(body)} bytes.")
     count, by_row = rows.pop(), query is not None or "instances" in request
     errors: list[str | None] = [None] * count
     pixels = 0
     for key, array in inputs.items():
-        must_be = key.startswith("image")  # Others are texts, or pictures under another name.
-        for place, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
-            if not (must_be or begins_like_image(data[:18])):
+        is_image = key.startswith("image")  # other inputs are texts, or images by another name
+        for index, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
+            if not (is_image or begins_like_image(data[:18])):
                 continue
             number, error = _picture(data, limits.pixels)
             pixels += number
             if error and not (by_row and count):
-                raise RequestError(f"Row {place[0]}: {error}" if place else error)
+                raise RequestError(f"Row {index[0]}: {error}" if index else error)
             if error:
-                errors[place[0]] = error
+                errors[index[0]] = error
     if pixels > limits.request_pixels:
         most = limits.request_pixels
-        raise RequestError(f"The pictures have {pixels} pixels together; at most {most}.")
+        raise RequestError(
+            f"The images of a request must have at most {most} pixels, got {pixels}."
+        )
     good = [row for row, error in enumerate(errors) if error is None]
     if errors and not good:
         raise RequestError(str(errors[0]))
@@ -105,7 +107,7 @@ def call_of(
 
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
-    """The body of the answer. An output that is the only one is given without its name."""
+    """Return the response body. A single output has no name."""
     if call.by_row and (call.rows or all(a.ndim and not len(a) for a in outputs.values())):
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
@@ -113,23 +115,23 @@ def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
         predictions: list[Any] = []
         for error in call.errors:
             predictions += [{"error": error}] if error else itertools.islice(good, 1)
-        predictions += good  # Models may give more rows than they got.
+        predictions += good  # a model may return more rows than it got
         return orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
     named = {name: jsonable(array, name) for name, array in outputs.items()}
-    found = next(iter(named.values())) if len(named) == 1 else named
-    return orjson.dumps({"outputs": found}, option=orjson.OPT_SERIALIZE_NUMPY)
+    content = next(iter(named.values())) if len(named) == 1 else named
+    return orjson.dumps({"outputs": content}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        # orjson is fast, and refuses NaN and Infinity.
+        # orjson is faster, but does not support NaN and Infinity.
         relaxed = b"NaN" in body or b"Infinity" in body
-        found = json.loads(body) if relaxed else orjson.loads(body)
+        content = json.loads(body) if relaxed else orjson.loads(body)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"JSON Parse error: {error}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise RequestError("JSON Value: Is not object.")
-    return found
+    return content
 
 
 def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarray:
@@ -138,7 +140,7 @@ def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarr
     free = ",".join("-1" if size is None else str(size) for size in info.shape)
     try:
         name = query.get("dtype", info.dtype)
-        if not name.isalnum():  # NumPy also takes descriptions of records
+        if not name.isalnum():  # NumPy also accepts descriptions of records
             raise ValueError(f"{name!r} is not the name of a dtype")
         dtype = np.dtype(name).newbyteorder("<")
         shape = [int(size) for size in query.get("shape", free).split(",")]
@@ -154,32 +156,32 @@ def _zeros(info: TensorInfo, rows: int) -> np.ndarray:
 def _columns(
     request: Mapping[str, Any], names: list[str], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The values of each input. A single input may be given without its name."""
+    """Return the values of each input. A single input may have no name."""
     by_row = "instances" in request
     if by_row == ("inputs" in request):
-        raise RequestError("Missing 'inputs' or 'instances' key, or both are there.")
+        raise RequestError("Missing 'inputs' or 'instances' key, or both are present.")
     key = "instances" if by_row else "inputs"
-    found: Any = request[key]
-    items: Any = found if by_row else [found]
+    content: Any = request[key]
+    items: Any = content if by_row else [content]
     if not isinstance(items, list) or not items:
         raise RequestError("Expecting 'instances' to be a list with values.")
     objects = [isinstance(item, dict) and item.keys() != {"b64"} for item in items]
     if len(names) == 1 and not any(objects):
-        return {names[0]: found}
+        return {names[0]: content}
     for number, item in enumerate(items):
         if not objects[number] or not set(names) - {*optional} <= item.keys() <= set(names):
-            what = f"Failed to process element: {number} of '{key}'. It is to be an object whose"
+            what = f"Failed to process element: {number} of '{key}'. It must be an object whose"
             raise RequestError(f"{what} keys must be equal to: {','.join(sorted(names))}.")
     if not by_row:
-        return found
-    there = [name for name in names if any(name in row for row in items)]
-    if any(name not in row for name in there for row in items):
-        raise RequestError(f"Not all of 'instances' have the same of {', '.join(there)}.")
-    return {name: [row[name] for row in items] for name in there}
+        return content
+    used = [name for name in names if any(name in row for row in items)]
+    if any(name not in row for name in used for row in items):
+        raise RequestError(f"All of 'instances' must have the keys {', '.join(used)}.")
+    return {name: [row[name] for row in items] for name in used}
 
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
-    """A value as an array of an input's type: nothing is rounded, no string read as a number."""
+    """Convert a value to an input's dtype without rounding or reading strings as numbers."""
     dtype = np.dtype(object if info.dtype == "string" else info.dtype)
     try:
         wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
@@ -187,7 +189,7 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
             raise ValueError(f"{wrong.pop().__name__} is not of expected type: {info.dtype}")
         with np.errstate(over="raise"):
             return strings_of(value) if dtype.kind == "O" else np.array(value, dtype)
-    # Ragged lists, large numbers, wrong base64, lists in lists in lists.
+    # Ragged lists, too large numbers, wrong base64, or too many levels of lists.
     except (ValueError, ArithmeticError, RuntimeError) as error:
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
@@ -201,11 +203,11 @@ def _leaf_types(value: Any) -> set[type]:
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
-    """Pixels of a picture, and why it is refused: it is none, cut off, or too large."""
+    """Return the pixels of an image, and an error if it is invalid, cut off or too large."""
     try:
-        header = image_header(data, name="the picture")
-        if header.format == "jpeg":  # of thousands of scans, which would take minutes
-            check_contents(header, data, "the picture")
+        header = image_header(data, name="the image")
+        if header.format == "jpeg":  # thousands of scans would take minutes
+            check_contents(header, data, "the image")
     except FormatError as error:
         return 0, f"{error.what} Got {error.got}." if error.got else error.what
     frames, height, width = 1, header.height, header.width
@@ -215,63 +217,62 @@ def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
     size = f"{height} x {width} pixels in {len(data)} bytes"
     size += f", {frames} frames" if frames > 1 else ""
     if pixels > max_pixels:
-        # It is not decoded, so it does not count among those of the request.
-        return 1, f"The picture is too large: {size}; at most {max_pixels} pixels."
+        # The image is not decoded, so it does not count for the limit of the request.
+        return 1, f"The image is too large: {size}; at most {max_pixels} pixels."
     cut = data.rfind(_ENDS.get(header.format, b""), header.frame) < 0
-    return pixels, f"The picture is cut off: {size}." if cut else None
+    return pixels, f"The image is cut off: {size}." if cut else None
 
 
 def _frames_of_gif(data: bytes, height: int, width: int) -> tuple[int, int, int]:
-    """Number and largest size of frames of a GIF file, which a decoder keeps as large all."""
-    frames, at = 0, 13 + _table_bytes(data[10] if len(data) > 10 else 0)
-    while at < len(data) and data[at] in _GIF_BLOCKS:
-        if data[at] == _GIF_FRAME:
+    """Return the number of frames of a GIF file, and their largest height and width."""
+    frames, start = 0, 13 + _table_bytes(data[10] if len(data) > 10 else 0)
+    while start < len(data) and data[start] in _GIF_BLOCKS:
+        if data[start] == _GIF_FRAME:
             frames += 1
-            width = max(width, int.from_bytes(data[at + 5 : at + 7], "little"))
-            height = max(height, int.from_bytes(data[at + 7 : at + 9], "little"))
-            at += 11 + _table_bytes(data[at + 9] if at + 9 < len(data) else 0)
+            width = max(width, int.from_bytes(data[start + 5 : start + 7], "little"))
+            height = max(height, int.from_bytes(data[start + 7 : start + 9], "little"))
+            start += 11 + _table_bytes(data[start + 9] if start + 9 < len(data) else 0)
         else:
-            at += 2
-        while at < len(data) and data[at]:
-            at += data[at] + 1
-        at += 1
+            start += 2
+        while start < len(data) and data[start]:
+            start += data[start] + 1
+        start += 1
     return max(1, frames), height, width
 
 
 def _table_bytes(flags: int) -> int:
-    """Size of a GIF's table of colours, as the byte before it says."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
 def strings_of(value: Any) -> np.ndarray:
-    """Strings in lists of lists, as an array of bytes."""
+    """Convert nested lists of strings to an array of bytes."""
     array = np.array(value, object)
-    for place, item in np.ndenumerate(array):
+    for index, item in np.ndenumerate(array):
         match item:
             case str():
-                array[place] = item.encode("utf-8", "surrogatepass")
+                array[index] = item.encode("utf-8", "surrogatepass")
             case {"b64": str(text)} if len(item) == 1:
-                array[place] = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+                array[index] = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
             case _:
                 raise ValueError('expected strings, {"b64": …}, or lists of one size of these')
     return array
 
 
 def jsonable(array: np.ndarray, name: str) -> Any:
-    """What orjson writes for an output, or for a row of one.
+    """Convert an output, or a row of an output, to a value that orjson can write.
 
-    Strings are `{"b64": …}` where the name ends in `_bytes`, or where they are no text.
+    Strings become `{"b64": …}` if the name ends in `_bytes`, or if they are not UTF-8.
     """
     if array.dtype.kind in "OSU":
         return _texts(array.tolist(), name.endswith("_bytes"))
     array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16
     if array.ndim:
         plain = np.ascontiguousarray(array)
-    else:  # orjson writes floats of every size, but not all of NumPy's integers (`longlong`)
+    else:  # orjson supports floats of every size, but not all integers of NumPy (`longlong`)
         plain = array[()] if array.dtype.kind == "f" else array.item()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return plain
-    # orjson writes null for what is not finite; TensorFlow Serving writes words.
+    # orjson writes null for NaN and infinity. TensorFlow Serving writes words.
     words = (_WORDS[str(number)] for number in array[~np.isfinite(array)].tolist())
     text = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
     return orjson.Fragment(re.sub(rb"null", lambda _: next(words), text))

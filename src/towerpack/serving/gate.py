@@ -1,4 +1,4 @@
-"""What every request passes: the token, the limits of bodies, the count of answers."""
+"""Middleware for all requests: access control, limits of bodies, and metrics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from towerpack._core.errors import RequestError, shortened
 from towerpack._core.logs import get_logger
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
-_LONGEST = 1000  # characters of a path; Python reads no integer of more than 4,300 digits
+_OPEN = ("/", "/healthz", "/readyz")  # the page shows the model only after it has the token
+_LONGEST = 1000  # characters of a path; Python cannot parse integers of more than 4,300 digits
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes at most; what is beyond is refused with the status in parentheses.
+    """Limits of a server. Requests beyond them are rejected with the status in parentheses.
 
     Attributes:
-        batch: Rows that the model computes at once; a request of more is computed in parts.
-        waiting: Requests that wait for the model (429).
-        body_bytes: Of one request (413).
-        held_bytes: Of all requests that are being received or computed (429).
-        pixels: Of one picture, as its header says, all frames counted (400).
-        request_pixels: Of all pictures of a request (400).
-        connections: Open at once (`serve` only). If more come, the one that has been idle longest
-            is closed.
+        batch: Largest batch size of the model. Requests with more rows are computed in parts.
+        waiting: Number of requests that wait for the model (429).
+        body_bytes: Size of one request body in bytes (413).
+        held_bytes: Size of all bodies that are being received or computed in bytes (429).
+        pixels: Number of pixels of one image in its header, including all frames (400).
+        request_pixels: Number of pixels of all images of a request (400).
+        connections: Number of open connections (`serve` only). A further connection closes the
+            one that has been idle longest.
         request_s: Seconds for the headers of a request to arrive (`serve` only). Then the
             connection is closed.
     """
@@ -52,21 +52,21 @@ class Limits:
 
 
 class Metrics:
-    """The measures of one server for Prometheus; kinds of requests are 'predict' and 'other'."""
+    """Prometheus metrics of one server. Kinds of requests are 'predict' and 'other'."""
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
-        sizes = [2**power for power in range(9)]
-        self.requests = Counter("towerpack_requests", "Answered.", ["kind", "status"], registry=to)
-        self.seconds = Histogram("towerpack_request_seconds", "To answer.", ["kind"], registry=to)
-        self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
+        sizes, labels = [2**power for power in range(9)], ["kind", "status"]
+        self.requests = Counter("towerpack_requests", "Requests.", labels, registry=to)
+        self.seconds = Histogram("towerpack_request_seconds", "Duration.", ["kind"], registry=to)
+        self.batch = Histogram("towerpack_batch_rows", "Batch size.", buckets=sizes, registry=to)
         self.waiting = Gauge("towerpack_waiting", "Calls that wait for the model.", registry=to)
-        self.version = Gauge("towerpack_version", "The one that is served.", registry=to)
+        self.version = Gauge("towerpack_version", "Version that is served.", registry=to)
         ProcessCollector(registry=to)
 
 
 class Gate:
-    """ASGI middleware that refuses before a body is read what can be refused then."""
+    """ASGI middleware that checks requests, before their body is read if possible."""
 
     def __init__(
         self,
@@ -96,17 +96,17 @@ class Gate:
             size, self._held = size + got, self._held + got
             self._check_size(size)
             if self._held > self._limits.held_bytes:
-                raise RequestError("The server holds too many bodies.", status=429)
+                raise RequestError("The server has too many request bodies.", status=429)
             return message
 
-        async def told(message: Message) -> None:
+        async def respond(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if unread:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             elif unread:
-                # Many clients read no answer before they have sent all: drop it for a while.
+                # Many clients read the response only after sending the body: skip it for a while.
                 message["more_body"] = True
                 await send(message)
                 with contextlib.suppress(TimeoutError):
@@ -118,12 +118,13 @@ class Gate:
 
         try:
             self._check(path, headers)
-            await self._app(scope, counted, told)
+            await self._app(scope, counted, respond)
         except RequestError as error:
-            await error_response(error.what, error.status)(scope, receive, told)
+            await error_response(error.what, error.status)(scope, receive, respond)
         except Exception:  # noqa: BLE001
-            get_logger(__name__).exception("%a failed", path)
-            await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
+            get_logger(__name__).exception("The request %a failed.", path)
+            response = error_response("The server failed; see its log.", 500)
+            await response(scope, receive, respond)
         finally:
             self._held -= size
             kind = "predict" if path.endswith(":predict") else "other"
@@ -131,28 +132,29 @@ class Gate:
             self._metrics.seconds.labels(kind).observe(time.perf_counter() - began)
 
     def _check(self, path: str, headers: Headers) -> None:
-        given = headers.get("authorization", "").encode("latin-1")
-        if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
-            raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
+        sent = headers.get("authorization", "").encode("latin-1")
+        if self._token and path not in _OPEN and not secrets.compare_digest(sent, self._token):
+            what = "The request needs the header Authorization: Bearer TOKEN."
+            raise RequestError(what, status=401)
         if not self._token:
             self._check_origin(headers.get("host", "localhost"), headers.get("origin"))
         if headers.get("content-encoding", "identity") != "identity":
-            raise RequestError("Bodies are taken uncompressed only.", status=415)
+            raise RequestError("The request body must not be compressed.", status=415)
         if len(path) > _LONGEST:  # such as a version of 5,000 digits
-            raise RequestError(f"A path has at most {_LONGEST} characters.", status=404)
+            raise RequestError(f"A path must have at most {_LONGEST} characters.", status=404)
         length = headers.get("content-length", "0")[:18]
         if not (length.isascii() and length.isdigit()):
-            raise RequestError(f"{length!a} is not the length of a body.", status=400)
+            raise RequestError(f"Content-Length must be a number, got {length!a}.", status=400)
         self._check_size(int(length))
 
     def _check_origin(self, host: str, origin: str | None) -> None:
-        """Refuse what a page of another site makes a browser send, under its own name too."""
+        """Reject requests that a page of another site sends through a browser."""
         if origin is not None and origin.rpartition("//")[2] != host:
-            what = "Without a token, requests from pages of other sites are not answered."
+            what = "A server without a token rejects requests from pages of other sites."
             raise RequestError(what, status=403)
         name = re.sub(r":\d*$", "", host).strip("[]").lower()
         if self._local and name not in LOOPBACK:
-            what = f"Without a token, only requests to localhost are answered, not to {host!a}."
+            what = f"A server without a token accepts only requests to localhost, got {host!a}."
             raise RequestError(what, status=403)
 
     def _check_size(self, size: int) -> None:
@@ -161,6 +163,6 @@ class Gate:
 
 
 def error_response(what: str, status: int) -> Response:
-    """An error in TensorFlow Serving's form."""
+    """Return an error in TensorFlow Serving's format."""
     body = orjson.dumps({"error": shortened(what)})
     return Response(body, status, _HEADERS.get(status), media_type="application/json")

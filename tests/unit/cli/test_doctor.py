@@ -106,11 +106,11 @@ def test_tensorflow_is_asked() -> None:
     ("probe", "text"),
     [
         ("raise ImportError('libcudart.so.12')", "failed: ImportError: libcudart.so.12"),
-        ("import os; os.kill(os.getpid(), 11)", "failed by signal 11: it said nothing"),
+        ("import os; os.kill(os.getpid(), 11)", "failed by signal 11: no message"),
         ("import time; time.sleep(60)", "did not load within 0.5 s"),
-        ("pass", "failed: it said nothing"),
+        ("pass", "failed: no message"),
         (told(backend="jax"), "is 'jax'"),
-        (told(computes=False), "ones times ones is wrong"),
+        (told(computes=False), "a product of two matrices is wrong"),
     ],
 )
 def test_a_broken_tensorflow_is_reported(probe: str, text: str) -> None:
@@ -121,12 +121,14 @@ def test_a_broken_tensorflow_is_reported(probe: str, text: str) -> None:
 
 
 def test_channels_first_is_noted_where_it_fails() -> None:
-    (found,) = _doctor._channels_first({"channels_first": False, "devices": [["CPU:0", ""]]})
-    assert found.level == "note"
-    assert "channels_last" in found.fix
-    gpu = [["/physical_device:CPU:0", ""], ["/physical_device:GPU:0", "H100"]]
-    assert _doctor._channels_first({"channels_first": True, "devices": []}) == []
-    assert _doctor._channels_first({"channels_first": False, "devices": gpu}) == []
+    cpu = [["/physical_device:CPU:0", ""]]
+    probe = told(channels_first=False, devices=cpu)
+    (note,) = [f for f in _doctor.probe_tensorflow(60, probe) if f.subject == "channels_first"]
+    assert note.level == "note"
+    assert "channels_last" in note.fix
+    for works in (told(channels_first=False), told(devices=cpu)):
+        subjects = [finding.subject for finding in _doctor.probe_tensorflow(60, works)]
+        assert "channels_first" not in subjects
 
 
 @pytest.mark.slow

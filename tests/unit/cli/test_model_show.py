@@ -74,7 +74,7 @@ def test_run(tmp_path: Path) -> None:
     ("target", "message"),
     [
         ("missing.py", "no file"),
-        ("missing", "not a script"),
+        ("missing", "neither a script nor a run directory"),
         ("model_for_test.py:Smaller", "'Small'"),
         ("model_for_test.py:broken", "raised TypeError"),
         ("model_for_test.py:SPECS", "is not a model"),

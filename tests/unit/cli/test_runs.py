@@ -180,14 +180,14 @@ def test_plot(two: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
     path = two / "curves.svg"
     text = runs("plot", two / "a", two / "b", "--match=.", "-o", path)
-    assert "of_a: 2 values that are not finite are left out" in text
+    assert "of_a: skipped 2 values that are not finite" in text
     # A colour for each run: in three pictures and the legend, and where one alone has the number.
     lines = [f"stroke: {colour}; stroke-width: 1.5" for colour in ("#1f77b4", "#ff7f0e")]
     assert [path.read_text().count(line) for line in lines] == [4, 5]
     for arguments, message in (
         (["--match", "of_a"], "No value of of_a is finite"),
         (["--match", "cosst"], "Did you mean 'cost'"),
-        (["--match", "("], "no regular expression"),
+        (["--match", "("], "is not a regular expression"),
         (["-o", two / "curves.doc"], "curves.png"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -178,7 +178,7 @@ def test_what_came_before_a_failure_is_given(replicas: int) -> None:
 def test_no_datapoints() -> None:
     empty = range_of(9).filter(lambda x: x > 10)
     source = started(empty)
-    with pytest.raises(DataFlowError, match="no datapoints"):
+    with pytest.raises(DataFlowError, match="no elements to repeat"):
         source.reserve(1, nothing)
     source.stop()
     ending = started(empty, infinite=False)
@@ -221,13 +221,13 @@ def test_without_a_position() -> None:
 
 @pytest.mark.parametrize("state", ["dataflow", {"epoch": 3}, {"iterator": b"x", "skip": 0}])
 def test_a_foreign_position(state: Any) -> None:
-    with pytest.raises(StateError, match="no position in the dataset"):
+    with pytest.raises(StateError, match="position does not belong to this dataset"):
         started(range_of(5), state=state)
 
 
 def test_the_position_in_another_dataset() -> None:
     source = started(range_of(5).shuffle(3, seed=1).batch(2), [tf.TensorSpec([None], tf.int64)])
-    with pytest.raises(StateError, match="no position in the dataset"):
+    with pytest.raises(StateError, match="position does not belong to this dataset"):
         started(range_of(5), state=source.state())
     source.stop()
 
@@ -255,7 +255,7 @@ def test_a_dataset_that_hangs(
     with pytest.raises(InterruptedError):
         source.reserve(1, poll)
     source.stop()
-    assert "did not give back control" in caplog.text
+    assert "did not return within" in caplog.text
     with pytest.raises(DataFlowError, match="earlier run"):
         source.start()
     monkeypatch.setattr(_dataset, "_JOIN_S", 20)
@@ -298,11 +298,11 @@ def test_elements_that_fit(elements: Any) -> None:
 @pytest.mark.parametrize(
     ("elements", "message"),
     [
-        ((X,), "does not give one tensor for each input"),
+        ((X,), "must provide one tensor for each input"),
         ({"x": X, "labels": LABEL}, "no component 'label'.*\n.*\n.*'labels'"),
-        (((X, X), LABEL), "no dense tensor.*\n.*tuple"),
-        ((X.astype(np.float64), LABEL), "does not fit the input 'x'.*\n.*float64"),
-        ((X[:, :1], LABEL), "does not fit the input 'x'"),
+        (((X, X), LABEL), "must be dense tensors, got tuple"),
+        ((X.astype(np.float64), LABEL), "does not match the input 'x'.*\n.*float64"),
+        ((X[:, :1], LABEL), "does not match the input 'x'"),
     ],
 )
 def test_elements_that_do_not_fit(elements: Any, message: str) -> None:
@@ -324,7 +324,7 @@ def test_what_becomes_a_dataset_input() -> None:
     assert isinstance(as_input(range_of(3)), TFDatasetInput)
     with pytest.raises(TypeError):
         len(TFDatasetInput(range_of(3).repeat()))
-    with pytest.raises(ConfigError, match=r"needs a tf.data.Dataset or"):
+    with pytest.raises(ConfigError, match=r"must be a tf.data.Dataset or"):
         TFDatasetInput([1, 2])  # pyright: ignore[reportArgumentType]
 
 

@@ -448,7 +448,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "unsigned integers": ((GOOD[0], np.full(3, 2**63, "u8")), "values that int64 cannot hold"),
     "unbatched": ((GOOD[0][0], GOOD[1]), "wrong shape.*\n.*\n.*\n.*BatchData"),
     "rank": ((GOOD[0][None], GOOD[1]), r"expected  float32 \[None, 2\]"),
-    "ragged": (([[1.0], [1.0, 2.0]], GOOD[1]), "component 0 .* is no array"),
+    "ragged": (([[1.0], [1.0, 2.0]], GOOD[1]), "component 0 .* cannot be converted to an array"),
     "None": ((GOOD[0], None), "wrong dtype"),
 }
 
@@ -515,7 +515,7 @@ def test_floats_become_shorter_ones_and_that_is_told_once(
         got = take_all(source, 7)[0]
     assert got.tobytes() == np.array([0.1, np.nan, 3.0]).astype(dtype.as_numpy_dtype).tobytes()
     (record,) = caplog.records
-    assert "'x') comes as float64, and each batch of it is converted" in record.message
+    assert "'x') has dtype float64, so each batch of it is converted" in record.message
 
 
 class Shorter(DataFlow):
@@ -567,7 +567,9 @@ def test_as_input() -> None:
     made = as_input(count(3))
     assert isinstance(made, QueueInput)
     assert len(made) == 3
-    with pytest.raises(DataFlowError, match="list is neither a DataFlow nor an InputSource"):
+    with pytest.raises(
+        DataFlowError, match=r"an InputSource, a DataFlow or a tf.data.Dataset, got list"
+    ):
         as_input([1, 2])
 
 

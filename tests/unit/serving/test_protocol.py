@@ -141,7 +141,7 @@ BAD = {
     b"\xff\xfe": "JSON Parse error",
     b"[]": "Is not object",
     b"{}": "Missing 'inputs' or 'instances' key",
-    b'{"inputs": 1, "instances": [1]}': "or both are there",
+    b'{"inputs": 1, "instances": [1]}': "or both are present",
     b'{"instances": 1}': "to be a list with values",
     b'{"instances": []}': "to be a list with values",
     b'{"signature_name": 5, "inputs": 1}': "not found",
@@ -269,7 +269,7 @@ def test_a_query_cannot_ask_for_more_rows_than_it_brings(tmp_path: Path) -> None
     kind = {"content-type": "application/octet-stream"}
     for shape in ("1000000000000,0", "9,0", "0,1000000000000"):
         answer = server.post(f"{PREDICT}?shape={shape}", content=b"", headers=kind)
-        assert (answer.status_code, "rows in 0 bytes" in answer.text) == (400, True)
+        assert (answer.status_code, "too large for a body of 0 bytes" in answer.text) == (400, True)
     deep = b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}"
     assert server.post(PREDICT, content=deep).status_code == 400
 
@@ -328,7 +328,7 @@ def test_a_request_of_bad_pictures_alone_is_refused(reader: Server) -> None:
         ({"instances": [b64(tiff), b64(tiff)]}, ENCODED),
         ({"instances": [b64(CUT), b64(CUT)]}, "cut off"),
         ({"instances": [b64(CUT), b64(tiff)]}, ENCODED),
-        ({"inputs": [b64(good), b64(CUT)]}, "Row 1: The picture is cut off"),
+        ({"inputs": [b64(good), b64(CUT)]}, "Row 1: The image is cut off"),
         ({"inputs": [b64(good), b64(tiff)]}, ENCODED),
     ):
         answer = reader.post(PREDICT, json=body)
@@ -362,7 +362,7 @@ def test_pictures_are_limited_together_with_all_their_frames(reader: Server, fol
     one = png(90, 100, 0)  # 9,000 pixels
     assert small.post(PREDICT, json={"instances": [b64(one)] * 3}).status_code == 200
     answer = small.post(PREDICT, json={"instances": [b64(one)] * 4})
-    assert (answer.status_code, "36000 pixels together" in answer.text) == (400, True)
+    assert (answer.status_code, "at most 30000 pixels, got 36000" in answer.text) == (400, True)
     assert reader.post(PREDICT, json={"instances": [b64(animated(1))]}).status_code == 200
     answer = reader.post(PREDICT, json={"instances": [b64(animated(2))]})
     assert (answer.status_code, "2 frames" in answer.text) == (400, True)
@@ -437,7 +437,7 @@ def test_token(folder: Path) -> None:
     right = {"authorization": "Bearer ä secret".encode()}
     assert client.get("/v1/models/light", headers=right).status_code == 200
     for empty in ("", " "):
-        with pytest.raises(ConfigError, match="token is empty"):
+        with pytest.raises(ConfigError, match="token must not be empty"):
             create_app(folder, token=empty)
     for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
         with pytest.raises(ConfigError, match="not printable"):
@@ -622,7 +622,7 @@ def test_an_optional_input_is_there_in_all_instances_or_in_none(tmp_path: Path) 
     rows = [{"a": [1.0, 2.0], "b": "x"}, {"a": [3.0, 4.0]}]
     answer = Server(tmp_path).post(PREDICT, json={"signature_name": "pair", "instances": rows})
     assert answer.status_code == 400
-    assert "Not all of 'instances' have the same of " in answer.json()["error"]
+    assert "All of 'instances' must have the keys " in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -660,7 +660,7 @@ def test_a_damaged_model_is_refused_in_our_words(name: str, tmp_path: Path) -> N
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no model to serve"):
         create_app(tmp_path, name="light")
-    with pytest.raises(ConfigError, match="cannot be called 'a/b'"):
+    with pytest.raises(ConfigError, match=r"or contain / : \? #, got 'a/b'"):
         create_app(tmp_path, name="a/b")
 
 
