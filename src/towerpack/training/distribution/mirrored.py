@@ -20,9 +20,8 @@ from towerpack.training.distribution.replicas import first, like, on_replicas
 class Mirrored(Distribution):
     """Replicas under a synchronous strategy of `tf.distribute`.
 
-    Gradients are averaged over all replicas and applied to each copy. Variables that the model
-    itself updates, such as moving averages of batch normalization, are averaged as well; integers,
-    such as counters, follow the first replica.
+    Gradients and floats that the model itself updates, such as moving averages of batch
+    normalization, are averaged over all replicas. Integers follow the first replica.
 
     Args:
         strategy: A `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`.

@@ -2,9 +2,8 @@
 
     ProcessGradients(keras.optimizers.Adam(1e-3), [GlobalNormClip(5.0)])
 
-Processors run once per step on gradients that are averaged over the replicas and, in float16,
-unscaled. Regular expressions must match the full name of a variable (`'conv0/kernel'`). An
-expression that matches no variable raises an error.
+Processors run once per step on gradients that are averaged over replicas and, in float16, unscaled.
+Regular expressions must match a full name (`'conv0/kernel'`) of at least one variable.
 """
 
 from __future__ import annotations

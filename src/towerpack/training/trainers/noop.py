@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,10 +85,15 @@ class _NoSteps:
         return CallResult(
             steps=steps,
             outputs={COST: np.empty(0)},
-            summaries=defaultdict(lambda: np.empty(0)),
+            summaries=_NoValues(),
             heavy={},
             nonfinite=None,
         )
 
     def run_heavy(self, *, after: int) -> CallResult:
         return self.run(1, after=after)
+
+
+class _NoValues(dict[str, np.ndarray]):
+    def __missing__(self, name: str) -> np.ndarray:
+        return np.empty(0)
