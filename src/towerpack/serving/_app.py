@@ -66,7 +66,7 @@ def create_app(
     """
     if token is not None and not (token.isprintable() and token.strip() == token > ""):
         raise ConfigError(
-            "The token must not be empty, begin or end with a space, or have unprintable characters.",
+            "The token must be printable, not empty, and without spaces around it.",
             fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
         )
     path = Path(path).resolve()
