@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import jupytext
 from docutils.nodes import Element
@@ -119,6 +121,27 @@ def resolve(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, text)
 
 
+def as_rst(app: Sphinx, kind: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring's indented code and tables, as in Markdown, into literal blocks of RST."""
+    text: list[str] = []
+    in_code = in_section = False
+    for index, line in enumerate(lines):
+        indented, table = line.startswith("    "), line.startswith("|")
+        in_section = in_section or bool(re.fullmatch(r"(Args|Attributes|Raises):", line))
+        begins = index > 0 and not lines[index - 1].strip()
+        if (table or (indented and not in_section)) and begins and not in_code:
+            text += ["::", ""]
+            in_code = True
+        elif line.strip() and not indented and not table:
+            in_code = False
+        line = re.sub(r"^( +)\*args, \*\*kwargs:", r"\1\\*args, \\*\\*kwargs:", line)
+        line = re.sub(r"`s\b", r"`\\ s", line)
+        if not in_code:
+            line = re.sub(r"\[\*(\w+)", r"[\\*\1", line) if line.count("`") < 2 else line
+        text.append("    " + line if table else line)
+    lines[:] = text
+
+
 def write_notebooks() -> None:
     """Write each tutorial as a notebook too."""
     folder = HERE / "extra" / "notebooks"
@@ -130,6 +153,7 @@ def write_notebooks() -> None:
 def setup(app: Sphinx) -> None:
     """Add the links from private names to public ones."""
     app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
 
 
 # Sphinx looks for pages after it has read this file.

@@ -371,7 +371,9 @@ def test_a_layer_name_used_twice(tmp_path: Path) -> None:
 
 def test_an_unknown_name_in_hyper_yaml(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "hyper.yaml").write_text("learning_rat: 0.5\nlearning_rate: 0.01\n")
-    (tmp_path / "run.json").write_text(json.dumps({"starts": []}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"starts": [{"unix_time": 0, "command": ["train.py"]}]})
+    )
     trainer = train(tmp_path, [HumanHyperParamSetter()], model=LINE)
     assert trainer.complete
     assert trainer.hyper_param("learning_rate").get() == pytest.approx(0.01)

@@ -132,7 +132,7 @@ def test_others_are_refused_with_what_to_write(base: type, hook: str, instead: s
 
 def test_both_names_of_one_hook_are_refused() -> None:
     kind = defining(Callback, "_trigger", "trigger", "_before_run")
-    with pytest.raises(CallbackError, match=r"(?s)_before_run, _trigger.*leave out _trigger"):
+    with pytest.raises(CallbackError, match=r"(?s)_before_run, _trigger.*_trigger: remove"):
         kind()
     # What calls its successor is an ordinary override.
     assert type("Younger", (defining(Callback, "_trigger"),), {"trigger": print})()

@@ -32,8 +32,9 @@ class GraphProfiler(Callback):
     def __init__(self, first: int = 20, steps: int = 5) -> None:
         if isinstance(first, bool) or isinstance(steps, bool) or first < 1 or steps < 1:
             raise ConfigError(
-                "GraphProfiler: first and steps must be integers of at least 1 (there are no flags "
-                f"for dumps), got first={first} and steps={steps}."
+                "GraphProfiler: first and steps must be integers of at least 1, got "
+                f"first={first} and steps={steps}.",
+                fix="pass numbers of steps; there are no flags for dumps",
             )
         self._before, self._last = first - 1, first - 1 + steps
         self._running = False

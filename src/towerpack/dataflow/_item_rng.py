@@ -96,7 +96,7 @@ class ItemRNG:
             size: Shape of the numbers for each datapoint.
 
         Returns:
-            Numbers of shape [datapoints, *size], as for all methods.
+            Numbers of shape `[datapoints, *size]`, as for all methods.
         """
         return (self._draw(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -250,7 +250,7 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     "other names with NUL": (
         "coco",
         lambda content: content["images"][1].update(file_name="a\0", width=0),
-        "outside of the data",
+        "outside the data folder",
     ),
     "long names": ("coco", every("images", file_name=lambda one: "a" * 5000), "no picture"),
     "no size": ("coco", every("images", width=lambda _: 1e-320, height=lambda _: 1e-320), "size"),

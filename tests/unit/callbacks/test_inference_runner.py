@@ -109,7 +109,7 @@ def test_data_that_are_fewer_than_they_say_are_told_once(
     host.run()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (0 if only else 1)
-    assert only or "is 5, but a pass over it ended after 3" in told[0]
+    assert only or "ended after 3 datapoints, but its len() is 5" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_data_that_are_fewer_than_they_say_are_told_once(
         ),
         ((X[:, None], LABEL), r"Datapoint 1: component 0 \('x'\) has the wrong shape"),
         ((np.float32(1), LABEL), r"Datapoint 1: component 0 \('x'\) has the wrong shape"),
-        ((X[:3], LABEL), "Datapoint 1: 'label' has not as many rows as the first component"),
+        ((X[:3], LABEL), "'label' of datapoint 1 must have as many rows as the first component"),
         ({"x": X}, "Datapoint 1 has no component 'label'"),
-        ({"x": X, "label": LABEL[:2]}, "Datapoint 1: 'label' has not as many rows"),
+        ({"x": X, "label": LABEL[:2]}, "'label' of datapoint 1 must have as many rows"),
     ],
 )
 def test_a_bad_datapoint_is_named(tmp_path: Path, bad: Any, complaint: str) -> None:

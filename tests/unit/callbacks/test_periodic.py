@@ -95,7 +95,7 @@ def test_steps_cost_nothing_that_nobody_uses() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError, match="would never trigger"):
         PeriodicTrigger(ModelSaver())
-    with pytest.raises(ConfigError, match="every_k_steps is 0"):
+    with pytest.raises(ConfigError, match="every_k_steps must be at least 1, got 0"):
         PeriodicTrigger(ModelSaver(), every_k_steps=0)
     with pytest.raises(CallbackError, match="call the class"):
         PeriodicTrigger(ModelSaver, every_k_steps=1)  # type: ignore[arg-type]

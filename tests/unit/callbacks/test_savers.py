@@ -26,7 +26,7 @@ def test_model_saver_saves_after_each_epoch(tmp_path: Path) -> None:
 
 
 def test_model_saver_must_keep_something() -> None:
-    with pytest.raises(ConfigError, match="keep is 0"):
+    with pytest.raises(ConfigError, match="keep must be at least 1, got 0"):
         ModelSaver(keep=0)
 
 

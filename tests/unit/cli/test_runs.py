@@ -104,7 +104,10 @@ def test_errors_cannot_steer_the_terminal(tmp_path: Path, capsys: Any, monkeypat
     monkeypatch.setattr(sys, "argv", ["towerpack", "runs", "show", f"{tmp_path}/\x1b[31m"])
     with pytest.raises(SystemExit):
         main()
-    assert "/\\x1b[31m is no run" in (told := capsys.readouterr().err) and "\x1b" not in told
+    assert (
+        "/\\x1b[31m is not a run directory" in (told := capsys.readouterr().err)
+        and "\x1b" not in told
+    )
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

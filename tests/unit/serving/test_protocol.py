@@ -151,7 +151,7 @@ BAD = {
     json.dumps(pair(instances=[{"a": [1, 2], "b": ""}, {"a": [1, 2]}])).encode(): "element: 1",
     json.dumps({"instances": [b64(CUT)]}).encode(): "cut off",
     json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
-    json.dumps({"instances": ["text"]}).encode(): "no image file",
+    json.dumps({"instances": ["text"]}).encode(): "not an image file",
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
     json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
@@ -305,7 +305,12 @@ def test_bad_pictures_are_refused_row_by_row(reader: Server) -> None:
     """By the server or by the graph; the others are answered."""
     broken = bytearray(BRIGHT)
     broken[45] ^= 0xFF
-    bad = {CUT: "cut off", HUGE: "too large", b"text": "no image file", bytes(broken): "refused"}
+    bad = {
+        CUT: "cut off",
+        HUGE: "too large",
+        b"text": "image file",
+        bytes(broken): "refused",
+    }
     files = [encoding.data for encoding in ENCODINGS.values()]
     asked = [*bad, *files, *bad]
     answer = reader.post(PREDICT, json={"instances": [b64(data) for data in asked]})
@@ -437,7 +442,7 @@ def test_token(folder: Path) -> None:
     right = {"authorization": "Bearer ä secret".encode()}
     assert client.get("/v1/models/light", headers=right).status_code == 200
     for empty in ("", " "):
-        with pytest.raises(ConfigError, match="token must not be empty"):
+        with pytest.raises(ConfigError, match="token must be printable, not empty"):
             create_app(folder, token=empty)
     for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
         with pytest.raises(ConfigError, match="not printable"):

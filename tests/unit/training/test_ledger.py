@@ -148,7 +148,7 @@ def test_a_ledger_of_others_may_hold_anything(
     start = json.loads(run.path.read_bytes().splitlines()[0])
     run.path.write_text(json.dumps({**start, **changed}) + "\n")
     assert read_ledger(run.path) == []
-    assert "line 1 is left out" in caplog.text
+    assert "Skipped line 1" in caplog.text
     with run.life(3):
         pass
     assert [life.to_step for life in read_ledger(run.path)] == [3]
