@@ -64,15 +64,16 @@ html_theme_options = {
 }
 
 
+NAMES = (HERE.parent / "tests" / "unit" / "public_names.txt").read_text().split()
+PAGES = {name.rpartition(".")[0] for name in NAMES}  # modules that have a page
 HOMES: dict[int, str] = {}  # of each public object: the name under which it is described
 
 
 def write_reference() -> None:
     """Write a page for each public module, with an entry for each of its names."""
-    names = (HERE.parent / "tests" / "unit" / "public_names.txt").read_text().split()
     modules: dict[str, list[str]] = defaultdict(list)
     # An object is described under the name that its package gives it, not under the shorter one.
-    for name in sorted(names, key=lambda n: (n.count(".") == 1, n.count("."), n)):
+    for name in sorted(NAMES, key=lambda n: (n.count(".") == 1, n.count("."), n)):
         module, _, attribute = name.rpartition(".")
         modules[module].append(entry(module, attribute))
     folder = HERE / "reference"
@@ -95,7 +96,9 @@ def entry(module: str, attribute: str) -> str:
     name = f"{module}.{attribute}"
     ours = getattr(thing, "__module__", "").startswith("towerpack.")
     if inspect.ismodule(thing):
-        return ""  # has a page of its own
+        if name in PAGES:
+            return ""
+        return f".. py:data:: {attribute}\n\n   Alias of the module `{thing.__name__}`.\n\n"
     if not ours or not callable(thing):
         return f".. py:data:: {attribute}\n   :type: {type(thing).__name__}\n\n"
     kind = "class" if isinstance(thing, type) else "function"

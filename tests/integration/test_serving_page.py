@@ -60,7 +60,7 @@ def test_pictures_are_answered_also_when_one_of_them_is_none(page: Page, exporte
         expect(page.locator("article h2").first).to_have_text("bright")
         expect(page.locator("article dt").first).to_have_text("bright")
         choose(page, "notes.png", b"no picture")
-        expect(page.locator("article .wrong")).to_contain_text("no picture")
+        expect(page.locator("article .wrong")).to_contain_text("cannot read this image")
         choose(page, "dark.png", png(40, 30, 5))
         expect(page.locator("article h2").first).to_have_text("dark")
         assert page.locator("article").count() == 3
@@ -79,7 +79,7 @@ def test_a_dropped_picture_is_answered(page: Page, exported: Path) -> None:
 def test_a_wrong_token_asks_again(page: Page, exported: Path) -> None:
     with serving(exported, "--token", "right") as (url, _):
         page.goto(url)
-        for token, about in (("wrong", "token"), ("right", "version 1")):
+        for token, about in (("wrong", "Bearer TOKEN"), ("right", "version 1")):
             page.fill("#token", token)
             page.click("#ask button")
             expect(page.locator("#about")).to_contain_text(about)
