@@ -17,7 +17,7 @@ def in_order(
     *,
     poll: Callable[[], None] = lambda: None,
 ) -> Iterator[R]:
-    """Iterate over the results of items in order. Idle workers process items in threads.
+    """Process items in threads, and iterate over the results in the order of the items.
 
     Up to two items per worker are read ahead, in the thread that iterates. An error of a worker is
     raised at the position of its item.

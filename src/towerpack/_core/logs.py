@@ -40,7 +40,7 @@ def console(level: int = logging.INFO) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Format of a line: time, level of warnings and errors, and with `--debug` the module."""
+    """Format of a log line: time, level (warnings and errors), module (only with `--debug`)."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         module = f"{record.name}: " if os.environ.get(DEBUG) else ""

@@ -10,7 +10,7 @@ from towerpack._core.files import replace_file
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name atomically, without pickle.
+    """Write a dict of named arrays to an npz file atomically, without pickle.
 
     Objects are written as bytes, and dtypes that NumPy lacks (bfloat16) as float32.
     """

@@ -81,7 +81,7 @@ def layers_see_training(training: bool) -> AbstractContextManager[None]:
 
 
 def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManager[None]:
-    """Number automatic Keras names (`dense`, `dense_1`) from the start, or from `name_counts()`.
+    """Restart the numbers of automatic Keras names (`dense_1`), or set them to `counts`.
 
     Keras counts per process, so a second trace would give the same layers other names.
     """
@@ -89,7 +89,7 @@ def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManag
 
 
 def name_counts() -> dict[str, int]:
-    """Return how many automatic names of each kind exist since `fresh_names`."""
+    """Return the number of automatic names of each kind since the last `fresh_names`."""
     return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
@@ -130,7 +130,7 @@ def variables_of(layer: keras.layers.Layer) -> list[Any]:
 
 
 def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Return the metrics that calls of a layer and its sublayers update."""
+    """Return the metrics that are updated when a layer or one of its sublayers is called."""
     return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
 
 

@@ -105,7 +105,7 @@ class Transfer(Config):
 
 
 class Data(Config):
-    """Data, and how they become batches."""
+    """Settings for the data, and for how batches are made from them."""
 
     inputter: Name = ""
     "Reader of the data."

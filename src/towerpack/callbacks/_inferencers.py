@@ -210,7 +210,7 @@ class BinaryClassificationStats(Inferencer):
 
 
 def flags(name: str, value: np.ndarray, shape: tuple[int, ...], owner: str) -> np.ndarray:
-    """Return an array of 0 and 1, of any dtype, as booleans. Raise `CallbackError` if it is not."""
+    """Convert zeros and ones of any dtype to bool. Raise `CallbackError` for other values."""
     array = np.asarray(value)
     if array.shape != shape:
         item = "datapoint" if len(shape) == 1 else "label"

@@ -41,7 +41,7 @@ def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
 
 
 def info_text(info: Mapping[str, Any]) -> str:
-    """Return the information stored with a checkpoint on one line."""
+    """Return, as one line, the information that is stored with a checkpoint."""
     # BestSaver stores {'best': [{'name': 'val/error', 'value': 0.18}]}, or one item with a tag.
     best = info.get("best") or ([info] if {*info} == {"name", "value"} else [])
     items = {item["name"]: item["value"] for item in best} if best else info

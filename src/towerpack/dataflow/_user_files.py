@@ -1,4 +1,4 @@
-"""Paths and files of users: checks, resources that each process opens, errors of parsers."""
+"""Helpers for files of users: check paths, open files per process, report parser errors."""
 
 from __future__ import annotations
 

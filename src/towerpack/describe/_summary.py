@@ -86,7 +86,7 @@ class ModelSummary:
 
     @property
     def total(self) -> LayerSummary:
-        """Sums of the known numbers of all layers."""
+        """Sums over all layers of the parameters and operations that are known."""
         layers = self.layers
         count = sum(layer.multiply_adds or 0 for layer in layers)
         return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)

@@ -124,7 +124,7 @@ def gradient_penalty(
 def began(
     error_real: tf.Tensor, error_fake: tf.Tensor, k: Any, *, gamma: float = 0.5, rate: float = 0.001
 ) -> tuple[Costs, tf.Tensor, tf.Tensor]:
-    """Return costs that proportional control balances (Berthelot et al. 2017, 3.3 to 3.5).
+    """Return the costs of BEGAN (Berthelot et al. 2017, sections 3.3 to 3.5).
 
     Args:
         error_real, error_fake: Scalar reconstruction errors of real and of generated data.

@@ -45,7 +45,7 @@ def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
 
 
 def _infos(tensors: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
-    """Convert names, dtypes and shapes. An unknown size is a name, negative, or None."""
+    """Return infos for names, dtypes and shapes. Unknown sizes are names, negative or None."""
 
     def size(n: Any) -> int | None:
         return int(n) if isinstance(n, int | np.integer) and n >= 0 else None

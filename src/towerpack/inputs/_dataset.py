@@ -367,7 +367,7 @@ def _holds(wide: tf.DType, narrow: tf.DType) -> bool:
 
 
 def _draws_seeds(dataset: Any) -> bool:
-    """Return whether a shuffle has no seed. A saved position then loses the order of later passes.
+    """Return whether a shuffle has no seed, so that no position restores the order of later passes.
 
     TensorFlow itself refuses such shuffles inside the functions of a dataset.
     """

@@ -144,7 +144,7 @@ class VariableStore:
         return {name: entry.layer for name, entry in self._layers.items()}
 
     def keras_layers(self) -> list[keras.layers.Layer]:
-        """Return all known Keras layers: named, created inside the tower, and of the owners."""
+        """Return the Keras layers with a name, of the tower, and of its function's owner."""
         return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:

@@ -222,6 +222,6 @@ class Agent(ABC):
 
 
 def adam(config: Any) -> Any:
-    """Return Adam with an agent's settings, which clips gradients by their global norm."""
+    """Return Adam with an agent's settings and clipping of gradients by their global norm."""
     optimizer = keras.optimizers.Adam(config.learning_rate, epsilon=1e-5)
     return apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])

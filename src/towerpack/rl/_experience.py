@@ -186,7 +186,7 @@ class Experience(InputSource):
         """
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """Return a batch in the graph, by default a row of each of `rows`.
+        """Return the tensors of batch `position`, by default one row of each array in `rows`.
 
         Args:
             position: Number of the batch in the phase, int64 scalar.

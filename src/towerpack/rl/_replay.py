@@ -315,7 +315,7 @@ class ReplayMemory:
         self._actions[slot] = self._rewards[slot] = self._bits[slot] = 0
 
     def _check_stack(self, observations: np.ndarray) -> None:
-        """Compare the stack of one environment, a different one each time, with stored frames."""
+        """Compare the stack of one environment with stored frames; each call checks another one."""
         e = int(self._head[0]) % len(self._head)
         last = (self._head[e] - np.arange(self._frames - 1, 0, -1)) % self._slots
         if not np.array_equal(self._stored[self._base[e] + last], observations[e][:-1]):

@@ -94,7 +94,7 @@ class Classes:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """Whether each class counts, because it is not void: bool [classes]."""
+        """Mask of the classes that metrics count, bool [classes]: False for void classes."""
         return np.array([i not in self.void for i in range(len(self.names))])
 
     def read(self, file: str, where: str) -> NDArray[np.uint8]:

@@ -35,7 +35,7 @@ class RetryingMonitor:
         self._wait_s = self._due = 0.0
 
     def call(self, method: str, *args: Any, name: str | None = None) -> Any:
-        """Call a method, or store the call. Raise `CallbackError` for errors but `OSError`."""
+        """Call a method. After an `OSError` store the call; other errors are `CallbackError`s."""
         if self._pending:
             return self._store(method, args)
         try:

@@ -96,7 +96,7 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
 
 
 def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
-    """Return a file or folder of an archive. Download and extract the archive if it is missing."""
+    """Return the path of an archive's file or folder, after downloading and extracting it."""
     wanted = folder / name
     if not wanted.exists():
         archive = remote.fetch(folder)

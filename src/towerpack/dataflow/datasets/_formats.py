@@ -41,7 +41,7 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
 
 
 def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[NDArray[Any]]:
-    """Read variables of a MAT-file up to version 7 whose dtypes have one of NumPy's `kinds`."""
+    """Read the variables of a MAT-file (up to version 7) whose NumPy dtype kind is in `kinds`."""
     io: Any = require("scipy.io", extra="datasets", needed_for=path.name)
     with open(path, "rb") as file, reading(path, "a MAT-file"):
         try:

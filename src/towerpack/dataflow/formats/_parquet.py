@@ -131,7 +131,7 @@ class ParquetNode(Node):
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
-    """Return the schema and the numbers of rows of the groups, checked against the file size."""
+    """Return the schema and the number of rows of each row group, after checking the file size."""
     with reading(path, "a Parquet file"), _pyarrow().ParquetFile(path) as file:
         metadata = file.metadata
         schema: Any = file.schema_arrow

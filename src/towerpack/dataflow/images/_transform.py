@@ -94,7 +94,7 @@ class Transform:
 class GeometricTransform(Transform):
     """Base of transforms that move pixels. Subclasses define `apply_image` and `apply_mask`.
 
-    For points they define `move(points)`, from float64 [n, 2] (x, y) to new points.
+    Subclasses for points also define `move`, which maps points float64 [n, 2] (x, y).
     """
 
     def move(self, points: Points) -> Points:

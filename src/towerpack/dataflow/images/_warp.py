@@ -256,7 +256,7 @@ class DeformTransform(GeometricTransform):
         return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
 
     def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
-        """Return the weighted sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
+        """Return the displacement of points [n, 2] by all control points, and its derivatives."""
         away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
         weights = self._weights(points / (self.w, self.h), self.anchors)
         slopes = weights[..., None] * away / -(self.sigma**2)

@@ -59,7 +59,7 @@ class AheadNode(Node):
 
 
 class UnorderedStream(Stream):
-    """Yield datapoints of a plan as they get ready. It also accepts states of ordered streams."""
+    """Stream of a plan's datapoints in the order in which they become ready."""
 
     def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
         size = sys.maxsize if node.size is None else node.size

@@ -76,7 +76,7 @@ class Pool(ABC):
             unit.slot = None
 
     def must_copy(self) -> bool:
-        """Return whether to copy results: by option, or because very many slots are lent."""
+        """Return whether to copy results out of shared memory: an option, or slots are short."""
         count, nbytes = self.slots.lent
         return self.options.copy or count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 

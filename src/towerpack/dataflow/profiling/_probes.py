@@ -119,7 +119,7 @@ def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Time
 
 
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
-    """Copy a pipeline. Store each flow and its copy in `pairs` by identity, sources first."""
+    """Copy a pipeline. Add each flow and its copy to `pairs` under the flow's `id`."""
     if id(flow) not in pairs:
         if is_exact(flow) and overrides_reset(flow):
             make_ready(flow)  # its functions are methods of the original
@@ -135,7 +135,7 @@ def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataF
 
 
 def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
-    """Time the nodes and streams of a stage, without changing its class, which engines check."""
+    """Time the nodes and streams of a stage, whose class stays the same."""
     inside: list[bool] = []
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:

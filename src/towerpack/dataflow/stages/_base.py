@@ -44,7 +44,7 @@ class PlannedStage(Wrapper):
 
 
 class WindowStage(PlannedStage):
-    """Base class of stages that, without a plan, read windows and transform each of them."""
+    """Base class of stages that read and transform windows of consecutive datapoints."""
 
     window_size: int  # the last window may be smaller
     reads_again: bool = True  # a window has several outputs, so that a resume may read it again

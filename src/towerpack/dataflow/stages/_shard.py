@@ -25,8 +25,8 @@ class ShardData(WindowStage):
 
     All hosts need the same seed (`iterate(seed=...)`); otherwise shards overlap. Over an indexable
     source, a host reads its own shard only. Hosts with `BatchData(ShardData(ds, H, h), b)` together
-    read the batches of `BatchData(ds, H * b)`. Put random maps below the shard: above it, all hosts
-    draw the same numbers.
+    read the batches of `BatchData(ds, H * b)`. Apply random maps before the shard, as in
+    `ShardData(MapData(ds, f), …)`. Applied after it, they draw equal numbers on all hosts.
 
     The state of one host fits all hosts. If the number of hosts may change, use `ShardRows`.
 

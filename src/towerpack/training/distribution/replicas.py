@@ -19,7 +19,7 @@ def first(value: Any) -> Any:
 
 
 def like(variable: tf.Variable, **kwargs: Any) -> tf.Variable:
-    """Create a variable with the value (of the first replica), dtype and name of another."""
+    """Create a variable with the dtype, name and first replica's value of another variable."""
     return tf.Variable(
         tf.convert_to_tensor(first(variable).numpy()),
         trainable=variable.trainable,

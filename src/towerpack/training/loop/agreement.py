@@ -1,4 +1,4 @@
-"""Agreement of the processes of a run, so that no process waits forever for another."""
+"""Agreement of a run's processes on the next call, so that none waits forever for another."""
 
 from __future__ import annotations
 

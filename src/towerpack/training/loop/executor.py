@@ -209,7 +209,7 @@ class Executor:
         return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
 
     def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
-        """Return the inputs of all replicas, the computed values, and whether they were applied."""
+        """Run a step. Return all inputs, the values, and whether the update was applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute
         if self._parts.xla:
@@ -261,7 +261,7 @@ class Executor:
         return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])
 
     def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
-        """Return the cost, the scalar summaries, and 1 or 0 for each: present or not."""
+        """Return the cost, the scalar summaries, and for each 1 if the step has it, else 0."""
         # Match by position, because TensorFlow renames the tensors of later replicas.
         names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
         values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}

@@ -40,7 +40,7 @@ class Packing:
         return dtypes
 
     def pack(self, values: Sequence[tf.Tensor], applied: tf.Tensor | None) -> list[tf.Tensor]:
-        """Return the vectors of one step, in the graph; empty ones if `applied` is False."""
+        """Pack a step's values into vectors, in the graph; empty vectors if `applied` is False."""
         vectors = []
         for template, value in zip(self._templates, values, strict=True):
             vectors.append(tf.reshape(value, [-1]))

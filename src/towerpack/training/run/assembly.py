@@ -39,7 +39,7 @@ _READ_S = 5.0
 
 @dataclass(frozen=True)
 class AssembledRun:
-    """Run that is ready to be restored and trained; `settings` are those shown to users."""
+    """A run that is ready to be restored and trained. `settings` are shown to users."""
 
     tower: TowerFunction
     context: RunContext

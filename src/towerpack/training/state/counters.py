@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 @dataclass
 class RunState:
-    """Counters of a training; see also `RunStateView`.
+    """Counters of a training run; see also `RunStateView`.
 
     Attributes:
         settled: Whether counters, callbacks and data position match the weights, as for saving.
