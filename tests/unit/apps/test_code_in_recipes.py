@@ -43,6 +43,13 @@ CODE = {
     "train.callbacks": [{"subprocess:call": {"args": ["touch", LEFT]}}, "stranger:x"],
     "search": {"train.callbacks": [[{"subprocess:call": {"args": ["touch", LEFT]}}]]},
 }
+# YAML has several types for one text: pydantic converts them all.
+OTHER_TYPES = {
+    "bytes": ("optimizer.name", b"stranger:x"),
+    "bytes in a list": ("train.callbacks", [{b"stranger:x": {}}]),
+    "set": ("train.callbacks", {"stranger:x"}),
+    "set of a search": ("search", {"optimizer.name": {"stranger:x"}}),
+}
 
 
 def recipe_with(key: str, value: Any) -> Path:
@@ -65,6 +72,14 @@ def test_code_that_a_file_names_is_not_even_imported(key: str) -> None:
         find_recipe(path)
     assert "--allow-code" in str(caught.value.fix) and key.split(".")[-1] in str(caught.value)
     assert not Path(LEFT).exists()
+
+
+@pytest.mark.parametrize("case", OTHER_TYPES)
+def test_code_is_found_in_every_type_of_yaml(case: str) -> None:
+    path = recipe_with(*OTHER_TYPES[case])
+    assert "!!binary" in path.read_text() or "!!set" in path.read_text()
+    with pytest.raises(ConfigError, match="names code"):
+        find_recipe(path)
 
 
 @pytest.mark.parametrize(
