@@ -94,6 +94,12 @@ def test_every_command_refuses_the_code_of_a_run(command: str) -> None:
     assert not Path(LEFT).exists()
 
 
+def test_a_search_space_is_data_too() -> None:
+    Path("space.yaml").write_text("train.callbacks: [['subprocess:call']]")
+    done = CliRunner().invoke(app, ["tune", str(DIGITS), "--space", "space.yaml", "--trials=1"])
+    assert done.exit_code and "names code" in str(done.exception or done.output)
+
+
 def test_code_that_the_user_names_or_allows_is_run() -> None:
     assert find_recipe(DIGITS, ["network=stranger:x"]).config.model.network == "stranger:x"
     path = recipe_with("train.callbacks", ["stranger:left_by_code"])
@@ -143,3 +149,6 @@ def test_weights_of_a_run_that_names_code_are_taken_without_it(caplog: Any) -> N
     found = find_recipe("mine.yaml", [f"transfer.pretrained={run}"])
     found.modeler(found.inputter()).check_pixels(str(run))
     assert "names code" in caplog.text and not Path(LEFT).exists()
+    (run / "recipe.yaml").write_text("title: no task")
+    with pytest.raises(ConfigError, match="There is no task"):
+        found.modeler(found.inputter()).check_pixels(str(run))

@@ -151,7 +151,7 @@ BAD = {
     json.dumps(pair(instances=[{"a": [1, 2], "b": ""}, {"a": [1, 2]}])).encode(): "element: 1",
     json.dumps({"instances": [b64(CUT)]}).encode(): "cut off",
     json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
-    json.dumps({"instances": ["text"]}).encode(): "no image file",
+    json.dumps({"instances": ["text"]}).encode(): "is not an image file",
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
     json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
@@ -305,7 +305,12 @@ def test_bad_pictures_are_refused_row_by_row(reader: Server) -> None:
     """By the server or by the graph; the others are answered."""
     broken = bytearray(BRIGHT)
     broken[45] ^= 0xFF
-    bad = {CUT: "cut off", HUGE: "too large", b"text": "no image file", bytes(broken): "refused"}
+    bad = {
+        CUT: "cut off",
+        HUGE: "too large",
+        b"text": "is not an image file",
+        bytes(broken): "refused",
+    }
     files = [encoding.data for encoding in ENCODINGS.values()]
     asked = [*bad, *files, *bad]
     answer = reader.post(PREDICT, json={"instances": [b64(data) for data in asked]})
@@ -406,9 +411,10 @@ def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
     for length in ("abc", "-1", "", "1e9"):
         headers = {"content-length": length}
         assert server.post(PREDICT, content=b"{}", headers=headers).status_code == 400
-    for key in ("shape", "dtype", "signature_name"):
+    tensors = "signature_name=tensors"
+    for query in (f"{tensors}&shape={number}", f"{tensors}&dtype={number}", f"{tensors}{number}"):
         kind = {"content-type": "application/octet-stream"}
-        assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
+        assert server.post(f"{PREDICT}?{query}", content=b"", headers=kind).is_client_error
 
 
 def test_status_metadata_health_and_metrics(server: Server) -> None:
@@ -437,7 +443,7 @@ def test_token(folder: Path) -> None:
     right = {"authorization": "Bearer ä secret".encode()}
     assert client.get("/v1/models/light", headers=right).status_code == 200
     for empty in ("", " "):
-        with pytest.raises(ConfigError, match="token must not be empty"):
+        with pytest.raises(ConfigError, match="token must be printable, not empty"):
             create_app(folder, token=empty)
     for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
         with pytest.raises(ConfigError, match="not printable"):

@@ -121,6 +121,15 @@ HOSTILE = {
     ),
     "a number of names": (".h5", of_hdf5(lambda file: file.attrs.create("layer_names", 5))),
     "a group of weights": (".h5", of_hdf5(lambda file: file["a"].create_group("k"))),
+    "an array in another file": (
+        ".h5",
+        of_hdf5(lambda f: f["a"].create_dataset("k", (9,), "u1", external="/etc/hostname")),
+    ),
+    "a link to another file": (
+        ".h5",
+        of_hdf5(lambda file: file["a"].update({"k": h5py.ExternalLink("good.h5", "a/k")})),
+    ),
+    "a link": (".h5", of_hdf5(lambda file: file["a"].update({"k": h5py.SoftLink("/b/k")}))),
     "a wrong heap": (".h5", GOOD.replace(b"HEAP", b"heap")),
     "a wrong signature": (".h5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 2000),
 }
