@@ -446,7 +446,7 @@ def test_token(folder: Path) -> None:
         with pytest.raises(ConfigError, match="token must be printable, not empty"):
             create_app(folder, token=empty)
     for token in ("secret\n", " secret", "secret\udcff", "a\x7fb"):
-        with pytest.raises(ConfigError, match="not printable"):
+        with pytest.raises(ConfigError, match="must be printable"):
             create_app(folder, token=token)
     with Client("http://127.0.0.1:1", "light", token="ä secret") as lone:
         with pytest.raises(RequestError, match="No answer"):
