@@ -34,6 +34,7 @@ from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, _batcher, create_app
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._protocol import Call
+from towerpack.serving.gate import Gate, Metrics
 from towerpack.tower import TowerFunction
 
 ENCODED = "This model cannot read the image: "
@@ -487,6 +488,19 @@ def test_a_page_of_another_site_reaches_no_model_of_this_machine(
     authorized = {**headers, "authorization": "Bearer secret"}
     with_token = Server(folder, local=True, token="secret")
     assert with_token.get("/v1/models/light", headers=authorized).status_code == 200
+
+
+def test_a_client_that_leaves_writes_one_line_of_the_log(caplog: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def closed(message: Any) -> None:
+        raise RuntimeError("the handler is closed")
+
+    gate = Gate(app, None, Limits(), Metrics(), True)
+    asyncio.run(gate({"type": "http", "path": "/", "headers": []}, closed, closed))
+    assert "the handler is closed" in caplog.text
+    assert len(caplog.text.splitlines()) == 1
 
 
 def test_a_request_writes_one_line_of_the_log(folder: Path, caplog: Any, monkeypatch: Any) -> None:
