@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -128,12 +129,15 @@ CHUNKED = b"GET /readyz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\
 ENDLESS = {
     "header": (BEGUN + b"x-long: ", b"x" * 10_000),
     "trailers": (CHUNKED, b"x-long: " + b"x" * 10_000 + b"\r\n"),
+    "requests": (b"", b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n" * 1000),  # nobody reads answers
 }
 
 
-@pytest.mark.parametrize("parser", ["httptools", "h11"])
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_headers_without_an_end_are_not_kept(exported: Path, parser: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "parser"),
+    [*itertools.product(("header", "trailers"), ("httptools", "h11")), ("requests", "httptools")],
+)
+def test_what_has_no_end_is_not_kept(exported: Path, kind: str, parser: str) -> None:
     begin, more = ENDLESS[kind]
     with (
         limited(exported, 10, 60, 256, parser) as (url, port),

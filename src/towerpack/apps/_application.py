@@ -151,7 +151,7 @@ def find_recipe(
 def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names of code (`module:name`) in the content of a recipe file, by key."""
     return code_in(AppConfig, values) or code_in(
-        APPLICATIONS.get(str(values["task"])).config, values
+        APPLICATIONS.get(str(values.get("task"))).config, values
     )
 
 

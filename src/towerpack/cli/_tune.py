@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from towerpack._core.errors import TowerpackError
+from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.extras import require
 from towerpack.cli._console import console, table
 from towerpack.cli._options import ALLOW_CODE, RECIPE, SETTINGS
@@ -37,11 +37,17 @@ def tune(
 
     Running the same command again continues the search. Then run: towerpack train OUT/best.yaml
     """
-    from towerpack.config import change, read_yaml
+    from towerpack.config import change, code_in, read_yaml
 
     base = open_recipe(recipe, settings, allow_code)
     if space is not None:
-        base = replace(base, config=change(base.config, search=read_yaml(space)))
+        search_space = read_yaml(space)
+        if not allow_code and code_in(base.application.config, {"search": search_space}):
+            raise ConfigError(
+                f"{space} names code that is not part of towerpack.",
+                fix="add --allow-code if you trust the file",
+            )
+        base = replace(base, config=change(base.config, search=search_space))
     folder = out or Path("runs") / f"{base.name}-tune"
     require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import search

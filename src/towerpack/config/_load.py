@@ -7,7 +7,7 @@ import copy
 import os
 import re
 import reprlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -125,13 +125,13 @@ def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[s
 
 def _texts(value: Any) -> Iterator[str]:
     """Iterate over the texts in a nested value, including the keys of mappings."""
-    if isinstance(value, str):
-        yield value
+    if isinstance(value, str | bytes):  # pydantic accepts bytes (`!!binary`) as text
+        yield value if isinstance(value, str) else value.decode(errors="replace")
     elif isinstance(value, Mapping):
         for pair in cast("Mapping[Any, Any]", value).items():
             yield from _texts(pair)
-    elif isinstance(value, list | tuple):
-        for item in cast("Sequence[Any]", value):
+    elif isinstance(value, list | tuple | set):
+        for item in cast("Iterable[Any]", value):
             yield from _texts(item)
 
 

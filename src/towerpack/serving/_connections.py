@@ -8,6 +8,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from towerpack.serving.gate import Limits
 
 _MOST_HEADER_BYTES = 64 << 10
+_MOST_PIPELINED = 100
 _CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 
 
@@ -48,6 +49,13 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._header_bytes = self._header_bytes + len(data) if in_headers else 0
         if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn has no limit
             self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Close the connection if too many requests wait for their turn."""
+        if len(self.pipeline) >= _MOST_PIPELINED:  # uvicorn would keep them all in memory
+            self.transport.abort()
+            raise ValueError("too many pipelined requests")  # ends the parsing
+        super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
         """Record that the received bytes belong to a body."""

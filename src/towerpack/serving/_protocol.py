@@ -140,7 +140,7 @@ def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarr
     free = ",".join("-1" if size is None else str(size) for size in info.shape)
     try:
         name = query.get("dtype", info.dtype)
-        if not name.isalnum():  # NumPy also accepts descriptions of records
+        if not name.isidentifier():  # NumPy also accepts descriptions of records and counts
             raise ValueError(f"{name!r} is not the name of a dtype")
         dtype = np.dtype(name).newbyteorder("<")
         shape = [int(size) for size in query.get("shape", free).split(",")]

@@ -121,7 +121,10 @@ class Gate:
             await self._app(scope, counted, respond)
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, respond)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            if status:  # the response has begun, so only sending can fail
+                get_logger(__name__).warning("The response to %a was not sent: %s", path, error)
+                return
             get_logger(__name__).exception("The request %a failed.", path)
             response = error_response("The server failed; see its log.", 500)
             await response(scope, receive, respond)

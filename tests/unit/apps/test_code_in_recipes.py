@@ -43,6 +43,13 @@ CODE = {
     "train.callbacks": [{"subprocess:call": {"args": ["touch", LEFT]}}, "stranger:x"],
     "search": {"train.callbacks": [[{"subprocess:call": {"args": ["touch", LEFT]}}]]},
 }
+# YAML has several types for one text: pydantic converts them all.
+OTHER_TYPES = {
+    "bytes": ("optimizer.name", b"stranger:x"),
+    "bytes in a list": ("train.callbacks", [{b"stranger:x": {}}]),
+    "set": ("train.callbacks", {"stranger:x"}),
+    "set of a search": ("search", {"optimizer.name": {"stranger:x"}}),
+}
 
 
 def recipe_with(key: str, value: Any) -> Path:
@@ -67,6 +74,14 @@ def test_code_that_a_file_names_is_not_even_imported(key: str) -> None:
     assert not Path(LEFT).exists()
 
 
+@pytest.mark.parametrize("case", OTHER_TYPES)
+def test_code_is_found_in_every_type_of_yaml(case: str) -> None:
+    path = recipe_with(*OTHER_TYPES[case])
+    assert "!!binary" in path.read_text() or "!!set" in path.read_text()
+    with pytest.raises(ConfigError, match="names code"):
+        find_recipe(path)
+
+
 @pytest.mark.parametrize(
     "command", ["train", "eval", "infer", "tune", "export", "model show", "train --show-config"]
 )
@@ -77,6 +92,12 @@ def test_every_command_refuses_the_code_of_a_run(command: str) -> None:
     done = CliRunner().invoke(app, [*arguments, "x.png"] if command == "infer" else arguments)
     assert done.exit_code and "names code" in str(done.exception or done.output)
     assert not Path(LEFT).exists()
+
+
+def test_a_search_space_is_data_too() -> None:
+    Path("space.yaml").write_text("train.callbacks: [['subprocess:call']]")
+    done = CliRunner().invoke(app, ["tune", str(DIGITS), "--space", "space.yaml", "--trials=1"])
+    assert done.exit_code and "names code" in str(done.exception or done.output)
 
 
 def test_code_that_the_user_names_or_allows_is_run() -> None:
@@ -128,3 +149,6 @@ def test_weights_of_a_run_that_names_code_are_taken_without_it(caplog: Any) -> N
     found = find_recipe("mine.yaml", [f"transfer.pretrained={run}"])
     found.modeler(found.inputter()).check_pixels(str(run))
     assert "names code" in caplog.text and not Path(LEFT).exists()
+    (run / "recipe.yaml").write_text("title: no task")
+    with pytest.raises(ConfigError, match="There is no task"):
+        found.modeler(found.inputter()).check_pixels(str(run))

@@ -192,6 +192,17 @@ def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
     assert len(str(caught.value)) < 1000
 
 
+def test_yaml_has_at_most_100_000_values(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    hundred = f"a: &a [{', '.join('7' * 99)}]"  # a list and 99 numbers
+    # The mapping, two keys and the list of aliases are values, too.
+    file.write_text(f"{hundred}\nb: [{', '.join(['*a'] * 998)}, {', '.join('7' * 96)}]")
+    assert len(read_yaml(file)["b"]) == 998 + 96
+    file.write_text(f"{hundred}\nb: [{', '.join(['*a'] * 998)}, {', '.join('7' * 97)}]")
+    with pytest.raises(ConfigError, match="more than 100,000 values"):
+        read_yaml(file)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "x.yaml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError, match=f"{path} cannot be read: {reason}"):

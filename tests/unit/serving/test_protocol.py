@@ -34,6 +34,7 @@ from towerpack.ops.picture_files import picture_of
 from towerpack.serving import Client, Limits, _batcher, create_app
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._protocol import Call
+from towerpack.serving.gate import Gate, Metrics
 from towerpack.tower import TowerFunction
 
 ENCODED = "This model cannot read the image: "
@@ -151,7 +152,7 @@ BAD = {
     json.dumps(pair(instances=[{"a": [1, 2], "b": ""}, {"a": [1, 2]}])).encode(): "element: 1",
     json.dumps({"instances": [b64(CUT)]}).encode(): "cut off",
     json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
-    json.dumps({"instances": ["text"]}).encode(): "not an image file",
+    json.dumps({"instances": ["text"]}).encode(): "is not an image file",
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
     json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
@@ -308,7 +309,7 @@ def test_bad_pictures_are_refused_row_by_row(reader: Server) -> None:
     bad = {
         CUT: "cut off",
         HUGE: "too large",
-        b"text": "image file",
+        b"text": "is not an image file",
         bytes(broken): "refused",
     }
     files = [encoding.data for encoding in ENCODINGS.values()]
@@ -411,9 +412,10 @@ def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
     for length in ("abc", "-1", "", "1e9"):
         headers = {"content-length": length}
         assert server.post(PREDICT, content=b"{}", headers=headers).status_code == 400
-    for key in ("shape", "dtype", "signature_name"):
+    tensors = "signature_name=tensors"
+    for query in (f"{tensors}&shape={number}", f"{tensors}&dtype={number}", f"{tensors}{number}"):
         kind = {"content-type": "application/octet-stream"}
-        assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
+        assert server.post(f"{PREDICT}?{query}", content=b"", headers=kind).is_client_error
 
 
 def test_status_metadata_health_and_metrics(server: Server) -> None:
@@ -486,6 +488,19 @@ def test_a_page_of_another_site_reaches_no_model_of_this_machine(
     authorized = {**headers, "authorization": "Bearer secret"}
     with_token = Server(folder, local=True, token="secret")
     assert with_token.get("/v1/models/light", headers=authorized).status_code == 200
+
+
+def test_a_client_that_leaves_writes_one_line_of_the_log(caplog: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def closed(message: Any) -> None:
+        raise RuntimeError("the handler is closed")
+
+    gate = Gate(app, None, Limits(), Metrics(), True)
+    asyncio.run(gate({"type": "http", "path": "/", "headers": []}, closed, closed))
+    assert "the handler is closed" in caplog.text
+    assert len(caplog.text.splitlines()) == 1
 
 
 def test_a_request_writes_one_line_of_the_log(folder: Path, caplog: Any, monkeypatch: Any) -> None:

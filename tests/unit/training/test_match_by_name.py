@@ -177,12 +177,14 @@ def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
     header = {"descr": "<f8", "fortran_order": False, "shape": (100_000_000_000,)}
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive, archive.open("x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, header)
+    np.savez_compressed(tmp_path / "zeros.npz", x=np.zeros(80 << 20, np.uint8))
     (tmp_path / "model.ckpt.index").touch()
     for source, text in [
         (tmp_path / "bad.npz", "cannot be read"),
         (tmp_path / "objects.npz", "cannot be read"),
         (tmp_path / "huge.npz", "cannot be read"),
         (tmp_path / "deep.npz", "cannot be read"),
+        (tmp_path / "zeros.npz", "its content would have"),
         (tmp_path / "nothing", "does not exist"),
         (tmp_path / "model.ckpt", "cannot be read"),
         (3, "Weights must be a path"),

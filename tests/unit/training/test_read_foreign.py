@@ -121,13 +121,25 @@ HOSTILE = {
     ),
     "a number of names": (".h5", of_hdf5(lambda file: file.attrs.create("layer_names", 5))),
     "a group of weights": (".h5", of_hdf5(lambda file: file["a"].create_group("k"))),
+    "an array in another file": (
+        ".h5",
+        of_hdf5(lambda f: f["a"].create_dataset("k", (9,), "u1", external="/etc/hostname")),
+    ),
+    "a link to another file": (
+        ".h5",
+        of_hdf5(lambda file: file["a"].update({"k": h5py.ExternalLink("good.h5", "a/k")})),
+    ),
     "a wrong heap": (".h5", GOOD.replace(b"HEAP", b"heap")),
     "a wrong signature": (".h5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 2000),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_file_of_keras_from_others_is_refused_in_our_words(case: str, tmp_path: Path) -> None:
+def test_a_file_of_keras_from_others_is_refused_in_our_words(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.h5").write_bytes(GOOD)
     suffix, data = HOSTILE[case]
     (tmp_path / f"w{suffix}").write_bytes(data)
     with pytest.raises(CheckpointError, match="cannot be read"):
