@@ -39,8 +39,11 @@ class StopTraining(Exception):  # noqa: N818 - not an error; Tensorpack uses thi
     """
 
 
+_AT_PROMPT = hasattr(sys, "ps1")  # at import: a shell in a callback sets it later
+
+
 def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    return _AT_PROMPT or hasattr(builtins, "__IPYTHON__")
 
 
 class InterruptFlag:
