@@ -31,7 +31,6 @@ FIRST_WORDS = re.compile(
 )
 VAGUE_NAMES = set(["told", "found", "given", "of", "at", "one", "own", "kept", "there", "made"])
 NODES_WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # First words of a fix, beside the command `towerpack`.
 IMPERATIVES = set(Path(__file__).with_name("imperatives.txt").read_text().split())
 SECTION = re.compile(r"^\s*(Args|Attributes|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.M)

@@ -1,3 +1,4 @@
+import functools
 import importlib.metadata
 import platform
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ NOTED: Final = ("towerpack", "numpy", "safetensors", "tensorflow", "keras")
 """Distributions whose versions runs and checkpoints record."""
 
 
+@functools.cache  # each save of a checkpoint asks, and a search takes 0.3 ms
 def version_of(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)

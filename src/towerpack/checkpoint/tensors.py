@@ -9,7 +9,6 @@ import hashlib
 import json
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any, Final, Self
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from towerpack._core.errors import CheckpointError
+from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.extras import require
+from towerpack._core.files import open_regular
 from towerpack.checkpoint._manifest import FileRecord, InvalidCheckpointError, Specs
 
 if sys.platform == "linux":
@@ -219,17 +219,14 @@ def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
 
 def open_plain(path: Path) -> int:
     """Open a regular file for reading. Refuse links, pipes and devices."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+        return open_regular(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
         raise InvalidCheckpointError(f"{path.name} is missing") from None
     except OSError as error:
         raise InvalidCheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise InvalidCheckpointError(f"{path.name} is not a plain file")
-    return fd
+    except ConfigError:
+        raise InvalidCheckpointError(f"{path.name} is not a plain file") from None
 
 
 def read_plain(path: Path, *, limit: int) -> bytes:

@@ -101,8 +101,7 @@ def _join_parts(
     """Join the outputs of all parts, and store the errors of rows in the call."""
     if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
         # No row has outputs, or their outputs cannot be joined.
-        failures.append(RequestError("The rows have outputs of different shapes."))
-        raise failures[0]
+        raise next(iter(failures), RequestError("The rows have outputs of different shapes."))
     errors = iter(messages)
     call.errors[:] = [next(errors) if text is None else text for text in call.errors]
     return _joined(good)

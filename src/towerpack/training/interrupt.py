@@ -34,8 +34,7 @@ class StopTraining(Exception):  # noqa: N818 - not an error; Tensorpack uses thi
     """Exception that a callback raises to end training normally.
 
     The hook that is running is still called for the other callbacks, so that the saved state is
-    complete. If one TensorFlow call ran several steps, the hooks of all these
-    steps are called.
+    complete. If one TensorFlow call ran several steps, the hooks of all these steps are called.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -79,10 +79,10 @@ class ConsoleMonitor(Monitor):
         columns = self._fitting_columns()
         if columns != self._columns:
             self._columns = columns
-            widths = [*_FIXED.values(), *map(_width, columns)]
-            header = [f"{n:>{w}}" for n, w in zip([*_FIXED, *columns], widths, strict=True)]
-            self._print(Text("  ".join(header), "dim"))
-        row = Text(f"{self._epoch:>5}  {self._step:>7,}  {_duration(seconds):>8}")
+            names = _aligned(_FIXED, _FIXED.values()), _aligned(columns, map(_width, columns))
+            self._print(Text("  ".join(filter(None, names)), "dim"))
+        position = f"{self._epoch}", f"{self._step:,}", _duration(seconds)
+        row = Text(_aligned(position, _FIXED.values()))
         for name in columns:
             value = self._values.get(name)
             text = "" if value is None else _number(value)
@@ -121,6 +121,10 @@ class ConsoleMonitor(Monitor):
         if name.startswith(_OF_THE_MACHINE):
             return 4
         return 1 if name.startswith("val") else 3 if name == "learning_rate" else 2
+
+
+def _aligned(texts: Iterable[str], widths: Iterable[int]) -> str:
+    return "  ".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
 
 
 def _width(name: str) -> int:

@@ -21,7 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from towerpack._core.files import append_whole, csv_of, open_lines, read_regular, replace_file
+from towerpack._core.files import (
+    append_whole,
+    csv_of,
+    open_lines,
+    open_regular,
+    read_regular,
+    replace_file,
+)
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -121,20 +128,21 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
         path: The file.
     """
     records: list[Record] = []
-    for number, line in enumerate(io.BytesIO(read_regular(path)), 1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            entry = _parse(line)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            _logger.warning("Skipped line %d of %s: %s.", number, path, error)
-            continue
-        if isinstance(entry, Record):
-            if records and records[-1].step == entry.step:
-                entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
-            records.append(entry)
-        else:
-            records = [record for record in records if record.step <= entry]
+    with open(path, "rb", opener=open_regular) as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entry = _parse(line)
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+                _logger.warning("Skipped line %d of %s: %s.", number, path, error)
+                continue
+            if isinstance(entry, Record):
+                if records and records[-1].step == entry.step:
+                    entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
+                records.append(entry)
+            else:
+                records = [record for record in records if record.step <= entry]
     return records
 
 
