@@ -128,14 +128,17 @@ def import_data(
         raise ConfigError(f"There is no folder {folder}.")
     known = _data_set(folder)
     layout = None if known else recognized(folder)
+    listed = layout if layout and layout.task == "classification" else None
+    layout = None if listed else layout
     written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]
     if layout is not None and not layout.pairs:
         written = written[-1:]  # Tables of texts may have the names of lists.
     existing = [str(path) for path in written if path.exists()]
-    if existing and not overwrite:
+    imported = written[-1].exists()  # Without a recipe, lists are the user's own tables.
+    if existing and not (overwrite and imported):
         raise ConfigError(
             f"{', '.join(existing)} would be overwritten.",
-            fix="pass --overwrite, or choose another folder with --out",
+            fix=("pass --overwrite, or " if imported else "") + "choose another folder with --out",
         )
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
@@ -154,7 +157,8 @@ def import_data(
     else:
         result.data = known or {}
         if not known:
-            classes, result.data = _pictures(folder, target, split, pictures, result.bad)
+            found = _numbered(listed.pairs) if listed else _find_pictures(folder)
+            classes, result.data = _pictures(folder, target, split, pictures, result.bad, found)
         sections = _training(target / "train.csv", result.data, result.advice)
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
@@ -163,7 +167,7 @@ def import_data(
         result.data["batch_size"] = min(_FEW_BATCH, max(1, train // 4))
         _write_recipe(folder, result, sections)
     used = _take_inventory(result, inputter, classes, pictures)
-    unused = _left_out(result, folder, used)
+    unused = _left_out(result, folder, used, in_folders=not listed)
     result.left_out = [entry for entry in unused if Path(entry.file) not in written]
     if result.bad and result.task == "detection":
         result.advice.append("Training stops at damaged pictures: repair or remove them.")
@@ -199,13 +203,18 @@ def _take_inventory(
     return files
 
 
-def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
-    """Return the files below a folder that training does not use."""
+def _left_out(
+    result: Imported, folder: Path, files: set[str], *, in_folders: bool
+) -> list[LeftOut]:
+    """Return the files below a folder that training does not use.
+
+    `in_folders` is whether the folders of pictures are the classes.
+    """
     inputter, is_text_task = result.data["inputter"], result.task == "text_classification"
     if inputter in _DATA_SETS or (is_text_task and inputter != "folder"):
         return []
     discovery = Discovery(is_text, NO_TEXT) if is_text_task else Discovery()
-    if is_text_task or result.task == "classification":
+    if is_text_task or (result.task == "classification" and in_folders):
         splits = discovery.folders(folder) if has_splits(folder) else ["."]
         roots = [folder / name for name in splits]
         for root in roots:
@@ -213,7 +222,8 @@ def _left_out(result: Imported, folder: Path, files: set[str]) -> list[LeftOut]:
         return discovery.left_out
     used = {os.path.realpath(file) for file in files | {bad.file for bad in result.bad}}
     unused = [file for file in discovery.files(folder) if os.path.realpath(file) not in used]
-    annotated = result.task == "detection"  # Annotations are not images, but they are used.
+    # Annotations and tables are not images, but they are used.
+    annotated = result.task != "segmentation"
     others = [
         entry
         for entry in discovery.left_out
@@ -323,11 +333,10 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
             pairs = ", ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
             advice.append(f"Gray levels of label pictures are the classes in order: {pairs}.")
             return settings | {"colors": [[level] * 3 for level in levels]}
-    tables = ["_classes.csv", *(f"{n}/_classes.csv" for n in _SPLITS), "valid/_classes.csv"]
-    for file in itertools.chain(*(matching(folder, name) for name in tables)):
-        return _classes_of_roboflow(folder / file) | void
+    for file in itertools.chain(*(sorted(folder.glob(f"{d}_classes.csv")) for d in ("", "*/"))):
+        return _classes_of_roboflow(file) | void
     for file in matching(folder, "labelmap.txt"):
-        return _classes_of_cvat(folder / file)
+        return _classes_of_cvat(folder / file) | void
     if len(values) > _MOST_CLASSES or len(values) < 2:
         raise ConfigError(
             f"The label pictures in {folder} have {len(values)} different values.",
@@ -335,7 +344,10 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
             fix="save label pictures without loss, as PNG, or list the names in data.class_names",
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
-    if len(labels) > 1 and labels | {255} >= values and max(labels) < _MOST_LABEL:
+    # Gray levels such as 0 and 50 are not labels of 51 classes.
+    plain = all(picture.palette is None for picture in pictures)
+    are_labels = len(labels) > 1 and max(labels) < _MOST_LABEL
+    if are_labels and labels | {255} >= values and not (plain and 2 * len(labels) < max(labels)):
         return {"class_names": [f"class {i}" for i in range(max(labels) + 1)], **void}
     colors = sorted([v, v, v] if isinstance(v, int) else list(v) for v in values)
     return {"class_names": [f"class {i}" for i in range(len(colors))], "colors": colors}
@@ -452,11 +464,22 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+_Rows = dict[str, list[tuple[str, int]]]  # files and labels by split
+
+
 def _pictures(
-    folder: Path, target: Path, split: float, pictures: _Pictures, bad: list[Bad]
+    folder: Path,
+    target: Path,
+    split: float,
+    pictures: _Pictures,
+    bad: list[Bad],
+    found: tuple[_Rows, list[str]],
 ) -> tuple[Sequence[str], dict[str, Any]]:
-    """Check and list the pictures. Return all classes and the section `data` of a recipe."""
-    all_rows, classes = _find_pictures(folder)
+    """Check and list the pictures. Return all classes and the section `data` of a recipe.
+
+    `found` holds the rows of each split and the names of the classes.
+    """
+    all_rows, classes = found
     checked: dict[str, list[_Picture]] = {}
     lists: dict[str, list[tuple[str, int]]] = {}
     for name, rows in all_rows.items():
@@ -490,7 +513,16 @@ def _pictures(
     }
 
 
-def _find_pictures(folder: Path) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
+def _numbered(pairs: Mapping[str, Sequence[tuple[str, str]]]) -> tuple[_Rows, list[str]]:
+    """Return files with labels by split, and the sorted names of the classes."""
+    names = {name for split in pairs.values() for _, name in split}
+    classes = sorted(names, key=int if all(n.isdecimal() for n in names) else None)
+    labels = {name: label for label, name in enumerate(classes)}
+    rows = {s: [(file, labels[name]) for file, name in split] for s, split in pairs.items()}
+    return rows, classes
+
+
+def _find_pictures(folder: Path) -> tuple[_Rows, list[str]]:
     """Return files with labels by split, or only of 'train', and the names of the classes."""
     from towerpack.apps.classification._config import DataConfig
     from towerpack.apps.classification.augmenters import none

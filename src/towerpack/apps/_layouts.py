@@ -48,7 +48,7 @@ _START_BYTES: Final = 4096
 
 @dataclass
 class Layout:
-    """Task, section `data` of a recipe, and pairs of picture and label picture by split."""
+    """Task, section `data` of a recipe, and pairs of picture and label (picture) by split."""
 
     task: str
     data: dict[str, Any]
@@ -57,7 +57,9 @@ class Layout:
 
 def recognized(folder: Path) -> Layout | None:
     """Return the layout of the data in a folder; None if folders may be classes."""
-    layouts: list[Callable[[Path], Layout | None]] = [_coco, _yolo, _voc, _label_pictures, _texts]
+    layouts: list[Callable[[Path], Layout | None]] = [
+        _coco, _yolo, _voc, _label_pictures, _listed_pictures, _texts
+    ]  # fmt: skip
     return next(filter(None, (find(folder) for find in layouts)), None)
 
 
@@ -239,6 +241,50 @@ def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key,
             )
         pairs[image] = images[image], mask
     return pairs
+
+
+def _listed_pictures(folder: Path) -> Layout | None:
+    """Recognize tables with a column of picture names and a column of classes."""
+    # The lists of an earlier import, and the examples of a competition's answers, are no labels.
+    written = {f"{split}.csv" for split in SPLIT_NAMES} if (folder / "recipe.yaml").exists() else ()
+    tables = (n for n in _below(folder, "*.csv", "*.tsv") if n not in written)
+    tables = [name for name in tables if "submission" not in name.lower()]
+    pictures = list(map(Path, _pictures(folder) if tables else ()))
+    # A table may name pictures of its own split by their names in a folder.
+    inner = sorted(
+        {p.parent for p in pictures} - {folder}, key=lambda p: split_of(p.name) == "test"
+    )
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in tables:
+        listed = (_pairs_in(folder / name, root, pictures) for root in (folder, *inner))
+        if pairs := next(filter(None, listed), None):
+            found[name] = pairs
+    splits = _by_split(found)
+    by_split = {split: [p for n in names for p in found[n]] for split, names in splits.items()}
+    return Layout("classification", {}, by_split) if found else None
+
+
+def _pairs_in(table: Path, root: Path, pictures: Iterable[Path]) -> list[tuple[str, str]]:
+    """Return the pictures and classes in a table that lists most pictures of a folder, or []."""
+    try:
+        header, *rows = [[field.strip() for field in row.fields] for row in read_rows(table)]
+    except (FormatError, ValueError):
+        return []
+    below = [path for path in pictures if path.is_relative_to(root)]
+    files: dict[str, Path] = {}
+    for path in below:
+        name = path.relative_to(root)
+        files |= {name.as_posix(): path, name.with_suffix("").as_posix(): path}
+    labels = [i for i, name in enumerate(header) if name.lower() in _LABEL_COLUMNS]
+    for column in range(len(header)):
+        label = next((i for i in labels if i != column), 1 - column if len(header) == 2 else None)
+        if label is None or not rows or not all(row[column] in files for row in rows):
+            continue
+        listed = {row[column]: files[row[column]] for row in rows}
+        folders = {path.parent for path in listed.values()}
+        if 2 * len(listed) >= sum(path.parent in folders for path in below):
+            return [(str(listed[row[column]]), row[label]) for row in rows]
+    return []
 
 
 def _texts(folder: Path) -> Layout | None:

@@ -161,6 +161,51 @@ def test_gray_levels_are_the_classes_of_a_file(levels: list[int], tmp_path: Path
     assert set(np.unique(batch[1]).tolist()) == set(range(len(levels)))
 
 
+def test_gray_levels_without_a_file_are_classes(tmp_path: Path) -> None:
+    pairs(tmp_path, *"abcdef", values=(0, 50))
+    data = import_data(tmp_path).data
+    assert (data["class_names"], data["colors"]) == (["class 0", "class 1"], [[0] * 3, [50] * 3])
+
+
+def test_labels_of_absent_classes_stay_labels(tmp_path: Path) -> None:
+    pairs(tmp_path, *"abcdef", values=(0, 1, 3, 255))
+    data = import_data(tmp_path).data
+    assert (len(data["class_names"]), data["void"]) == (4, [255])
+
+
+@pytest.mark.parametrize("header", ["id,breed", "image_id,width,label"])
+@pytest.mark.parametrize("place", ["", "train_images/"])
+@pytest.mark.parametrize("suffix", ["", ".png"])
+def test_a_table_beside_pictures(header: str, place: str, suffix: str, tmp_path: Path) -> None:
+    names = [f"x{i:02}" for i in range(30)]
+    rows = [
+        ",".join([name + suffix, *["7"] * header.count("width"), "ab"[i % 2]])
+        for i, name in enumerate(names)
+    ]
+    for name in names:
+        picture(tmp_path / place / f"{name}.png")
+    for i in range(4):
+        picture(tmp_path / "test_images" / f"t{i}.png")
+    (tmp_path / "labels.csv").write_text("\n".join([header, *rows]))
+    answers = [f"t{i}{suffix},a" for i in range(4)]
+    (tmp_path / "sample_submission.csv").write_text("\n".join(["id,breed", *answers]))
+    for result in (import_data(tmp_path), import_data(tmp_path, overwrite=True)):
+        assert every(result) == set(names)
+        assert sum(c["a"] for c in result.used.values()) == 15
+        assert sorted(Path(file).stem for file, _ in result.left_out) == ["t0", "t1", "t2", "t3"]
+
+
+def test_a_table_of_the_user_is_never_overwritten(tmp_path: Path) -> None:
+    for name in "abcdefgh":
+        picture(tmp_path / "images" / f"{name}.png")
+    table = "id,kind\n" + "".join(f"{n},{n < 'e'}\n" for n in "abcdefgh")
+    (tmp_path / "train.csv").write_text(table)
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        import_data(tmp_path, overwrite=True)
+    assert (tmp_path / "train.csv").read_text() == table
+    assert every(import_data(tmp_path, tmp_path / "out")) == set("abcdefgh")
+
+
 def test_255_beside_labels_of_a_file_is_void(tmp_path: Path) -> None:
     pairs(tmp_path, *"abcdefgh", values=[0, 1, 255])
     (tmp_path / "classes.txt").write_text("a\nb\nc")
