@@ -37,38 +37,89 @@ def kernel(tmp_path: Path) -> Iterator[Any]:
     manager.shutdown_kernel(now=True)
 
 
-def outcome(client: Any, seconds: float = 120) -> tuple[str, str]:
-    """Wait for the end of the cell that runs; return its status and what it printed."""
+def outcome(
+    client: Any, cell: str, shown: list[dict[str, Any]] | None = None, seconds: float = 120
+) -> tuple[str, str]:
+    """Wait for the end of a cell by its id; return its status and what it printed.
+
+    `shown` receives the contents of the messages that display something.
+    """
     printed, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
             message = client.get_iopub_msg(timeout=1)
         except queue.Empty:
             continue
+        if message["parent_header"].get("msg_id") != cell:
+            continue
         content = message["content"]
+        if shown is not None and "data" in content:
+            shown.append(content)
         printed.append(content.get("text", "") + content.get("ename", ""))
         if content.get("execution_state") == "idle":
-            return client.get_shell_msg(timeout=10)["content"]["status"], "".join(printed)
+            reply = client.get_shell_msg(timeout=10)
+            while reply["parent_header"]["msg_id"] != cell:
+                reply = client.get_shell_msg(timeout=10)
+            return reply["content"]["status"], "".join(printed)
     raise TimeoutError("".join(printed))
 
 
 @pytest.mark.slow
 def test_an_interrupt_saves_and_the_next_cell_continues(kernel: Any, tmp_path: Path) -> None:
     manager, client = kernel
-    client.execute(SETUP)
-    status, printed = outcome(client)
+    status, printed = outcome(client, client.execute(SETUP))
     assert status == "ok", printed
-    client.execute(TRAIN.format(epochs=1000))
+    cell = client.execute(TRAIN.format(epochs=1000))
     checkpoints = tmp_path / "run" / "checkpoints"
     deadline = time.monotonic() + 60
     while not list(checkpoints.glob("step-*")):
-        assert time.monotonic() < deadline, outcome(client)
+        assert time.monotonic() < deadline, outcome(client, cell)
         time.sleep(0.05)
     manager.interrupt_kernel()
-    status, printed = outcome(client)
+    status, printed = outcome(client, cell)
     assert (status, printed.count("KeyboardInterrupt")) == ("error", 1), printed
     newest = max(int(path.name.partition("-")[2]) for path in checkpoints.glob("step-*"))
-    client.execute(TRAIN.format(epochs=newest // 6 + 2))
-    status, printed = outcome(client)
+    cell = client.execute(TRAIN.format(epochs=newest // 6 + 2))
+    status, printed = outcome(client, cell)
     assert status == "ok" and f"ended at {6 * (newest // 6 + 2)}" in printed, printed
     assert f"step {newest}" in printed  # where it continued
+
+
+DISPLAYS = """
+import numpy as np
+from towerpack.dataflow.images import image_grid
+trainer = train(
+    Path("run"), [Slow()], model=LINE, max_epoch=40, monitors=None, extra_callbacks=None
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_shows_one_table_and_one_bar(kernel: Any) -> None:
+    _, client = kernel
+    messages: list[dict[str, Any]] = []
+    status, printed = outcome(client, client.execute(SETUP + DISPLAYS), messages)
+    assert status == "ok", printed
+    places = {m["transient"]["display_id"]: m["data"]["text/html"] for m in messages}
+    assert len(places) == 2, printed  # however many epochs there are
+    table = next(text for text in places.values() if "<table>" in text)
+    assert table.count("<tr>") == 31 and ">cost<" in table and ">40<" in table
+    assert "" in places.values()  # the bar has gone
+    assert any("Epoch 40/40" in m["data"]["text/html"].replace("</span>", "") for m in messages)
+    assert len(printed.splitlines()) < 20, printed
+
+
+@pytest.mark.slow
+def test_results_show_themselves(kernel: Any) -> None:
+    _, client = kernel
+    setup = client.execute(SETUP + DISPLAYS.partition("trainer")[0])
+    assert outcome(client, setup)[0] == "ok"
+    for cell, kind in {
+        "image_grid([np.zeros([8, 8, 3], np.uint8)] * 3)": "image/png",
+        "from towerpack.describe import model_summary\nmodel_summary(LINE)": "text/html",
+        "from towerpack.callbacks.monitors import Monitors\nm = Monitors()\n"
+        "m.put_scalar('a', 1.5)\nm": "text/html",
+    }.items():
+        shown: list[dict[str, Any]] = []
+        status, printed = outcome(client, client.execute(cell), shown)
+        assert status == "ok" and kind in shown[-1]["data"], printed

@@ -1,8 +1,9 @@
-"""Progress rows at the bottom of the terminal, below log lines. No thread is used to draw them."""
+"""Progress rows below the log lines of a terminal or notebook, drawn without a thread."""
 
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import os
 import sys
@@ -16,11 +17,13 @@ from rich.live import Live
 from rich.text import Text
 
 from towerpack._display.meter import Meter, clock_text
+from towerpack._display.notebook import CellOutput, in_notebook
 
 _SHORTEST_BAR = 8
 _LONGEST_BAR = 40
 _LONG_S = 2.0
 _REDRAW_S = 0.2
+_NOTEBOOK_COLUMNS = 110
 
 Row = Callable[["Style", int], Text]
 """Function that draws a row, for a style and a width in columns."""
@@ -129,6 +132,29 @@ class Screen:
             live.stop()
 
 
+class _NotebookScreen(Screen):
+    """Rows in an output of a notebook's cell, which is empty while no row is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(width=_NOTEBOOK_COLUMNS))
+        self._output = CellOutput()
+
+    def draw(self) -> None:
+        page = Console(
+            file=io.StringIO(), width=_NOTEBOOK_COLUMNS, record=True, force_terminal=True,
+            force_jupyter=False, color_system="truecolor",
+        )  # fmt: skip
+        page.print(self)
+        # The colors of the page are the notebook's, light or dark.
+        self._output.show(page.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
+
+    def _start(self) -> None:
+        pass
+
+    def _stop(self) -> None:
+        self._output.show("")
+
+
 class _Above:
     """Replacement of a terminal's stream that prints lines above the rows.
 
@@ -174,8 +200,13 @@ _shared: Screen | None = None
 
 
 def screen() -> Screen | None:
-    """Return the process's screen; None if stderr is not a terminal that can redraw lines."""
+    """Return the process's screen; None if stderr cannot redraw lines.
+
+    In a notebook, return a new screen, since each cell has its own output.
+    """
     global _shared
+    if in_notebook():
+        return _NotebookScreen()
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
     if _shared is None:

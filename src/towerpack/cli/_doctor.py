@@ -26,11 +26,30 @@ Level = Literal["ok", "note", "warning", "error"]
 
 _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
+_INSTALL_CUDA: Final = 'pip install "towerpack[cuda]"'
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
 # Runs in another process, so that a crash or hang of TensorFlow can be reported.
 _PROBE: Final = """
-import json, time
+import ctypes, glob, json, os, sys, time
+
+def missing(build):
+    # TensorFlow logs only that "some" libraries did not load. Their versions are those of CUDA 12.
+    cuda, cudnn = (str(build.get(f"{n}_version", "")).split(".")[0] for n in ("cuda", "cudnn"))
+    if cuda != "12":
+        return []
+    names = ["cuda.so.1", f"cudnn.so.{cudnn}", "cufft.so.11", "cusolver.so.11", *(
+        f"{name}.so.12" for name in ("cudart", "cublasLt", "cublas", "nvJitLink", "cusparse"))]
+    absent = []
+    for name in ("lib" + name for name in names):
+        patterns = (os.path.join(path, "nvidia", "*", "lib", name) for path in sys.path)
+        wheels = (file for pattern in patterns for file in glob.glob(pattern))
+        try:
+            ctypes.CDLL(next(wheels, name), ctypes.RTLD_GLOBAL)
+        except OSError:
+            absent.append(name)
+    return absent
+
 start = time.perf_counter()
 import tensorflow as tf
 import keras
@@ -54,7 +73,7 @@ print("PROBE" + json.dumps({
     "backend": keras.backend.backend(),
     "seconds": seconds,
     "devices": devices,
-    "cuda": build.get("cuda_version") or "",
+    "missing": [] if any("GPU" in name for name, _ in devices) else missing(build),
     "computes": total == 512.0,
     "channels_first": channels_first,
     "intra": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -212,8 +231,14 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
     if not has_gpu and shutil.which("nvidia-smi") is None:
         report("GPU", "none", "note")
     elif not has_gpu:
-        fix = 'pip install "tensorflow[and-cuda]"'
-        report("GPU", "TensorFlow cannot use the GPU of this machine", "warning", fix)
+        text, fix = "TensorFlow cannot use the GPU of this machine", _INSTALL_CUDA
+        if facts["missing"]:
+            text += f": {', '.join(facts['missing'])} cannot be loaded"
+        if "libcuda.so.1" in facts["missing"]:
+            fix = "install NVIDIA's driver"
+        elif os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+            fix = "unset CUDA_VISIBLE_DEVICES, which hides every GPU"
+        report("GPU", text, "warning", fix)
     # On CPUs channels_first needs oneDNN, which TensorFlow enables only for some of them
     # (`DefaultOneDnnPolicy` in its `core/util/port.cc`).
     if not has_gpu and not facts["channels_first"]:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
+from towerpack._display.notebook import html_table
 from towerpack.describe._multiply_adds import multiply_adds
 from towerpack.describe._picture import save_picture
 from towerpack.model import ModelDesc, as_model
@@ -27,6 +28,7 @@ _OUTPUT = "/output"
 _SHAPES = ("Shape", "Size", "Rank")  # operations that pass on sizes, not values
 _CELL = re.compile(r"/(lstm|gru|simple_rnn)_cell(_\d+)?$")  # belongs to the enclosing layer
 _SIGNS = {"AddV2": "+", "AddN": "+", "Mul": "×", "Sub": "-", "ConcatV2": "concat"}
+_HEAD = ("layer", "output", "parameters", "multiply-adds")
 
 
 @dataclass
@@ -91,10 +93,12 @@ class ModelSummary:
         count = sum(layer.multiply_adds or 0 for layer in layers)
         return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)
 
+    def _repr_html_(self) -> str:
+        return html_table(_HEAD, [part.cells for part in [*self.layers, self.total]])
+
     def __str__(self) -> str:
         inputs = [" ".join(part.cells[:2]) for part in self.parts if part.kind == "input"]
-        head = ("layer", "output", "parameters", "multiply-adds")
-        lines = aligned([head, *(part.cells for part in [*self.layers, self.total])], "<<>>")
+        lines = aligned([_HEAD, *(part.cells for part in [*self.layers, self.total])], "<<>>")
         if any(layer.multiply_adds is None for layer in self.layers):
             lines.append("? is not counted: unknown dimensions, loops or branches.")
         return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])

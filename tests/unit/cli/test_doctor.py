@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -84,7 +85,7 @@ def told(**changes: object) -> str:
         "backend": "tensorflow",
         "seconds": 1.0,
         "devices": [["/physical_device:CPU:0", ""], ["/physical_device:GPU:0", "H100"]],
-        "cuda": "",
+        "missing": [],
         "computes": True,
         "channels_first": True,
         "intra": 0,
@@ -118,6 +119,38 @@ def test_a_broken_tensorflow_is_reported(probe: str, text: str) -> None:
     errors = [f for f in _doctor.probe_tensorflow(timeout_s, probe) if f.level == "error"]
     assert [finding.text for finding in errors] == [text]
     assert errors[0].fix
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.slow
+def test_libraries_of_cuda_that_do_not_load_are_named(driver: None) -> None:
+    found = {f.subject: f for f in _doctor.probe_tensorflow(120)}
+    if any(subject.startswith("GPU:") for subject in found):
+        pytest.skip("TensorFlow uses a GPU here")
+    assert found["GPU"].level == "warning" and "libcudnn.so.9" in found["GPU"].text
+
+
+@pytest.mark.parametrize(
+    ("missing", "devices", "fix"),
+    [
+        (["libcudnn.so.9"], None, "towerpack[cuda]"),
+        (["libcuda.so.1", "libcudnn.so.9"], None, "driver"),
+        ([], "-1", "unset CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_a_gpu_that_is_not_used(
+    driver: None, missing: list[str], devices: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    probe = told(devices=[["/physical_device:CPU:0", ""]], missing=missing)
+    (gpu,) = [f for f in _doctor.probe_tensorflow(60, probe) if f.subject == "GPU"]
+    assert fix in gpu.fix and all(name in gpu.text for name in missing)
 
 
 def test_channels_first_is_noted_where_it_fails() -> None:

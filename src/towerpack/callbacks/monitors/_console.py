@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -13,11 +14,14 @@ from rich.text import Text
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack._display.meter import clock_text
+from towerpack._display.notebook import CellOutput, html_table, in_notebook
 from towerpack.callbacks.monitors._base import Monitor
 
 _FIXED: Final = {"epoch": 5, "step": 7, "time": 8}  # columns of every table, and their widths
 _WIDTH: Final = 9  # of a number
 _TIMESTAMP: Final = 9  # characters in front of a line of the log
+_NOTEBOOK_COLUMNS: Final = 110
+_NOTEBOOK_ROWS: Final = 30  # newest epochs in the table of a notebook
 _OF_THE_MACHINE: Final = ("throughput/", "queue/", "time/", "memory/", "gpu/")
 _logger = get_logger(__name__)
 
@@ -30,6 +34,8 @@ class ConsoleMonitor(Monitor):
     (80 characters in files and pipes), columns are left out in this order: measurements of the
     machine (`throughput/`, `queue/`, …), the learning rate, other numbers of training, numbers of
     evaluations, the cost and the numbers with a star. `stats.jsonl` has all numbers.
+
+    In a notebook the cell shows one table, with the newest 30 epochs.
 
     Args:
         include: Regular expressions. If there are any, only names in which one matches are shown.
@@ -57,6 +63,8 @@ class ConsoleMonitor(Monitor):
         self._names: dict[str, None] = {}  # all that were shown, in the order in which they came
         self._watched: set[str] = set()  # names that ever had a star
         self._columns: list[str] = []
+        self._output = CellOutput() if console is None and in_notebook() else None
+        self._epochs: deque[tuple[Sequence[str], dict[str, str]]] = deque(maxlen=_NOTEBOOK_ROWS)
 
     def set_step(self, step: int, epoch: int) -> None:
         self._step, self._epoch = step, epoch
@@ -95,17 +103,30 @@ class ConsoleMonitor(Monitor):
         others = [t for t in self._remarks if not starred & set(t.split())]
         row.append("".join(f"  {text}" for text in others), "dim")
         self._print(row)
+        texts = {n: _number(v) + "*" * (n in starred) for n, v in self._values.items()}
+        self._epochs.append((position, texts))
+        if self._output is not None:
+            self._output.show(self._repr_html_())
         self._values, self._remarks = {}, []
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (*position, *(texts.get(name, "") for name in self._columns))
+            for position, texts in self._epochs
+        ]
+        return html_table([*_FIXED, *self._columns], rows)
 
     def _print(self, row: Text) -> None:
         terminal = self._console.is_terminal
         if terminal:
             self._console.print(row, no_wrap=True, overflow="ignore", crop=False)
-        _logger.info("%s", row.plain.rstrip(), extra=ONLY_FILE if terminal else None)
+        shown = terminal or self._output is not None
+        _logger.info("%s", row.plain.rstrip(), extra=ONLY_FILE if shown else None)
 
     def _fitting_columns(self) -> list[str]:
         """Return the names of the most important numbers that fit, in their usual order."""
         width = self._console.width - (0 if self._console.is_terminal else _TIMESTAMP)
+        width = width if self._output is None else _NOTEBOOK_COLUMNS
         width -= sum(_FIXED.values()) + 2 * len(_FIXED)
         fitting: set[str] = set()
         for name in sorted(self._names, key=self._rank):

@@ -13,6 +13,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.pictures import as_picture
+from towerpack._display.notebook import html_table
 from towerpack.callbacks.monitors._base import Mode, Monitor, Scalar
 from towerpack.callbacks.monitors._retry import RetryingMonitor
 
@@ -126,6 +127,14 @@ class Monitors(Monitor):
         return self.history(name)[-1][1]
 
     get_history, get_latest = history, latest  # Tensorpack's names
+
+    def _repr_html_(self) -> str:
+        """Return the newest values as a table in HTML, for notebooks."""
+        rows = [
+            (name, f"{steps[-1][0]:,}", f"{steps[-1][1]:.6g}")
+            for name, steps in self._history.items()
+        ]
+        return html_table(("number", "step", "value"), rows)
 
     def remark(self, text: str) -> bool:
         return any([monitor.call("remark", text) for monitor in self._monitors])

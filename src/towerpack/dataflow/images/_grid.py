@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -25,6 +26,17 @@ _LARGEST_LABEL = 1 << 53  # floats below are exact integers
 # Colors that color-blind people can distinguish (Okabe & Ito 2008).
 _COLORS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7", "#0072b2"]
 _SELECT = "pass the index of the component: {0}=... (or --{0} ...)"
+
+
+class _Grid(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Array of an RGB image that notebooks show as a picture."""
+
+    def _repr_png_(self) -> bytes | None:
+        if self.dtype != np.uint8 or self.ndim != 3 or self.shape[2] != 3:
+            return None  # the result of a computation with the grid
+        file = io.BytesIO()
+        _pillow("Image").fromarray(np.asarray(self)).save(file, "PNG")
+        return file.getvalue()
 
 
 def image_grid(
@@ -63,7 +75,7 @@ def image_grid(
         seed: Random seed of the flow.
 
     Returns:
-        The grid as RGB image [height, width, 3].
+        The grid as RGB image [height, width, 3]. Notebooks show it as a picture.
 
     Raises:
         ConfigError: The source is empty, or a component does not exist.
@@ -82,7 +94,7 @@ def image_grid(
         grid.paste(_cell(sample, cell, text, rgb, names), (x * right, y * down))
     if path is not None:
         grid.save(path, "PNG")
-    return np.array(grid)
+    return np.array(grid).view(_Grid)
 
 
 def _cell(
