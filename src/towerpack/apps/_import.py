@@ -157,8 +157,8 @@ def import_data(
     else:
         result.data = known or {}
         if not known:
-            found = _numbered(listed.pairs) if listed else _find_pictures(folder)
-            classes, result.data = _pictures(folder, target, split, pictures, result.bad, found)
+            rows = _numbered(listed.pairs) if listed else _find_pictures(folder)
+            classes, result.data = _pictures(folder, target, split, pictures, result.bad, rows)
         sections = _training(target / "train.csv", result.data, result.advice)
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
@@ -473,13 +473,13 @@ def _pictures(
     split: float,
     pictures: _Pictures,
     bad: list[Bad],
-    found: tuple[_Rows, list[str]],
+    rows_and_classes: tuple[_Rows, list[str]],
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Check and list the pictures. Return all classes and the section `data` of a recipe.
 
-    `found` holds the rows of each split and the names of the classes.
+    `rows_and_classes` holds the rows of each split and the names of the classes.
     """
-    all_rows, classes = found
+    all_rows, classes = rows_and_classes
     checked: dict[str, list[_Picture]] = {}
     lists: dict[str, list[tuple[str, int]]] = {}
     for name, rows in all_rows.items():

@@ -254,14 +254,14 @@ def _listed_pictures(folder: Path) -> Layout | None:
     inner = sorted(
         {p.parent for p in pictures} - {folder}, key=lambda p: split_of(p.name) == "test"
     )
-    found: dict[str, list[tuple[str, str]]] = {}
+    pairs_of: dict[str, list[tuple[str, str]]] = {}
     for name in tables:
         listed = (_pairs_in(folder / name, root, pictures) for root in (folder, *inner))
         if pairs := next(filter(None, listed), None):
-            found[name] = pairs
-    splits = _by_split(found)
-    by_split = {split: [p for n in names for p in found[n]] for split, names in splits.items()}
-    return Layout("classification", {}, by_split) if found else None
+            pairs_of[name] = pairs
+    splits = _by_split(pairs_of)
+    by_split = {s: [p for name in names for p in pairs_of[name]] for s, names in splits.items()}
+    return Layout("classification", {}, by_split) if pairs_of else None
 
 
 def _pairs_in(table: Path, root: Path, pictures: Iterable[Path]) -> list[tuple[str, str]]:

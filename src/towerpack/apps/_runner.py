@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.deprecation import with_old_name
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
@@ -90,6 +91,7 @@ class Evaluation:
     trained_on: int | None = None
 
 
+@with_old_name("of", "from_recipe", removed_in="0.3")
 class Runner:
     """Training, evaluation, inference and export of a model on the data of an inputter.
 
@@ -397,9 +399,6 @@ class Runner:
                 details="\n".join(changed),
                 fix="restore the previous settings, or start a new run with a different --run-dir",
             )
-
-
-setattr(Runner, "of", Runner.from_recipe)  # noqa: B010 - the former name
 
 
 class _KeepRecipe(Callback):

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.deprecation import with_old_name
 from towerpack._core.errors import CheckpointMismatchError, ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
@@ -30,6 +31,7 @@ class WeightsSource(Protocol):
         ...
 
 
+@with_old_name("at", "predict", removed_in="0.3")
 class Predictor:
     """Function that runs a model in inference mode with the weights of a checkpoint.
 
@@ -341,9 +343,6 @@ class Predictor:
 
     def __repr__(self) -> str:
         return f"Predictor({self.input_names} -> {self.output_names}, step {self.step})"
-
-
-setattr(Predictor, "at", Predictor.predict)  # noqa: B010 - the old name
 
 
 def checked_device(device: str) -> str:

@@ -258,11 +258,12 @@ def test_each_key_has_a_whole_description(task: str) -> None:
 def test_former_names_of_public_things_work() -> None:
     classes = Classes(("a", "b"), ((0, 0, 0), (9, 9, 9)), by_colour=True)
     assert (classes.colours, classes.by_colour) == (classes.colors, True)
-    assert (
-        Classes.of(SegmentationData(class_names=["a", "b"], colours=[[0, 0, 0], [9, 9, 9]]))
-        == classes
-    )
-    assert Runner.of == Runner.from_recipe
+    data = SegmentationData(class_names=["a", "b"], colours=[[0, 0, 0], [9, 9, 9]])
+    with pytest.warns(DeprecationWarning, match="Classes.of is now called from_config") as warned:
+        assert Classes.of(data) == classes
+    assert [warning.filename for warning in warned] == [__file__]
+    with pytest.warns(DeprecationWarning, match="0.3 removes the former name"):
+        assert Runner.of == Runner.from_recipe
 
 
 @pytest.mark.parametrize("task", list(APPLICATIONS))

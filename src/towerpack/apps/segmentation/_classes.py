@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.deprecation import with_old_name
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.tables import lines_of, read_text
 from towerpack.apps._label_pictures import Color, open_labels, to_labels, voc_color
@@ -21,6 +22,7 @@ VOID: Final = 255  # label in a batch of pixels without a class
 _ROW = re.compile(r"(?P<before>\d+\s+\d+\s+\d+\s+)?(?P<name>.*?)(?P<after>\s+\d+\s+\d+\s+\d+)?")
 
 
+@with_old_name("of", "from_config", removed_in="0.3")
 @dataclass(frozen=True)
 class Classes:
     """Classes of a data set.
@@ -135,9 +137,6 @@ class Classes:
                 fix=_fix_of(labels, len(self.names)),
             )
         return np.where(void, VOID, labels).astype(np.uint8)
-
-
-setattr(Classes, "of", Classes.from_config)  # noqa: B010 - the former name
 
 
 def _fix_of(labels: NDArray[np.int64], count: int) -> str:
