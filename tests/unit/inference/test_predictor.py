@@ -139,7 +139,6 @@ def test_over_a_flow(predictor: Predictor) -> None:
     ):
         parts = list(predictor.over(batches))
         np.testing.assert_allclose(np.concatenate(parts), out, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(predictor.at(X[:1]), predictor.predict(X[:1]))  # the old name
     with pytest.raises(SpecError, match=r"no component 'x'"):
         list(predictor.over([{"y": Y}]))
 
