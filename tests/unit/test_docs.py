@@ -59,6 +59,11 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{path.relative_to(ROOT)}, same line numbers:\n{done.stderr}"
 
 
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.stem)
+def test_a_page_has_at_most_2000_words(path: Path) -> None:
+    assert len(path.read_text().split()) <= 2000
+
+
 def test_the_table_of_failures_names_tests_that_there_are() -> None:
     lines = (ROOT / "docs" / "reliability.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "proved by" not in line]
