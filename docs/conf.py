@@ -54,6 +54,8 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
+# Chromium does not let a page on disk read the pages from which summaries would come.
+html_show_search_summary = False
 html_theme = "pydata_sphinx_theme"
 html_title = f"Towerpack {version}"
 html_theme_options = {

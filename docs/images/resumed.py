@@ -73,8 +73,8 @@ def main() -> None:
     )
     for step in kills:
         axes.axvline(step, color="#c2410c", linestyle="--", linewidth=1.2)
-        place = (step, axes.get_ylim()[0] * 1.1)
-        axes.annotate("kill -9", place, (4, 0), textcoords="offset points", color="#c2410c")
+        place = axes.get_xaxis_transform()  # steps, and heights from 0 to 1
+        axes.text(step + 8, 0.92, "kill -9", transform=place, color="#c2410c")
     axes.set(xlabel="step", ylabel="training cost", yscale="log")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.62))

@@ -43,6 +43,20 @@ def program(page: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def outputs(page: str) -> list[str]:
+    """Lines in text blocks that directly follow a Python block, and `print(…)  # comments`."""
+    blocks = re.findall(
+        r"^```python\n(?:(?!```).*\n)*```\n\n```text\n((?:(?!```).*\n)*)", page, re.M
+    )
+    return [*"".join(blocks).splitlines(), *re.findall(r"^print\(.*\)  # (.*)$", page, re.M)]
+
+
+def shape(line: str) -> str:
+    """A line without numbers, hashes and folders, which differ between machines, and spaces."""
+    line = re.sub(r"\b[0-9a-f]{8}\b|\S*/", "", line)
+    return re.sub(r"[\d.:,─…<\s-]+", "", line)
+
+
 def _speed(path: Path) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if program(path.read_text()).strip() else []
 
@@ -57,6 +71,14 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
     command = [*warm_python(children=warm_children), str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, f"{path.relative_to(ROOT)}, same line numbers:\n{done.stderr}"
+    printed = {shape(line) for line in (done.stdout + done.stderr).splitlines()}
+    missing = [line for line in outputs(path.read_text()) if shape(line) not in printed]
+    assert not missing, f"{path.relative_to(ROOT)} does not print: {missing}"
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.stem)
+def test_a_page_has_at_most_2000_words(path: Path) -> None:
+    assert len(path.read_text().split()) <= 2000
 
 
 def test_the_table_of_failures_names_tests_that_there_are() -> None:
@@ -90,6 +112,27 @@ y += 1
 rm -r everything
 ```
 """
+
+
+OUTPUT = """\
+```python
+print(3)  # 3
+print(4)     # a remark
+```
+
+```text
+cost  0.5
+```
+
+```text
+not an output
+```
+"""
+
+
+def test_outputs_are_text_blocks_after_code_and_comments_after_print() -> None:
+    assert outputs(OUTPUT) == ["cost  0.5", "3"]
+    assert shape("10:42:43     1       2.3 s") == shape("10:42:44     1       0.1 s")
 
 
 def test_blocks_are_one_program_with_the_lines_of_the_page() -> None:

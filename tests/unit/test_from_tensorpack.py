@@ -24,10 +24,10 @@ from towerpack.nn._argscope import ALIASES
 from towerpack.nn._registry import RegisteredLayer
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / name for name in ("from-tensorpack.md", "callbacks.md", "inference.md")]
+PAGES = [*sorted(DOCS.glob("from-tensorpack*.md")), DOCS / "callbacks.md", DOCS / "inference.md"]
 NAMES = Path(__file__).with_name("tensorpack_names.txt").read_text().split()
 # What stands in for a successor.
-NONE = ("not there yet", "will not be", "not needed")
+NONE = ("will not be", "not needed")
 SPAN = re.compile(r"`([^`]+)`")
 # A name, perhaps with arguments: `TrainConfig(init=…)`, `towerpack.logger.info`.
 NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\((.*)\))?")

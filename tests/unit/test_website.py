@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,16 +19,40 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("[!i]*.md"))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_website_has_every_public_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", "docs", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The website, built without a warning."""
+    folder = tmp_path_factory.mktemp("site").resolve()
+    command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", "docs", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    inventory = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_website_has_every_public_name(site: Path) -> None:
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     described = {name for kind in inventory.data.values() for name in kind}
     names = (ROOT / "tests" / "unit" / "public_names.txt").read_text().split()
     assert set(names) - described == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_links_between_pages_lead_somewhere(site: Path) -> None:
+    """Sphinx writes `href="#target"` if it cannot resolve a target."""
+    pages = [*site.glob("*.html"), *site.glob("tutorials/*.html")]
+    texts = {page: page.read_text() for page in pages}
+    broken = []
+    for page, text in texts.items():
+        for link in re.findall(r'href="([^"?:]*)"', text):
+            file, _, anchor = html.unescape(link).partition("#")
+            target = page.parent / file if file else page
+            known = texts.get(target.resolve(), f'id="{anchor}"')
+            if not target.exists() or (anchor and f'id="{anchor}"' not in known):
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def _warn_of_open_ports() -> None:
     _LOG.warning(
         "TensorFlow's servers of this job listen on all network interfaces. Anyone who can reach "
         "their ports can read and write this user's files. Keep them behind a firewall "
-        "(docs/training.md, Several machines)."
+        "(docs/machines.md, The cluster)."
     )
 
 
