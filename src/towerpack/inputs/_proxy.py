@@ -48,6 +48,9 @@ class ProxyInputSource(InputSource):
     def consumed(self, steps: int) -> None:
         self.input.consumed(steps)
 
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return self.input.skip(steps, poll, replicas=replicas)
+
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         return self.input.read_again(steps)
 

@@ -1,0 +1,1 @@
+"""Data of past steps: shown, explained and skipped."""
