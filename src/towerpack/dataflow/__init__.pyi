@@ -112,3 +112,4 @@ from towerpack.dataflow.stages._shuffle import (
     LocallyShuffleData as LocallyShuffleData,
     ShuffleData as ShuffleData,
 )
+from towerpack.dataflow.stages._without_rows import WithoutRows as WithoutRows

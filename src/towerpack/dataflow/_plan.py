@@ -22,6 +22,7 @@ from towerpack.dataflow.datapoints import (
 )
 
 N = TypeVar("N", bound="Node")
+_PIECE = 1 << 16  # positions that are searched at a time
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Origin:
     epoch: int = 0
     position: int = 0
     draws: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[Any, Any])
+
 
 STATE_VERSION = 1
 
@@ -90,6 +92,21 @@ class Node:
     def traced(self, tracer: Tracer) -> Node:
         """Return a plan of the origins of each datapoint. Here, the plan is that of a source."""
         return tracer.source(self)
+
+    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of a pass whose row numbers contain one of `rows`, in order.
+
+        Call this method of a plan that a `RowCounter` has traced.
+        """
+        size, parts = self.size or 0, [np.zeros(0, np.int64)]
+        for start in range(0, size, _PIECE):
+            block = self.read(epoch, range(start, min(start + _PIECE, size)))
+            if isinstance(block, Columns):
+                hits = np.any([np.isin(column, rows) for column in values_of(block.data)], axis=0)
+            else:
+                hits = np.array([np.isin(flat([datapoint]), rows).any() for datapoint in block])
+            parts.append(start + np.flatnonzero(hits))
+        return np.concatenate(parts)
 
     def lay_into(self, allocate: Allocate) -> None:
         """Allocate result arrays with `allocate`, except arrays that user code may retain."""
@@ -213,6 +230,10 @@ class _RowNumbers(InnerNode):
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return Columns([as_array(positions) + self._first], len(positions))
+
+    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        indices = np.sort(rows - self._first)
+        return indices[(indices >= 0) & (indices < (self.size or 0))]
 
 
 class _GatheredNumbers(_GatheredRows):
