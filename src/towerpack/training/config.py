@@ -74,6 +74,8 @@ class TrainConfig:
         overfit_batches: Train and evaluate on this many batches only, the same in each epoch. Uses
             a separate run directory.
         eager: Run the steps in Python, one by one, so that a debugger can stop in the model.
+        step_costs: Write each step's cost to `step_costs.f32` (4 bytes per step), from which
+            `towerpack runs spikes` finds the steps whose cost stands out.
         init: Initial weights, assigned by name, for a run that does not resume: a `SmartInit`, or
             its source (a run directory, a checkpoint, a file, a dict).
         session_init: Alias of `init` from Tensorpack.
@@ -103,6 +105,7 @@ class TrainConfig:
     fast_dev_run: bool | int = False
     overfit_batches: int | None = None
     eager: bool = False
+    step_costs: bool = True
     init: Any = None
     session_init: Any = None
 

@@ -1,0 +1,1 @@
+"""Replay of a run: the data of its steps, and the steps that stand out."""
