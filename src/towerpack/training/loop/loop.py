@@ -152,6 +152,7 @@ class Loop:
         if result.nonfinite is not None:
             # No callback handled the non-finite cost, so skip this batch.
             self._source.consumed(1)
+            self._saver.data_log.passed_over(state.step)
         self._settle()
         return True
 

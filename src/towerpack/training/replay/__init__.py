@@ -1,1 +1,1 @@
-"""Replay of a run: the data of its steps, and the steps that stand out."""
+"""Data of past steps: history of a run, batches of its steps, and counts of the rows it read."""

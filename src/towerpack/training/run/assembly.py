@@ -48,6 +48,11 @@ class AssembledRun:
     loop: Loop
     settings: Settings
 
+    @property
+    def data_settings(self) -> Settings:
+        """Settings by which the data are recognized."""
+        return {n: v for n, v in self.settings.items() if n.partition(".")[0] == "data"}
+
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
         """Set trained variables to their optimizer's final values, as Keras's `fit` does."""
         if failure is None:

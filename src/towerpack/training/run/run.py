@@ -58,6 +58,17 @@ class Run:
             self.complete = self.was_complete = True
             return
         self._start_data(data_state, run)
+        if team.is_chief:
+            parts.saves.data_log.path = run.directory.data
+            parts.saves.data_log.start(
+                parts.source,
+                assembled.tower.specs,
+                step=state.step,
+                seed=run.seed,
+                replicas=parts.distribution.local_replicas,
+                workers=team.size,
+                settings=assembled.data_settings,
+            )
         stack.callback(parts.source.stop)
         failure: BaseException | None = None
         try:

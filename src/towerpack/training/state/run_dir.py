@@ -5,6 +5,7 @@
 - `stats.jsonl`: numbers (`callbacks.monitors.JSONLMonitor`)
 - `step_costs.f32`: cost of each step (`training.state.step_costs`)
 - `ledger.jsonl`: time spent by all starts (`training.state.ledger`)
+- `data.jsonl`: data of all starts (`training.state.data_log`)
 - `events/`: files for TensorBoard
 - `checkpoints/`: checkpoints (`towerpack.checkpoint`)
 - `hyper.yaml`: hyper-parameters to change during training
@@ -111,6 +112,11 @@ class RunDir(AbstractContextManager["RunDir"]):
     def ledger(self) -> Path:
         """Path of the file of times spent, one JSON object per line."""
         return self.path / "ledger.jsonl"
+
+    @property
+    def data(self) -> Path:
+        """Path of the log of the data, one JSON object per line."""
+        return self.path / "data.jsonl"
 
     @property
     def events(self) -> Path:

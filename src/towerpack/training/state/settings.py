@@ -63,7 +63,7 @@ def settings_of(
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
     optimizers = optimizer if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     with noting_uncompared() as classes:
-        data = _data(source)
+        data = data_settings(source)
     uncompared = [f"{each} in data.functions" for each in classes]
     values = {
         **{name: getattr(config, name) for name in names},
@@ -173,7 +173,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= _WIDEST else f"…{text[-_WIDEST:]}"
 
 
-def _data(source: InputSource) -> Settings:
+def data_settings(source: InputSource) -> Settings:
+    """Return the settings by which the data of a run are recognized."""
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
         functions = {n: v for n, v in arguments_of(source).items() if callable(v)}
