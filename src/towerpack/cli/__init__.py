@@ -13,7 +13,7 @@ _COMMANDS: Final = {
     "ckpt": "ls show diff convert average",
     "data": "import inspect speed profile grid serve keys",
     "model": "show",
-    "runs": "show ls compare plot batch data",
+    "runs": "show ls compare plot batch data spikes",
 }
 _HELP: Final = {
     "ckpt": "Show, compare and convert checkpoints.",
