@@ -98,7 +98,7 @@ class Replay:
 
     def __init__(self, run: Path, data: Any, model: Any = None) -> None:
         self.history = read_history(run)
-        self._data, self._model = data, model
+        self._data, self.model = data, model
         self._source: tuple[DataStart, int, InputSource] | None = None
 
     def batch(self, step: int, replica: int = 0) -> StepBatch:
@@ -151,12 +151,12 @@ class Replay:
         return self._source[2]
 
     def _specs(self, start: DataStart) -> Any:
-        if not start.inputs and self._model is None:
+        if not start.inputs and self.model is None:
             raise ConfigError(
                 f"{self.history.run} does not record the inputs of its model.",
                 fix="pass the TrainConfig instead of the directory",
             )
-        return start.specs or as_model(self._model).inputs()
+        return start.specs or as_model(self.model).inputs()
 
 
 def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:
