@@ -57,6 +57,7 @@ from towerpack.training import (
     WeightEMA,
     build_step,
 )
+from towerpack.training.state.step_costs import read_step_costs
 
 TWO = ["CPU:0", "CPU:1"]
 KINDS = [SyncMultiGPUTrainer, SyncMultiGPUTrainerParameterServer]
@@ -106,6 +107,8 @@ def gradients_are_averaged(where: Path) -> None:
         assert a["out"].shape == (16,)
         np.testing.assert_allclose(a["out"], b["out"], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(a["cost"], b["cost"], rtol=1e-4)
+    costs = read_step_costs(where.parent / "all" / "step_costs.f32")
+    assert costs.tolist() == [float(step["cost"]) for step in both.outputs]
     history = ours.monitors.history("mean"), theirs.monitors.history("mean")
     np.testing.assert_allclose(*history, rtol=1e-4)
 

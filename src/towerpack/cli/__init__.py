@@ -13,7 +13,7 @@ _COMMANDS: Final = {
     "ckpt": "ls show diff convert average",
     "data": "import inspect speed profile grid serve keys",
     "model": "show",
-    "runs": "show ls compare plot batch data rewind",
+    "runs": "show ls compare plot batch data spikes rewind",
 }
 _HELP: Final = {
     "ckpt": "Show, compare and convert checkpoints.",

@@ -78,6 +78,8 @@ class TrainConfig:
             ranges `(first, last)` that include both ends. Step numbers, schedules, random numbers
             and ends of epochs stay the same. Callbacks are not called for these steps.
         eager: Run the steps in Python, one by one, so that a debugger can stop in the model.
+        step_costs: Write each step's cost to `step_costs.f32` (4 bytes per step), from which
+            `towerpack runs spikes` finds the steps whose cost stands out.
         init: Initial weights, assigned by name, for a run that does not resume: a `SmartInit`, or
             its source (a run directory, a checkpoint, a file, a dict).
         session_init: Alias of `init` from Tensorpack.
@@ -108,6 +110,7 @@ class TrainConfig:
     overfit_batches: int | None = None
     skip_steps: Sequence[int | Sequence[int]] = ()
     eager: bool = False
+    step_costs: bool = True
     init: Any = None
     session_init: Any = None
 

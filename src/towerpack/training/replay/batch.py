@@ -24,7 +24,7 @@ from towerpack.training.run.practice import as_practice
 from towerpack.training.state.data_log import DataStart
 from towerpack.training.state.run_dir import default_run_dir
 from towerpack.training.state.setting_to_json import described
-from towerpack.training.state.settings import changes, changes_text, data_settings
+from towerpack.training.state.settings import changes, data_settings
 
 _LOG = get_logger(__name__)
 
@@ -98,7 +98,7 @@ class Replay:
 
     def __init__(self, run: Path, data: Any, model: Any = None) -> None:
         self.history = read_history(run)
-        self._data, self._model = data, model
+        self._data, self.model = data, model
         self._source: tuple[DataStart, int, InputSource] | None = None
 
     def batch(self, step: int, replica: int = 0) -> StepBatch:
@@ -139,7 +139,10 @@ class Replay:
             if changed:
                 raise ConfigError(
                     f"The pipeline is not that of {self.history.run}.",
-                    details=changes_text(changed),
+                    details="\n".join(
+                        f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program"
+                        for c in changed
+                    ),
                     fix="build the pipeline as it was when the run was trained",
                 )
             source = first if worker == 0 else _source_of(self._data, start, worker)
@@ -148,12 +151,12 @@ class Replay:
         return self._source[2]
 
     def _specs(self, start: DataStart) -> Any:
-        if not start.inputs and self._model is None:
+        if not start.inputs and self.model is None:
             raise ConfigError(
                 f"{self.history.run} does not record the inputs of its model.",
                 fix="pass the TrainConfig instead of the directory",
             )
-        return start.specs or as_model(self._model).inputs()
+        return start.specs or as_model(self.model).inputs()
 
 
 def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:

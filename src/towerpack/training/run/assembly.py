@@ -79,7 +79,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
     show_variables(tower.store.named_variables(), setup.trained, setup.frozen)
     parts.hyper_params.find(_variables(tower, setup), setup.optimizers)
     further = functools.partial(_further_numbers, source, parts.hyper_params)
-    numbers = Numbers(trace.result.summaries, run.monitors, further, run.ledger)
+    numbers = Numbers(trace.result.summaries, run.monitors, further, run.ledger, run.costs)
     callbacks.check_order(names_of_numbers(trace.result, [*further()]))
     runner = _compile_step(parts, run, tower, trace, setup, check_finite=context.checks_finite)
     settings = _with_numbers(settings, parts, run.seed, len(setup.trained))
@@ -95,7 +95,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
         settings=settings,
         check_nan=context.checks_finite,
         warns=parts.distribution.team.is_chief,
-        flush=run.monitors.flush,
+        flush=run.flush,
     )
     loop = Loop(
         runner,

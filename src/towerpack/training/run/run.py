@@ -54,6 +54,7 @@ class Run:
         # Later checkpoints in the directory belong to an abandoned course of training.
         store.abandon_after(state.step if checkpoint is not None else -1)
         run.monitors.resume(state.step)
+        run.costs.resume(state.step)
         if state.at_the_end:
             self.complete = self.was_complete = True
             return

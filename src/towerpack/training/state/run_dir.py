@@ -3,6 +3,7 @@
 - `run.json`: command lines, versions, seed, configuration
 - `log.txt`: log of all starts
 - `stats.jsonl`: numbers (`callbacks.monitors.JSONLMonitor`)
+- `step_costs.f32`: cost of each step (`training.state.step_costs`)
 - `ledger.jsonl`: time spent by all starts (`training.state.ledger`)
 - `data.jsonl`: data of all starts (`training.state.data_log`)
 - `events/`: files for TensorBoard
@@ -101,6 +102,11 @@ class RunDir(AbstractContextManager["RunDir"]):
     def stats(self) -> Path:
         """Path of the file of numbers, one JSON object per line."""
         return self.path / "stats.jsonl"
+
+    @property
+    def step_costs(self) -> Path:
+        """Path of the file of each step's cost, little-endian float32."""
+        return self.path / "step_costs.f32"
 
     @property
     def ledger(self) -> Path:
