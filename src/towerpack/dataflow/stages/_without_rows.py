@@ -36,8 +36,8 @@ class WithoutRows(PlannedStage):
             records of `Plan.origin`.
 
     Raises:
-        ConfigError: A row does not exist, the name of a source is missing or ambiguous, or `ds` is
-            infinite or consists of batches.
+        ConfigError: A row does not exist, the name of its source is missing, or `ds` is infinite or
+            consists of batches.
         DataFlowError: The flow does not tell which rows it yields, or a pass contains the rows more
             or less often than another; raised while iterating.
     """
@@ -98,14 +98,15 @@ def _numbers(rows: Iterable[Row], sources: list[tuple[str, int]]) -> Array:
     numbers: list[int] = []
     for source, index in rows:
         matches = [i for i, (name, _) in enumerate(sources) if source in (None, name)]
-        if len(matches) != 1 or index >= sources[matches[0]][1]:
-            problem = "could be in several sources" if len(matches) > 1 else "does not exist"
+        missing = all(index >= sources[i][1] for i in matches)
+        if missing or (source is None and len(matches) > 1):
+            problem = "it does not exist" if missing else "its source is not named"
             raise ConfigError(
-                f"WithoutRows cannot drop row {index} of {source or 'the source'}: it {problem}.",
+                f"WithoutRows cannot drop row {index} of {source or 'the source'}: {problem}.",
                 expected=", ".join(f"{name}: rows 0 to {size - 1}" for name, size in sources),
                 fix="pass pairs (name of the source, index)",
             )
-        numbers.append(int(starts[matches[0]]) + index)
+        numbers += [int(starts[i]) + index for i in matches]
     return np.array(sorted(numbers), np.int64)
 
 

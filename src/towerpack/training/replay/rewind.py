@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from towerpack._core.errors import CheckpointError, ConfigError
@@ -10,7 +11,7 @@ from towerpack.training.state.ledger import read_ledger
 from towerpack.training.state.run_dir import RunDir, read_record
 
 
-def rewind(run: Path, step: int) -> tuple[int, list[Path]]:
+def rewind(run: str | os.PathLike[str], step: int) -> tuple[int, list[Path]]:
     """Make a run continue from its newest checkpoint at or before a step.
 
     Later checkpoints are renamed to `abandoned-…`, newest first. If that is interrupted, the run
@@ -27,6 +28,7 @@ def rewind(run: Path, step: int) -> tuple[int, list[Path]]:
         CheckpointError: The run has no valid checkpoint at or before the step.
         ConfigError: The directory is not a run or is in use, or the step never ran.
     """
+    run = Path(run)
     if not read_record(run):
         raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
     with RunDir(run) as directory:
