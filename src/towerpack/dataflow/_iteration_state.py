@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, StateError, TowerpackError
-from towerpack.dataflow._plan import Node, Origin, Tracer
+from towerpack.dataflow._plan import STATE_VERSION, Node, Origin, Tracer, state_of
 from towerpack.dataflow.datapoints import Datapoint, to_rows
 
-_VERSION = 1  # of states
 State = Any
 
 
@@ -235,14 +234,8 @@ class DataIterator:
         The state is small and can be stored by msgpack or JSON. It describes the position before
         the next datapoint. If `next` raised, the next datapoint is the one that failed.
         """
-        return {
-            "version": _VERSION,
-            "flow": self._signature,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "at": self._stream.state(),
-            "skipped": self._tally.skipped,
-        }
+        at = self._stream.state()
+        return state_of(self._signature, self.seed, self.epoch, at, self._tally.skipped)
 
     def origins(self) -> list[Origin]:
         """Return the source rows of the last datapoint of an iterator from `open_traced`."""
@@ -274,9 +267,9 @@ def read_state(
     needed = {"version", "flow", "seed", "epoch", "at"}
     if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(f"state must be a result of `iterator.state()`, got {state!r:.80}.")
-    if fields["version"] != _VERSION:
+    if fields["version"] != STATE_VERSION:
         raise StateError(
-            f"The version of a state must be {_VERSION}, got {fields['version']!r}.",
+            f"The version of a state must be {STATE_VERSION}, got {fields['version']!r}.",
             fix="continue with the version of Towerpack that wrote the state",
         )
     if fields["flow"] != signature:

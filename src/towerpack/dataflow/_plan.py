@@ -44,6 +44,19 @@ class Origin:
     position: int = 0
     draws: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[Any, Any])
 
+STATE_VERSION = 1
+
+
+def state_of(signature: str, seed: int, epoch: int, at: Any, skipped: int = 0) -> dict[str, Any]:
+    return {
+        "version": STATE_VERSION,
+        "flow": signature,
+        "seed": seed,
+        "epoch": epoch,
+        "at": at,
+        "skipped": skipped,
+    }
+
 
 class Node:
     """Compiled stage, thread-safe. A subclass defines `get`, `read` or both."""
@@ -288,6 +301,15 @@ class Plan:
         except TowerpackError as error:
             error.pipeline = error.pipeline or self.pipeline
             raise
+
+    def state(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
+        """Return the state of an iterator before a position, for `flow.iterate(state=...)`.
+
+        Args:
+            position: Position in the pass, from 0.
+            epoch: Number of the pass.
+        """
+        return state_of(self.signature, self.seed, epoch, position)
 
     def get(self, position: int, *, epoch: int = 0) -> Datapoint:
         """Return the datapoint at one position of a pass.

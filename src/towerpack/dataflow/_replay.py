@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -50,17 +51,18 @@ def open_traced(flow: DataFlow, state: Any, *, seed: int, ahead: int = 0) -> Dat
 
 
 def _open(flow: DataFlow, state: Any, seed: int, ahead: int) -> tuple[Stream, DataIterator]:
-    epoch, at, skipped, signature = 0, None, 0, signature_of(flow)
+    epoch, position, skipped, signature = 0, None, 0, signature_of(flow)
     if state is not None:
-        seed, epoch, at, skipped = read_state(state, signature, seed=None, epoch=None)
+        seed, epoch, position, skipped = read_state(state, signature, seed=None, epoch=None)
     tally = Tally(skipped)
     tally.traced = True
     context = StageContext(seed, tally=tally, serial=True)
     node = flow.compile_in(context)
     left = ahead
-    if node is not None and not isinstance(at, dict):
-        at, left = min((at or 0) + ahead, node.size or (1 << 62)), 0
-    stream = PlanStream(node, epoch, at) if node else flow.open_in(context, epoch, at)
+    if node is not None and not isinstance(position, dict):
+        end = sys.maxsize if node.size is None else node.size
+        position, left = min((position or 0) + ahead, end), 0
+    stream = PlanStream(node, epoch, position) if node else flow.open_in(context, epoch, position)
     iterator = DataIterator(stream, tally, signature, pipeline_of(flow), seed, epoch)
     with progress(f"Reading {left:,} datapoints again", left) as tick:
         for done in range(left):
@@ -96,15 +98,15 @@ def count_rows(flow: DataFlow, state: Any, count: int, *, seed: int, ahead: int 
     with iterator:
         if isinstance(stream, PlanStream):
             return _counts_of_plan(stream, count)
-        found = defaultdict[str, Counter[int]](Counter)
+        totals = defaultdict[str, Counter[int]](Counter)
         with progress(f"Reading {count:,} datapoints again", count) as tick:
             for done, _ in zip(range(count), iterator, strict=False):
                 tick(done)
                 for origin in iterator.origins():
-                    found[origin.source][origin.index] += 1
+                    totals[origin.source][origin.index] += 1
     return [
         (name, np.bincount([*rows], [*rows.values()]).astype(np.int64))
-        for name, rows in found.items()
+        for name, rows in totals.items()
     ]
 
 
@@ -112,7 +114,7 @@ def _counts_of_plan(stream: PlanStream, count: int) -> RowCounts:
     counter = RowCounter()
     node, epoch, first = stream.node.traced(counter), stream.epoch, stream.state()
     total = np.zeros(sum(size for _, size in counter.sources), np.int64)
-    stop = min(first + count, node.size or (1 << 62))
+    stop = min(first + count, sys.maxsize if node.size is None else node.size)
     for start in range(first, stop, _PIECE):
         numbers = flat(node.read(epoch, range(start, min(start + _PIECE, stop))))
         total += np.bincount(numbers, minlength=len(total))

@@ -49,6 +49,9 @@ class ProxyInputSource(InputSource):
     def consumed(self, steps: int) -> None:
         self.input.consumed(steps)
 
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return self.input.skip(steps, poll, replicas=replicas)
+
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         arrays = self.input.read_again(steps)
         return None if arrays is None else self.arranged(arrays, [])[0]

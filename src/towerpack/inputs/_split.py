@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,9 @@ class SplitInput(ProxyInputSource):
                 )
             self._parts = self._local([tf.split(t, number) for t in whole])
         return self._parts.pop(0)
+
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return super().skip(steps, poll)
 
     def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
         number = self._replicas * self._workers

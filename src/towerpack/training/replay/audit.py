@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.inputs import SplitInput
 from towerpack.training.replay.batch import Replay
 
 

@@ -24,7 +24,7 @@ from towerpack.training.run.practice import as_practice
 from towerpack.training.state.data_log import DataStart
 from towerpack.training.state.run_dir import default_run_dir
 from towerpack.training.state.setting_to_json import described
-from towerpack.training.state.settings import changes, changes_text, data_settings
+from towerpack.training.state.settings import changes, data_settings
 
 _LOG = get_logger(__name__)
 
@@ -139,7 +139,10 @@ class Replay:
             if changed:
                 raise ConfigError(
                     f"The pipeline is not that of {self.history.run}.",
-                    details=changes_text(changed),
+                    details="\n".join(
+                        f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program"
+                        for c in changed
+                    ),
                     fix="build the pipeline as it was when the run was trained",
                 )
             source = first if worker == 0 else _source_of(self._data, start, worker)

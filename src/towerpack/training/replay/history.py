@@ -67,11 +67,11 @@ class History:
         passed = [p for p in start.passed if p < step]
         if start.known and not nearest:
             return start.state, step - 1 - start.step + len(passed)
-        for path, at in self._checkpoints(start, step):
+        for path, saved in self._checkpoints(start, step):
             # A checkpoint at a step after which a batch was passed over may be from before that.
-            if at not in passed:
+            if saved not in passed:
                 state = load_checkpoint(path).state["data"]
-                return state, step - 1 - at + sum(p > at for p in passed)
+                return state, step - 1 - saved + sum(p > saved for p in passed)
         if not start.known:
             raise ConfigError(
                 f"The position of the data before step {step:,} of {self.run} is unknown.",
@@ -86,8 +86,8 @@ class History:
         except CheckpointError:
             return []
         least = start.step + start.known
-        kept = [(row.path, row.step) for row in rows if row.valid and least <= row.step < step]
-        return kept[::-1]
+        usable = [(row.path, row.step) for row in rows if row.valid and least <= row.step < step]
+        return usable[::-1]
 
 
 def read_history(run: Path) -> History:

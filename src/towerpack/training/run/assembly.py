@@ -25,6 +25,7 @@ from towerpack.training.run.parts import RunParts
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.report import show_variables
 from towerpack.training.state.settings import FORMAT, Settings, common_settings, settings_of
+from towerpack.training.state.skipped_steps import SkippedSteps
 from towerpack.training.state.step_metrics import FILL, Numbers, names_of_numbers
 from towerpack.training.steps.graph_checks import check_graph
 from towerpack.training.steps.step import StepSetup
@@ -107,6 +108,14 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
         poll=run.check_interrupt,
         explain=functools.partial(_explain, parts, run, context),
         agreement=parts.agreement,
+        skipped=SkippedSteps(
+            config.skip_steps,
+            source,
+            parts.distribution.local_replicas,
+            run.step_variable,
+            parts.hyper_params.schedules(),
+            setup.optimizers.values(),
+        ),
     )
     return AssembledRun(tower, context, setup, contents, loop, shown)
 

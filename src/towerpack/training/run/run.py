@@ -19,6 +19,7 @@ from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
 from towerpack.training.state.report import log_ending, log_slow_callbacks, log_spending
+from towerpack.training.state.skipped_steps import warn_if_trained
 
 _LOG = get_logger(__name__)
 
@@ -141,6 +142,8 @@ class Run:
             # Create the variables that only evaluation uses.
             assembled.context.trace_inference()
         data_state = self._parts.saves.contents.restore(checkpoint)
+        saved = checkpoint.state.get("settings", {})
+        warn_if_trained(self._parts.config.skip_steps, self._parts.state.step, saved)
         run.step_variable.assign(self._parts.state.step)
         left = self._parts.source.steps_left(data_state)
         if left is not None:

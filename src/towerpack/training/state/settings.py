@@ -29,6 +29,7 @@ from towerpack.training.distribution.replicas import first
 from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer, named_optimizer
 from towerpack.training.state.graph_fingerprint import OPERANDS, operations_of
 from towerpack.training.state.setting_to_json import class_of, described
+from towerpack.training.state.skipped_steps import skipped_setting
 from towerpack.training.steps.step import TrainStep
 
 Settings = Mapping[str, Any]
@@ -67,6 +68,7 @@ def settings_of(
     uncompared = [f"{each} in data.functions" for each in classes]
     values = {
         **{name: getattr(config, name) for name in names},
+        **skipped_setting(config.skip_steps),
         **data,
         **source.settings(),
         "step": class_of(step),

@@ -91,6 +91,7 @@ class Numbers:
 
     def begin_epoch(self) -> None:
         self._averages.begin_epoch()
+        self._last = {}  # An epoch may skip all its steps.
         self.clock.begin_epoch()
 
     def add(self, result: CallResult, step: int) -> None:

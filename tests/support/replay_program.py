@@ -34,13 +34,13 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import Brightness, Flip, RandomCrop
-from towerpack.inputs import QueueInput, SplitInput, StagingInput
+from towerpack.inputs import SplitInput
 from towerpack.nn import expose
 from towerpack.training import (
     AccumulateGradients,
-    SyncMultiGPUTrainer,
     MultiWorkerTrainer,
     SimpleTrainer,
+    SyncMultiGPUTrainer,
     TrainConfig,
 )
 
@@ -94,8 +94,8 @@ class Record(Callback):
 
     chief_only = False
 
-    def __init__(self, names: list[str], directory: Path, worker: int) -> None:
-        self.names, self.directory, self.worker = names, directory, worker
+    def __init__(self, names: list[str], directory: Path) -> None:
+        self.names, self.directory, self.worker = names, directory, os.environ.get("WORKER", "0")
         self._fetches = tuple(f"in_{name}" for name in names)
         directory.mkdir(exist_ok=True)
 
@@ -120,7 +120,7 @@ def cost(*inputs: tf.Tensor) -> tf.Tensor:
     return tf.square(weight - tf.reduce_mean(tf.cast(inputs[-1], tf.float32)) / 100)
 
 
-def config_of(case: str, directory: Path, workers: int = 2, worker: int = 0) -> TrainConfig:
+def config_of(case: str, directory: Path, workers: int = 2) -> TrainConfig:
     specs = specs_of(case)
     names = [spec.name for spec in specs]
 
@@ -137,7 +137,7 @@ def config_of(case: str, directory: Path, workers: int = 2, worker: int = 0) -> 
         optimizer=AccumulateGradients(optimizer, 3) if case == "replicas" else optimizer,
         callbacks=[
             PeriodicTrigger(ModelSaver(max_to_keep=50), every_k_steps=17),
-            Record(names, directory / "record", worker),
+            Record(names, directory / "record"),
         ],
         monitors=[],
         extra_callbacks=[],
@@ -153,7 +153,7 @@ def train_digits(directory: Path, workers: int) -> None:
         "digits",
         [f"data.workers={workers}", "train.epochs=2"],
     )
-    record = Record(["image", "label"], directory / "record", 0)
+    record = Record(["image", "label"], directory / "record")
     saver = PeriodicTrigger(ModelSaver(max_to_keep=50), every_k_steps=15)
     runner = Runner.from_recipe(recipe, directory / "run", [record, saver])
     build = runner.modeler.build_graph
@@ -172,7 +172,6 @@ def main(case: str, directory: Path, workers: int) -> None:
     if case == "digits":
         train_digits(directory, workers)
         return
-    worker = int(os.environ.get("WORKER", 0))
     trainer: Any = SimpleTrainer
     if case in ("replicas", "split"):
         tf.config.set_logical_device_configuration(
@@ -182,7 +181,7 @@ def main(case: str, directory: Path, workers: int) -> None:
         trainer = functools.partial(SyncMultiGPUTrainer, devices=devices)
     elif case.startswith("workers"):
         trainer = MultiWorkerTrainer
-    trainer(config_of(case, directory, workers, worker)).train()
+    trainer(config_of(case, directory, workers)).train()
 
 
 if __name__ == "__main__":
