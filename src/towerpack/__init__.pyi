@@ -149,6 +149,7 @@ from towerpack.dataflow import (
     TarSerializer as TarSerializer,
     TarWriter as TarWriter,
     TestDataSpeed as TestDataSpeed,
+    WithoutRows as WithoutRows,
     dataset as dataset,
     imgaug as imgaug,
     send_dataflow_zmq as send_dataflow_zmq,

@@ -37,7 +37,7 @@ from towerpack.callbacks import (
     ScalarStats,
 )
 from towerpack.checkpoint import load_checkpoint
-from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.dataflow import BatchData, DataFromArrays, FilterData
 from towerpack.inference import Predictor
 from towerpack.inputs import QueueInput, SplitInput, StagingInput, TFDatasetInput
 from towerpack.nn import (
@@ -57,6 +57,7 @@ from towerpack.training import (
     WeightEMA,
     build_step,
 )
+from towerpack.training.state.step_costs import read_step_costs
 
 TWO = ["CPU:0", "CPU:1"]
 KINDS = [SyncMultiGPUTrainer, SyncMultiGPUTrainerParameterServer]
@@ -106,6 +107,8 @@ def gradients_are_averaged(where: Path) -> None:
         assert a["out"].shape == (16,)
         np.testing.assert_allclose(a["out"], b["out"], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(a["cost"], b["cost"], rtol=1e-4)
+    costs = read_step_costs(where.parent / "all" / "step_costs.f32")
+    assert costs.tolist() == [float(step["cost"]) for step in both.outputs]
     history = ours.monitors.history("mean"), theirs.monitors.history("mean")
     np.testing.assert_allclose(*history, rtol=1e-4)
 
@@ -275,6 +278,31 @@ def staged_on_both_devices(where: Path) -> None:
     two(where, [ModelSaver()], **plain(max_epoch=1), data=data())
     parts = two(where, [ModelSaver()], **plain(), data=data())
     assert_same(parts.get_weights(), whole.get_weights())
+
+
+def skipped_steps_take_their_batches(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        expose("x", x)
+        return tf.reduce_mean(tf.squeeze(FullyConnected("fc", x, 1), -1) - y)
+
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(48, seed=1)
+    queue = BatchData(FilterData(DataFromArrays(X, Y), lambda dp: dp[1] < 1), 8)
+    makes: list[Callable[[], Any]] = [
+        lambda: TFDatasetInput(rows.batch(8)),
+        lambda: StagingInput(QueueInput(queue), 1, TWO),
+        lambda: SplitInput(QueueInput(queue)),
+    ]
+    for number, make in enumerate(makes):
+        inputs: list[list[Any]] = []
+        for skipped in ((), [1, (3, 5)]):
+            recorded = Recorded("x")
+            two(
+                where / f"{number}{len(skipped)}", [recorded], data=make(), steps_per_epoch=4,
+                model=(SPECS, build, sgd), skip_steps=skipped,
+            )  # fmt: skip
+            inputs.append([output["x"] for output in recorded.outputs])
+        whole, left = inputs
+        np.testing.assert_array_equal([whole[step - 1] for step in (2, 6, 7, 8)], left)
 
 
 def a_bad_batch_of_the_second_replica(where: Path) -> None:
@@ -452,6 +480,7 @@ CASES = [
     precisions,
     an_odd_batch_at_the_end_is_left,
     staged_on_both_devices,
+    skipped_steps_take_their_batches,
     devices_are_checked,
     a_bad_batch_of_the_second_replica,
     the_number_of_replicas_changes,

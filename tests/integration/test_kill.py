@@ -90,6 +90,8 @@ def test_kills_end_with_the_same_weights(tmp_path: Path) -> None:
     at_work = [moment for moment in moments if moment is not None]
     assert at_work and moments == at_work + [None] * (len(moments) - len(at_work))
     assert_bit_equal(finish(run_dir, output), undisturbed)
+    costs = [(run / "step_costs.f32").read_bytes() for run in (run_dir, tmp_path / "undisturbed")]
+    assert costs[0] == costs[1] and len(costs[0]) == 4 * 180
 
 
 @only_in_full  # above one is killed a few times, and workers are in `test_workers.py`

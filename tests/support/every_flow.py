@@ -239,6 +239,10 @@ STAGES: dict[str, Case] = {
         uneven=lambda source: df.ShardData(source(11), 3, 0, tail="uneven"),
         padded=lambda source: df.ShardData(source(11), 4, 3, tail="pad"),
     ),
+    **_cases(
+        df.WithoutRows,
+        _=lambda source: df.WithoutRows(source(11), [0, 7]),
+    ),
     **_cases(df.ShardRows, _=lambda source: df.ShardRows(df.BatchData(source(17), 4), 2, 1)),
     **_cases(
         df.CacheData,

@@ -160,11 +160,22 @@ class Runner:
                     expected=", ".join(before),
                     fix="start a new run with a different --run-dir",
                 )
+        trainer = _trainer(self.train_config(resume), config.trainer, config.devices)
+        trainer.train()
+        return trainer
+
+    def train_config(self, resume: str = "auto") -> TrainConfig:
+        """Return the configuration of the training.
+
+        Args:
+            resume: As for `train`.
+        """
+        config = self.config.train
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
         additional = [*self._callbacks, _KeepRecipe(self.config, self.inputter)]
-        train = TrainConfig(
+        return TrainConfig(
             dataflow=flow,
             model=self.modeler,
             optimizer=optimizer if config.ema is None else WeightEMA(optimizer, config.ema),
@@ -177,9 +188,6 @@ class Runner:
             init=self.modeler.pretrained(),
             trainable=self.config.transfer.trainable or (),
         )
-        trainer = _trainer(train, config.trainer, config.devices)
-        trainer.train()
-        return trainer
 
     def evaluate(self, split: Split = "test", folder: Path | None = None) -> Evaluation:
         """Compute the metrics over a split, and write their reports.

@@ -19,6 +19,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.checkpoint._codec import decode_state
 from towerpack.checkpoint._layout import (
+    ABANDONED,
     CHECKPOINTS,
     LOCK,
     MANIFEST,
@@ -201,6 +202,18 @@ def list_checkpoints(
     """
     rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
+
+
+def list_abandoned(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the checkpoints that a resumed or rewound run has left behind, and never loads.
+
+    Args:
+        path: Run directory or its `checkpoints` directory.
+
+    Raises:
+        CheckpointError: The path has no directory of checkpoints.
+    """
+    return sorted(find_directory(Path(path)).glob(f"{ABANDONED}*"))
 
 
 def find_directory(where: Path) -> Path:

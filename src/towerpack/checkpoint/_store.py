@@ -205,13 +205,14 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         return not all(job.done() for job in self._jobs)
 
     def abandon_after(self, step: int) -> list[Path]:
-        """Rename checkpoints of later steps to `abandoned-…`, after a run has resumed from a step.
+        """Rename checkpoints of later steps to `abandoned-…`, because a run continues from a step.
 
         These checkpoints belong to another course of the run, so no resume may load them. They are
-        never loaded and never removed.
+        never loaded and never removed. The newest one is renamed first, so that after an
+        interruption the others still belong to one course.
 
         Args:
-            step: Step from which the run has resumed.
+            step: Step from which the run continues.
 
         Returns:
             New paths of the checkpoints.
@@ -221,7 +222,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         """
         self.wait()
         moved: list[Path] = []
-        for later in (entry for entry in places(self.directory) if entry.step > step):
+        for later in [entry for entry in places(self.directory) if entry.step > step][::-1]:
             target = later.path.with_name(ABANDONED + later.name)
             number = 2
             while target.exists():
@@ -234,7 +235,10 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                 raise self._failure(f"Cannot rename {later.path}", error) from error
             moved.append(target)
             _logger.warning(
-                "Resumed at step %d: renamed the later %s to %s.", step, later.name, target.name
+                "The run continues at step %d: renamed the later %s to %s.",
+                step,
+                later.name,
+                target.name,
             )
         return moved
 

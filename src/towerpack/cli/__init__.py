@@ -13,13 +13,13 @@ _COMMANDS: Final = {
     "ckpt": "ls show diff convert average",
     "data": "import inspect speed profile grid serve keys",
     "model": "show",
-    "runs": "show ls compare plot",
+    "runs": "show ls compare plot batch data spikes rewind",
 }
 _HELP: Final = {
     "ckpt": "Show, compare and convert checkpoints.",
     "data": "Import, show and measure data.",
     "model": "Show models.",
-    "runs": "Show and compare runs.",
+    "runs": "Show, compare and rewind runs, and show their data.",
 }
 
 

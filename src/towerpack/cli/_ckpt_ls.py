@@ -29,7 +29,7 @@ def ls(
     bits. With --check, the exit code is 1 if a checkpoint is damaged.
     """
     with explain_missing("towerpack ckpt"):
-        from towerpack.checkpoint import list_checkpoints
+        from towerpack.checkpoint import list_abandoned, list_checkpoints
     rows = list_checkpoints(run, checksums=check)
     if as_json:
         for row in rows:
@@ -40,6 +40,9 @@ def ls(
         out.print(_footer(rows, check))
     else:
         console().print(f"No checkpoints in {escape(str(run))} yet.")
+    abandoned = [path.name for path in list_abandoned(run)]
+    if abandoned and not as_json:
+        console().print(f"Abandoned, never loaded: {escape(', '.join(abandoned))}.", style="dim")
     if check and not all(row.valid for row in rows):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from towerpack.dataflow._flow import (
     RNGDataFlow as RNGDataFlow,
 )
 from towerpack.dataflow._batch_rows import empty_row as empty_row
-from towerpack.dataflow._plan import Plan as Plan
+from towerpack.dataflow._plan import Origin as Origin, Plan as Plan
 from towerpack.dataflow._item_rng import ItemRNG as ItemRNG
 from towerpack.dataflow._iteration_state import DataIterator as DataIterator
 from towerpack.dataflow.formats import (
@@ -112,3 +112,4 @@ from towerpack.dataflow.stages._shuffle import (
     LocallyShuffleData as LocallyShuffleData,
     ShuffleData as ShuffleData,
 )
+from towerpack.dataflow.stages._without_rows import WithoutRows as WithoutRows

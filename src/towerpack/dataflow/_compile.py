@@ -8,9 +8,9 @@ from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import InternalError
 from towerpack.dataflow._flow import DataFlow, is_exact, length_of, require_flow
 from towerpack.dataflow._iteration_state import State, Stream
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._user_code import ReadyNode, make_ready, overrides_reset
-from towerpack.dataflow.pipeline_names import Described, Length
+from towerpack.dataflow.pipeline_names import Described, Length, name_of_stage
 from towerpack.dataflow.stage_context import StageContext
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ class Stage(Described, DataFlow):
         if overrides_reset(self) and not self.inputs:
             make_ready(self)  # the plan of a source contains its data
         node = self.compile(context)
+        if node is not None and not self.inputs:
+            for source in makers_of(node):
+                source.source = name_of_stage(self)
         return node and prepared(self, node)
 
     def open_in(self, context: StageContext, epoch: int, state: State) -> Stream:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, StateError, TowerpackError
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import STATE_VERSION, Node, Origin, Tracer, state_of
 from towerpack.dataflow.datapoints import Datapoint, to_rows
 
-_VERSION = 1  # of states
 State = Any
 
 
@@ -23,6 +22,7 @@ class Tally:
         self.skipped = skipped
         self.printed: set[int] = set()  # ids of stages
         self.closing: list[Callable[[], None]] = []
+        self.traced = False  # whether `origins` of the streams is called
 
     def uncount(self, state: dict[str, Any]) -> None:
         """Subtract skipped datapoints that a resume reads, skips and counts again."""
@@ -46,6 +46,10 @@ class Stream(ABC):
     def state(self) -> State:
         """Return the state from which `open` of an equal stage continues."""
 
+    def origins(self) -> list[Origin]:
+        """Return the source rows of the last datapoint, if `Tally.traced` is set."""
+        return [Origin(type(self).__name__, -1)]
+
     def close(self) -> None:
         """Release resources. Wrapping streams close the wrapped stream."""
         return
@@ -53,6 +57,9 @@ class Stream(ABC):
 
 class InnerStream(Stream):
     _inner: Stream
+
+    def origins(self) -> list[Origin]:
+        return self._inner.origins()
 
     def close(self) -> None:
         self._inner.close()
@@ -62,15 +69,16 @@ class PlanStream(Stream):
     """Read a plan in order, without the ranges that `ordered=False` has already yielded."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
-        self._node = node
+        self.node = node
         self._get = node.get
-        self._epoch = epoch
+        self.epoch = epoch
         self._chunk = node.chunk
         self._size = sys.maxsize if node.size is None else node.size
         (_, self._position), *self._ahead = ranges_done(state, self._size)
         self._stop = self._ahead[0][0] if self._ahead else self._size
         self._rows: list[Datapoint] = []
         self._first = self._position
+        self._traced: Node | None = None
 
     def __next__(self) -> Datapoint:
         position = self._position
@@ -78,7 +86,7 @@ class PlanStream(Stream):
             position = self._next_gap()
         try:
             if self._chunk == 1:
-                datapoint = self._get(self._epoch, position)
+                datapoint = self._get(self.epoch, position)
             else:
                 datapoint = self._read_ahead(position)
         except StopIteration as error:  # would look like the end of the pass
@@ -93,6 +101,11 @@ class PlanStream(Stream):
         ahead = [*self._ahead]
         return {"from": self._position, "ahead": ahead} if ahead else self._position
 
+    def origins(self) -> list[Origin]:
+        if self._traced is None:
+            self._traced = self.node.traced(Tracer())
+        return self._traced.get(self.epoch, self._position - 1)
+
     def _next_gap(self) -> int:
         while self._position >= self._stop:
             if not self._ahead:
@@ -105,7 +118,7 @@ class PlanStream(Stream):
         index = position - self._first
         if index >= len(self._rows):
             stop = min(position + self._chunk, self._stop)
-            self._rows = to_rows(self._node.read(self._epoch, range(position, stop)))
+            self._rows = to_rows(self.node.read(self.epoch, range(position, stop)))
             self._first, index = position, 0
         return self._rows[index]
 
@@ -221,14 +234,12 @@ class DataIterator:
         The state is small and can be stored by msgpack or JSON. It describes the position before
         the next datapoint. If `next` raised, the next datapoint is the one that failed.
         """
-        return {
-            "version": _VERSION,
-            "flow": self._signature,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "at": self._stream.state(),
-            "skipped": self._tally.skipped,
-        }
+        at = self._stream.state()
+        return state_of(self._signature, self.seed, self.epoch, at, self._tally.skipped)
+
+    def origins(self) -> list[Origin]:
+        """Return the source rows of the last datapoint of an iterator from `open_traced`."""
+        return self._stream.origins()
 
     @property
     def skipped(self) -> int:
@@ -256,9 +267,9 @@ def read_state(
     needed = {"version", "flow", "seed", "epoch", "at"}
     if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(f"state must be a result of `iterator.state()`, got {state!r:.80}.")
-    if fields["version"] != _VERSION:
+    if fields["version"] != STATE_VERSION:
         raise StateError(
-            f"The version of a state must be {_VERSION}, got {fields['version']!r}.",
+            f"The version of a state must be {STATE_VERSION}, got {fields['version']!r}.",
             fix="continue with the version of Towerpack that wrote the state",
         )
     if fields["flow"] != signature:

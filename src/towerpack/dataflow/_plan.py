@@ -1,15 +1,63 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, to_rows
+from towerpack.dataflow.datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_array,
+    as_ints,
+    to_rows,
+    values_of,
+)
+
+N = TypeVar("N", bound="Node")
+_PIECE = 1 << 16  # positions that are searched at a time
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Row of a source from which a row of a datapoint was made.
+
+    Attributes:
+        source: Name of the source.
+        index: Index of the row in the source.
+        name: Name of the row in the source: a file, a key or a line. `None` if rows have no names.
+        epoch: Number of the pass over the source.
+        position: Position at which a batch read the row in this pass, after shuffling.
+        draws: Key, epoch and position of the random numbers of each random stage, by its name.
+    """
+
+    source: str
+    index: int
+    name: str | None = None
+    epoch: int = 0
+    position: int = 0
+    draws: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[Any, Any])
+
+
+STATE_VERSION = 1
+
+
+def state_of(signature: str, seed: int, epoch: int, at: Any, skipped: int = 0) -> dict[str, Any]:
+    return {
+        "version": STATE_VERSION,
+        "flow": signature,
+        "seed": seed,
+        "epoch": epoch,
+        "at": at,
+        "skipped": skipped,
+    }
 
 
 class Node:
@@ -19,6 +67,7 @@ class Node:
     # Number of datapoints to read at a time. 1 if that is slow or runs user code for each of them.
     chunk: int = 1
     forwarded: Sequence[Node] = ()  # plans whose datapoints are passed on and not retained
+    source: str = ""  # name of the source whose rows this plan reads
     _last: Any = None  # cache of the last result: set by one assignment, and not pickled
 
     @property
@@ -36,6 +85,29 @@ class Node:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_last"}
 
+    def name_of(self, index: int) -> str | None:
+        """Return the name of a row of a source, if it has one."""
+        return None
+
+    def traced(self, tracer: Tracer) -> Node:
+        """Return a plan of the origins of each datapoint. Here, the plan is that of a source."""
+        return tracer.source(self)
+
+    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of a pass whose row numbers contain one of `rows`, in order.
+
+        Call this method of a plan that a `RowCounter` has traced.
+        """
+        size, parts = self.size or 0, [np.zeros(0, np.int64)]
+        for start in range(0, size, _PIECE):
+            block = self.read(epoch, range(start, min(start + _PIECE, size)))
+            if isinstance(block, Columns):
+                hits = np.any([np.isin(column, rows) for column in values_of(block.data)], axis=0)
+            else:
+                hits = np.array([np.isin(flat([datapoint]), rows).any() for datapoint in block])
+            parts.append(start + np.flatnonzero(hits))
+        return np.concatenate(parts)
+
     def lay_into(self, allocate: Allocate) -> None:
         """Allocate result arrays with `allocate`, except arrays that user code may retain."""
         for inner in self.forwarded:
@@ -47,6 +119,139 @@ class InnerNode(Node):
         self.inner = inner
         self.size = inner.size
         self.chunk = inner.chunk
+
+    def traced(self, tracer: Tracer) -> Node:
+        return reading(self, inner=self.inner.traced(tracer))
+
+
+class FirstPassNode(InnerNode):
+    """Read the first pass of another plan in each pass."""
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return self.inner.read(0, positions)
+
+
+def reading(node: N, **inputs: Any) -> N:
+    """Return a copy of a plan that reads other plans."""
+    node = copy.copy(node)  # without the cached result
+    vars(node).update(inputs, forwarded=())
+    return node
+
+
+class Tracer:
+    """Builder of plans whose datapoints are lists of origins."""
+
+    def source(self, node: Node) -> Node:
+        return _SourceRows(node)
+
+    def mapped(self, inner: Node, name: str, key: int | None) -> Node:
+        """Return the plan of a map, whose random key is `key`."""
+        inner = inner.traced(self)
+        return inner if key is None else _DrawnRows(inner, name, key)
+
+    def gathered(
+        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
+    ) -> Node:
+        """Return the plan of batches. `members` returns the positions of a batch's rows."""
+        return _GatheredRows(inner.traced(self), size, members)
+
+
+class _SourceRows(InnerNode):
+    def get(self, epoch: int, position: int) -> Datapoint:
+        source = self.inner.source or type(self.inner).__name__
+        return [Origin(source, position, self.inner.name_of(position), epoch, position)]
+
+
+class _DrawnRows(InnerNode):
+    def __init__(self, inner: Node, name: str, key: int) -> None:
+        super().__init__(inner)
+        self._draw = name, key
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        rows = zip(to_rows(self.inner.read(epoch, positions)), as_ints(positions), strict=True)
+        return [drawn(row, *self._draw, epoch, position) for row, position in rows]
+
+
+class _GatheredRows(InnerNode):
+    def __init__(
+        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
+    ) -> None:
+        super().__init__(inner)
+        self.size, self._members = size, members
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        members = self._members(epoch, position)
+        return placed(to_rows(self.inner.read(epoch, members)), as_ints(members))
+
+
+def drawn(
+    rows: list[Origin], name: str, key: int | None, epoch: int, position: int
+) -> list[Origin]:
+    """Add the random numbers of a stage to the origins of a datapoint."""
+    if key is None:
+        return rows
+    return [replace(row, draws={**row.draws, name: (key, epoch, position)}) for row in rows]
+
+
+def placed(rows: Sequence[list[Origin]], positions: Sequence[int]) -> list[Origin]:
+    """Join the origins of the rows of a batch, which it read at `positions`."""
+    pairs = zip(rows, positions, strict=True)
+    return [replace(origin, position=position) for row, position in pairs for origin in row]
+
+
+class RowCounter(Tracer):
+    """Counter of the rows that plans read.
+
+    Attributes:
+        sources: Name and number of rows of each source.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[tuple[str, int]] = []
+
+    def source(self, node: Node) -> Node:
+        first = sum(size for _, size in self.sources)
+        self.sources.append((node.source or type(node).__name__, node.size or 0))
+        return _RowNumbers(node, first)
+
+    def mapped(self, inner: Node, name: str, key: int | None) -> Node:
+        return inner.traced(self)
+
+    def gathered(
+        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
+    ) -> Node:
+        return _GatheredNumbers(inner.traced(self), size, members)
+
+
+class _RowNumbers(InnerNode):
+    def __init__(self, inner: Node, first: int) -> None:
+        super().__init__(inner)
+        self._first = first
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return Columns([as_array(positions) + self._first], len(positions))
+
+    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        indices = np.sort(rows - self._first)
+        return indices[(indices >= 0) & (indices < (self.size or 0))]
+
+
+class _GatheredNumbers(_GatheredRows):
+    get = Node.get
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        members = [as_array(self._members(epoch, p)) for p in as_ints(positions)]
+        block = self.inner.read(epoch, np.concatenate(members))
+        ends = np.cumsum([len(each) for each in members])[:-1]
+        columns = values_of(block.data) if isinstance(block, Columns) else [flat(block)]
+        return [list(parts) for parts in zip(*(np.split(c, ends) for c in columns), strict=True)]
+
+
+def flat(block: Any) -> NDArray[np.int64]:
+    """Return all row numbers in a block or in nested lists."""
+    parts = values_of(block.data) if isinstance(block, Columns) else block
+    arrays = [flat(p) if isinstance(p, list) else np.ravel(p) for p in parts]
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 def makers_of(node: Node) -> Iterator[Node]:
@@ -118,6 +323,15 @@ class Plan:
             error.pipeline = error.pipeline or self.pipeline
             raise
 
+    def state(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
+        """Return the state of an iterator before a position, for `flow.iterate(state=...)`.
+
+        Args:
+            position: Position in the pass, from 0.
+            epoch: Number of the pass.
+        """
+        return state_of(self.signature, self.seed, epoch, position)
+
     def get(self, position: int, *, epoch: int = 0) -> Datapoint:
         """Return the datapoint at one position of a pass.
 
@@ -126,3 +340,16 @@ class Plan:
             epoch: Number of the pass.
         """
         return self.read(range(position, position + 1), epoch=epoch)[0]
+
+    def origin(self, position: int, *, epoch: int = 0) -> list[Origin]:
+        """Return the source rows from which a datapoint is made, without reading them.
+
+        Args:
+            position: Position in the pass, from 0.
+            epoch: Number of the pass.
+
+        Raises:
+            ConfigError: The position is outside the pass.
+        """
+        traced = replace(self, root=self.root.traced(Tracer()))
+        return traced.get(position, epoch=epoch)

@@ -21,9 +21,9 @@ def progress(title: str, total: float | None) -> Generator[Callable[[float], Non
     if not console.is_terminal:
         yield lambda done: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(title, total=total)
         drawn = 0.0

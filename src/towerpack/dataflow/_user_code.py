@@ -25,7 +25,7 @@ import numpy as np
 from towerpack._core.errors import DataFlowError, TowerpackError
 from towerpack._core.randomness import derive_seed, stream
 from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
-from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._plan import InnerNode, Node, Origin
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, duplicate
 
 T = TypeVar("T")
@@ -199,6 +199,7 @@ class IndexNode(Node):
     def __init__(self, source: Any) -> None:
         self._source = source
         self.size = len(source)
+        self.source = type(source).__name__
 
     def get(self, epoch: int, position: int) -> Datapoint:
         try:
@@ -211,6 +212,11 @@ class IndexNode(Node):
                 f"{name}[{position}] raised {type(error).__name__}: {error}",
                 fix=f"make __getitem__ accept all indices below the length, {self.size}",
             ) from error
+
+    def name_of(self, index: int) -> str | None:
+        """Return the name from the method `name_of` of the user's class, if it has one."""
+        name = getattr(self._source, "name_of", None)
+        return None if name is None else str(name(index))
 
 
 class ReadyNode(InnerNode):
@@ -271,6 +277,10 @@ class ReplayStream(Stream):
 
     def state(self) -> State:
         return self._count
+
+    def origins(self) -> list[Origin]:
+        epoch = 0 if self._ambient is None else self._ambient.epoch
+        return [Origin(self._name, self._count - 1, None, epoch, self._count - 1)]
 
     def close(self) -> None:
         getattr(self._iterator, "close", lambda: None)()

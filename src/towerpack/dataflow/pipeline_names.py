@@ -17,6 +17,7 @@ class Described:
     """Base class of stages: attributes and methods by which a stage describes itself."""
 
     transparent: bool = False  # passes on its input; states and random keys ignore the stage
+    keeps_keys: bool = False  # random keys ignore the stage
     random: bool = False  # draws random numbers from the run's seed
     shard: bool = False  # is one of several parts, which need the same seed
     without_effect: tuple[str, ...] = ()  # names of arguments that do not change the datapoints
@@ -72,7 +73,8 @@ def is_shard(flow: DataFlow) -> bool:
 
 def height_of(flow: DataFlow) -> int:
     below = max((height_of(inner) + 1 for inner in inputs_of(flow)), default=0)
-    return below - 1 if isinstance(flow, Described) and flow.transparent else below
+    ignored = isinstance(flow, Described) and (flow.transparent or flow.keeps_keys)
+    return below - 1 if ignored else below
 
 
 def pipeline_of(
@@ -96,7 +98,8 @@ def signature_of(flow: DataFlow) -> str:
 
 
 def without_sizes(signature: str) -> str:
-    """Remove the sizes of sources from a signature, so that it is equal for other data."""
+    """Remove sizes of sources and dropped rows from a signature, so that others are equal to it."""
+    signature = re.sub(r" > WithoutRows\([^()]*\)", "", signature)
     return re.sub(r"(?<!> )\b(\w+)\([^()]*\)(?!\[)", r"\1", signature)
 
 

@@ -8,6 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.arguments import KeepsArguments
+from towerpack.dataflow import Origin
+from towerpack.dataflow._replay import RowCounts
+
+Origins = list[list[Origin]]
+"""Source rows of the batch of each replica."""
 
 
 class InputSource(KeepsArguments, ABC):
@@ -66,6 +71,27 @@ class InputSource(KeepsArguments, ABC):
             steps: Number of these steps.
         """
 
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        """Drop the batches of the next steps. By default, they are reserved and taken with `get`.
+
+        Args:
+            steps: Largest number of steps to skip.
+            poll: Function to call several times a second while waiting. It may raise.
+            replicas: Number of batches per step.
+
+        Returns:
+            Number of steps from 1 to `steps` whose batches were dropped, or 0 at the end of the
+            data.
+
+        Raises:
+            Exception: The data source failed.
+        """
+        ready = self.reserve(steps, poll)
+        for _ in range(ready * replicas):
+            self.get(tf.constant(0, tf.int64))
+        self.consumed(ready)
+        return ready
+
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         """Return the arrays of a failed step again: those of the first replica, then the next.
 
@@ -77,6 +103,35 @@ class InputSource(KeepsArguments, ABC):
 
         Raises:
             Exception: The data source failed.
+        """
+        return None
+
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        """Return the arrays of a past step, as `read_again`, and the source rows of each replica.
+
+        Call `setup` before.
+
+        Args:
+            state: Position to count from, as returned by `state`; None for the beginning.
+            steps: Number of steps between this position and the step.
+
+        Returns:
+            None if the source cannot read these batches again.
+
+        Raises:
+            ConfigError: The data end before this step.
+        """
+        return None
+
+    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
+        """Count how often the steps after a position read each row of the data.
+
+        Args:
+            state: Position, as for `read_step`.
+            steps: Number of steps.
+
+        Returns:
+            None if the rows of the source are unknown.
         """
         return None
 

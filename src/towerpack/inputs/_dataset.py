@@ -15,7 +15,7 @@ from towerpack._core.errors import ConfigError, DataFlowError, SpecError, StateE
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.dataflow import DataFlow
-from towerpack.inputs._base import InputSource
+from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._check import fitting
 from towerpack.inputs._proxy import ProxyInputSource
 from towerpack.inputs._queue import QueueInput, dequeued
@@ -277,9 +277,20 @@ class _DatasetInput(InputSource):
         if not self._resumable:
             return None
         anchor = self._anchors[0]
+        skipped = self._consumed - anchor.position + steps * self._replicas
+        return self._read(anchor.iterator, skipped)
+
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        if not self._resumable:
+            return None
+        start = state or {"iterator": self._beginning, "skip": 0}
+        skipped = start["skip"] + steps * self._replicas
+        return self._read(start["iterator"], skipped), [[] for _ in range(self._replicas)]
+
+    def _read(self, saved: bytes, skipped: int) -> list[np.ndarray]:
         iterator = iter(self._dataset)
-        _restore(iterator, anchor.iterator)
-        for _ in range(self._consumed - anchor.position + steps * self._replicas):
+        _restore(iterator, saved)
+        for _ in range(skipped):
             next(iterator)
         batches = [self._batch(next(iterator)) for _ in range(self._replicas)]
         return [tensor.numpy() for batch in batches for tensor in batch]

@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.inputs._base import InputSource
+from towerpack.dataflow._replay import RowCounts
+from towerpack.inputs._base import InputSource, Origins
 
 
 class ProxyInputSource(InputSource):
@@ -48,8 +49,31 @@ class ProxyInputSource(InputSource):
     def consumed(self, steps: int) -> None:
         self.input.consumed(steps)
 
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return self.input.skip(steps, poll, replicas=replicas)
+
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        return self.input.read_again(steps)
+        arrays = self.input.read_again(steps)
+        return None if arrays is None else self.arranged(arrays, [])[0]
+
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        batch = self.input.read_step(state, steps)
+        return None if batch is None else self.arranged(*batch)
+
+    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
+        """Return arrays and rows of the wrapped source as this source hands them out.
+
+        Args:
+            arrays: Arrays, as returned by `read_again`.
+            origins: Source rows of each replica.
+
+        Returns:
+            The arrays are None if they cannot be arranged.
+        """
+        return arrays, origins
+
+    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
+        return self.input.count_rows(state, steps)
 
     def state(self) -> Any:
         return self.input.state()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,9 +16,10 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
+from towerpack.dataflow._replay import RowCounts, count_rows, open_traced
 from towerpack.dataflow.parallel import is_lent
 from towerpack.dataflow.stages._repeat import warn_if_shorter_than_len
-from towerpack.inputs._base import InputSource
+from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._check import SpecChecker
 
 _LOG = get_logger(__name__)
@@ -95,12 +98,48 @@ class _FlowInput(InputSource):
             iterator.close()
         return [array for batch in batches for array in batch]
 
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        arrays: list[np.ndarray] = []
+        origins: Origins = []
+        ahead = steps * self._replicas
+        with open_traced(self._flow, state, seed=self._seed, ahead=ahead) as iterator:
+            for batch in itertools.islice(iterator, self._replicas):
+                arrays += self._check(batch, None)
+                origins.append(iterator.origins())
+        if len(origins) < self._replicas:
+            raise ConfigError("The data end before this step.", pipeline=str(self.dataflow))
+        return arrays, origins
+
+    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
+        return count_rows(self._flow, state, steps * self._replicas, seed=self._seed)
+
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         return dequeued(self._queue, self._specs)
 
     def consumed(self, steps: int) -> None:
         for _ in range(steps * self._replicas):
             self._state, _ = self._ready.popleft()
+
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        count = steps * self._replicas
+        later = self._later(count) if count > len(self._ready) else None
+        if later is None:
+            return super().skip(steps, poll, replicas=replicas)
+        self.stop()
+        self.start(later)
+        return steps
+
+    def _later(self, count: int) -> Any:
+        """Return the state `count` batches later, or None if only reading the flow shows it."""
+        seed = self._seed if self._state is None else self._state["seed"]
+        position = 0 if self._state is None else self._state["at"]
+        try:
+            plan = self._flow.plan(seed=seed)
+        except ConfigError:
+            return None
+        if not isinstance(position, int) or position + count > (plan.size or sys.maxsize):
+            return None
+        return plan.state(position + count)
 
     def state(self) -> Any:
         return self._state

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import SpecError
 from towerpack._core.naming import did_you_mean
-from towerpack.inputs._base import InputSource
+from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._proxy import ProxyInputSource
 
 
@@ -49,9 +49,6 @@ class _RemappedInput(ProxyInputSource):
         batch = self.input.get(step)
         return [batch[i] for i in self._order]
 
-    def read_again(self, steps: int) -> list[np.ndarray] | None:
-        row = self.input.read_again(steps)
-        if row is None:
-            return None
-        starts = range(0, len(row), len(self._order))
-        return [row[start + i] for start in starts for i in self._order]
+    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
+        starts = range(0, len(arrays), len(self._order))
+        return [arrays[start + i] for start in starts for i in self._order], origins

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import tensorflow as tf
 from towerpack._core.errors import SpecError
 from towerpack.dataflow import DataFlow
 from towerpack.inputs._as_input import as_input
-from towerpack.inputs._base import InputSource
+from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._proxy import ProxyInputSource
 
 
@@ -61,13 +61,20 @@ class SplitInput(ProxyInputSource):
             self._parts = self._local([tf.split(t, number) for t in whole])
         return self._parts.pop(0)
 
-    def read_again(self, steps: int) -> list[np.ndarray] | None:
-        whole = super().read_again(steps)
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return super().skip(steps, poll)
+
+    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
         number = self._replicas * self._workers
-        if whole is None or any(len(array) % number for array in whole):
-            return None
-        parts = self._local([np.split(array, number) for array in whole])
-        return [array for part in parts for array in part]
+        if any(len(array) % number for array in arrays):
+            return None, origins
+        parts = self._local([np.split(array, number) for array in arrays])
+        rows = [row for batch in origins for row in batch]
+        if len(rows) == len(arrays[0]):
+            each = len(rows) // number
+            splits = [[rows[i * each : (i + 1) * each] for i in range(number)]]
+            origins = [split for (split,) in self._local(splits)]
+        return [array for part in parts for array in part], origins
 
     def _local(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Return the inputs of each replica of this worker, from all parts of each input."""

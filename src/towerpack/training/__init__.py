@@ -15,9 +15,11 @@ _WITHOUT_TENSORFLOW = {
     "OnExisting",
     "RunDir",
     "SmartInit",
+    "Spike",
     "StopTraining",
     "TrainConfig",
     "default_run_dir",
+    "spikes",
 }
 
 

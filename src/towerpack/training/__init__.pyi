@@ -20,6 +20,10 @@ from towerpack.training.optim.optimizer_wrappers import (
     WeightEMA as WeightEMA, apply_grad_processors as apply_grad_processors,
 )
 from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer as ProxyOptimizer
+from towerpack.training.replay.batch import (
+    StepBatch as StepBatch, batch_of_step as batch_of_step,
+)
+from towerpack.training.replay.spikes import Spike as Spike, spikes as spikes
 from towerpack.training.state.run_dir import (
     OnExisting as OnExisting, RunDir as RunDir, default_run_dir as default_run_dir,
 )

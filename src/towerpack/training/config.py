@@ -14,6 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training.state.run_dir import OnExisting
+from towerpack.training.state.skipped_steps import ranges_of
 from towerpack.training.weights.match_by_name import SmartInit
 
 T = TypeVar("T")
@@ -73,7 +74,12 @@ class TrainConfig:
             Uses a separate run directory, which is emptied first.
         overfit_batches: Train and evaluate on this many batches only, the same in each epoch. Uses
             a separate run directory.
+        skip_steps: Steps whose data are consumed without training: numbers of steps from 1, and
+            ranges `(first, last)` that include both ends. Step numbers, schedules, random numbers
+            and ends of epochs stay the same. Callbacks are not called for these steps.
         eager: Run the steps in Python, one by one, so that a debugger can stop in the model.
+        step_costs: Write each step's cost to `step_costs.f32` (4 bytes per step), from which
+            `towerpack runs spikes` finds the steps whose cost stands out.
         init: Initial weights, assigned by name, for a run that does not resume: a `SmartInit`, or
             its source (a run directory, a checkpoint, a file, a dict).
         session_init: Alias of `init` from Tensorpack.
@@ -102,7 +108,9 @@ class TrainConfig:
     on_existing: OnExisting | None = None
     fast_dev_run: bool | int = False
     overfit_batches: int | None = None
+    skip_steps: Sequence[int | Sequence[int]] = ()
     eager: bool = False
+    step_costs: bool = True
     init: Any = None
     session_init: Any = None
 
@@ -124,6 +132,7 @@ class TrainConfig:
                 "init= and session_init= are two names of one setting.", fix="pass only init="
             )
         init = self.session_init if self.init is None else self.init
+        self.skip_steps = ranges_of(self.skip_steps)
         self.init = init if init is None or isinstance(init, SmartInit) else SmartInit(init)
         self.session_init = None
         for name in ("steps_per_epoch", "max_epoch", "overfit_batches"):

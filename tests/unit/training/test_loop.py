@@ -19,8 +19,10 @@ from towerpack.training.interrupt import InterruptFlag
 from towerpack.training.loop.agreement import Agreement
 from towerpack.training.loop.loop import Loop
 from towerpack.training.optim.hyper_params import HyperParams
+from towerpack.training.optim.schedules import Schedules
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import Phase, RunState
+from towerpack.training.state.skipped_steps import SkippedSteps
 from towerpack.training.steps.step_runner import CallResult
 
 
@@ -128,6 +130,7 @@ class Trained:
             poll=poll or (lambda: None),
             explain=lambda error: StepError(str(error.message)),
             agreement=Agreement(Team(), HyperParams(), InterruptFlag()),
+            skipped=SkippedSteps([], self.source, 1, tf.Variable(0), Schedules(), []),
         )
 
     @property

@@ -92,6 +92,9 @@ class ImageListNode(Node):
         first = path if self._reader is None else self._reader(path)
         return [first, int(self._labels[position])]
 
+    def name_of(self, index: int) -> str:
+        return self.path(index)
+
     def path(self, position: int) -> str:
         return os.path.join(self._root, self._names[position])
 

@@ -219,6 +219,9 @@ class _OutlineNode(Node):
         self._photographs = photographs
         self._outlines = outlines
 
+    def name_of(self, index: int) -> str:
+        return self._photographs.path(index)
+
     def get(self, epoch: int, position: int) -> Datapoint:
         image, _ = self._photographs.get(epoch, position)
         photograph = Path(self._photographs.path(position))

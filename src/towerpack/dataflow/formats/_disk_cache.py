@@ -18,7 +18,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, check_seed, is_random
 from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import FirstPassNode, Node, Origin, Tracer
 from towerpack.dataflow._user_files import PathLike, PerProcess, path_of
 from towerpack.dataflow.content import content_of
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, to_rows
@@ -99,6 +99,9 @@ class DiskCacheNode(Node):
         self.size = inner.size
         self._store = store
 
+    def traced(self, tracer: Tracer) -> Node:
+        return FirstPassNode(self.inner.traced(tracer))
+
     def read(self, epoch: int, positions: Positions) -> Block:
         store = self._store.get()
         wanted = as_ints(positions)
@@ -133,6 +136,9 @@ class DiskCacheStream(Stream):
         # Without `inner`, a resume with an empty cache reads `ds` up to the position.
         inner = self._saved if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
+
+    def origins(self) -> list[Origin]:
+        return [Origin("DiskCacheData", self._position - 1)]
 
     def close(self) -> None:
         if self._inner is not None:

@@ -104,6 +104,9 @@ class LMDBNode(Node):
                 raise ConfigError(f"{self._path} has no record {key!r:.80}.", fix=fix)
         return records
 
+    def name_of(self, index: int) -> str:
+        return self._key(index).decode(errors="backslashreplace")
+
 
 class LMDBDataDecoder(MapData):
     """Decode the records of an `LMDBData` to datapoints. Contract as for `MapData`.

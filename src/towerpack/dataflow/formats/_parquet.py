@@ -92,6 +92,11 @@ class ParquetNode(Node):
         groups = np.searchsorted(self._starts, rows, side="right") - 1
         return read_groups(groups, rows - self._starts[groups], self._read_group)
 
+    def name_of(self, index: int) -> str:
+        group = int(np.searchsorted(self._starts, index, side="right")) - 1
+        path, number = self._groups[group]
+        return f"{path}, row {index - self._starts[group - number]:,}"
+
     def _read_group(self, group: int, rows: NDArray[np.int64]) -> Block:
         values: list[Any] = []
         for name, column in zip(self._columns, self._cached(group), strict=True):

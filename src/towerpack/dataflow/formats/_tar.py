@@ -115,6 +115,9 @@ class TarNode(Node):
         self._firsts = np.array(firsts, np.int64)
         self._rows = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
 
+    def name_of(self, index: int) -> str:
+        return self._keys[index]
+
     def get(self, epoch: int, position: int) -> Datapoint:
         archive = bisect.bisect_right(self._starts, position) - 1
         path, file = self._paths[archive], self._files.get()(archive)

@@ -97,6 +97,10 @@ class TFRecordNode(Node):
         start, stop = self._offsets[position + file : position + file + 2].tolist()
         return file, start, stop
 
+    def name_of(self, index: int) -> str:
+        file, start, _ = self.find(index)
+        return f"{self._paths[file]}, byte {start:,}"
+
     def get(self, epoch: int, position: int) -> Datapoint:
         file, start, stop = self.find(position)
         path = self._paths[file]

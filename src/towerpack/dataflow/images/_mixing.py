@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import Node, Tracer
 from towerpack.dataflow._stacking import empty_alike
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Datapoint, array_of, describe, name_of, replaced
@@ -303,13 +303,22 @@ class MosaicNode(Node):
 
     def get(self, epoch: int, position: int) -> Datapoint:
         rng = position_rng(self._key, epoch, position)
-        others: list[int] = rng.integers(self._count, size=3).tolist()
-        datapoints = [self.inner.get(epoch, p) for p in (position, *others)]
+        members = self._members(rng, position)
+        datapoints = [self.inner.get(epoch, p) for p in members.tolist()]
         try:
             return self._mapper.f(datapoints, rng)
         except Exception as error:
-            where = f"datapoints {position}, {', '.join(map(str, others))} of epoch {epoch}"
+            where = f"datapoints {', '.join(map(str, members))} of epoch {epoch}"
             raise self._mapper.failure(error, where, datapoints[0]) from error
+
+    def traced(self, tracer: Tracer) -> Node:
+        def members(epoch: int, position: int) -> NDArray[np.int64]:
+            return self._members(position_rng(self._key, epoch, position), position)
+
+        return tracer.gathered(self.inner, self.size, members)
+
+    def _members(self, rng: RNG, position: int) -> NDArray[np.int64]:
+        return np.array([position, *rng.integers(self._count, size=3)])
 
 
 def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:

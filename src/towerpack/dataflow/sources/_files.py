@@ -151,6 +151,9 @@ class FilesNode(RowMaker, Node):
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._load(position, np.empty)
 
+    def name_of(self, index: int) -> str:
+        return self.files[index]
+
     def _load(self, position: int, allocate: Allocate) -> Datapoint:
         file = self.files[position]
         try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence, Sized
 from contextvars import ContextVar
@@ -247,6 +248,12 @@ class ListNode(IndexNode):
             return [lst[position] for position in as_ints(positions)]
         except Exception:  # noqa: BLE001  `get` raises an error that names the position
             return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def name_of(self, index: int) -> str | None:
+        """Return the first component if it is a text, such as the path of a file."""
+        row: Any = self._source[index]
+        first: Any = row[0] if type(row) in (list, tuple) and row else row
+        return os.fspath(first) if isinstance(first, (str, os.PathLike)) else None
 
     def __getstate__(self) -> dict[str, Any]:
         sender = SENDER.get()

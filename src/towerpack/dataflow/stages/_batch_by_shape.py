@@ -17,6 +17,7 @@ from towerpack.dataflow._iteration_state import (
     ended_early,
     with_skipped,
 )
+from towerpack.dataflow._plan import Origin, Tracer, placed
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Datapoint, describe_datapoint, to_rows
@@ -49,6 +50,7 @@ class Waiting(NamedTuple):
     before: State
     skipped: int
     datapoint: Datapoint
+    origins: list[Origin]
 
 
 class GroupStream(InnerStream):
@@ -60,6 +62,7 @@ class GroupStream(InnerStream):
         self._grouping = grouping
         self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
         self._waiting = 0
+        self._origins: list[Origin] = []  # of the last batch
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read but not sorted in yet; retained for a retry
         self._read = 0
@@ -76,8 +79,10 @@ class GroupStream(InnerStream):
             self._read = state["read"]
             if numbers := state["waiting"]:
                 rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
+                traced = node.traced(Tracer()) if self._tally.traced else None
                 for number, row in zip(numbers, rows, strict=True):
-                    self._sort_in(Waiting(number, number, 0, row))
+                    origins = list[Origin]() if traced is None else traced.get(epoch, number)
+                    self._sort_in(Waiting(number, number, 0, row, origins))
         else:
             self._inner = ds.open_in(context, epoch, state["inner"])
             self._read_again(state["read"], state["waiting"])
@@ -97,10 +102,14 @@ class GroupStream(InnerStream):
         group = self._due[0]
         members = self._groups[group]
         batch = self._grouping.collate(group, [member.datapoint for member in members])
+        self._origins = placed([m.origins for m in members], [m.number for m in members])
         self._due = []
         del self._groups[group]
         self._waiting -= len(members)
         return batch
+
+    def origins(self) -> list[Origin]:
+        return self._origins
 
     def state(self) -> State:
         members = (member for group in self._groups.values() for member in group)
@@ -115,7 +124,9 @@ class GroupStream(InnerStream):
     def _next(self, number: int) -> Waiting:
         state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
         try:
-            return Waiting(number, state, skipped, next(self._inner))
+            row = next(self._inner)
+            origins = self._inner.origins() if self._tally.traced else []
+            return Waiting(number, state, skipped, row, origins)
         finally:
             self._skipped += self._tally.skipped - before
 

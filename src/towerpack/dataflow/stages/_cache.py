@@ -11,7 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of
 from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early, inner_state
-from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._plan import FirstPassNode, InnerNode, Node, Origin, Tracer
 from towerpack.dataflow.datapoints import (
     Block,
     Datapoint,
@@ -90,6 +90,9 @@ class CacheNode(InnerNode):
         self._by_position = by_position
         self._seed, self._branch = context.seed, context.branch
 
+    def traced(self, tracer: Tracer) -> Node:
+        return FirstPassNode(self.inner.traced(tracer))
+
     def read(self, epoch: int, positions: Positions) -> Block:
         cache: dict[int, Datapoint] | None = self._last
         if cache is None:
@@ -152,6 +155,12 @@ class CacheStream(Stream):
         # Without `inner`, a resume in a process without the cache reads up to the position.
         inner = None if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
+
+    def origins(self) -> list[Origin]:
+        # A pass from the cache has only the order of its datapoints.
+        if self._inner is not None:
+            return self._inner.origins()
+        return [Origin("CacheData", self._position - 1)]
 
     def close(self) -> None:
         if self._inner is not None:

@@ -15,7 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import Node, Origin, Tracer, reading
 from towerpack.dataflow.datapoints import (
     Block,
     Columns,
@@ -90,6 +90,9 @@ class LocatedNode(Node):
         self.size = size
         self.chunk = min(node.chunk for node in nodes)
         self._locate = locate
+
+    def traced(self, tracer: Tracer) -> Node:
+        return reading(self, inputs=[node.traced(tracer) for node in self.inputs])
 
     def read(self, epoch: int, positions: Positions) -> Block:
         inputs, local = self._locate(epoch, as_array(positions))
@@ -227,6 +230,9 @@ class JoinNode(Node):
             return Columns(join([block.data for block in columns]), len(positions))
         return [join(parts) for parts in zip(*map(to_rows, blocks), strict=True)]
 
+    def traced(self, tracer: Tracer) -> Node:
+        return reading(self, inputs=[node.traced(tracer) for node in self.inputs])
+
     def get(self, epoch: int, position: int) -> Datapoint:
         return join([node.get(epoch, position) for node in self.inputs])
 
@@ -257,6 +263,9 @@ class JoinStream(CombinedStream):
 
     def state(self) -> State:
         return self.inner_states() if self._before is None else list(self._before)
+
+    def origins(self) -> list[Origin]:
+        return [origin for stream in self.streams for origin in stream.origins()]
 
     def _check_ends(self) -> None:
         end, others = object(), self.streams[1:]

@@ -9,7 +9,7 @@ from towerpack.dataflow._batch_rows import RowMaker, without_rows
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
-from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._plan import InnerNode, Node, Tracer, drawn
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.datapoints import (
     Block,
@@ -95,7 +95,14 @@ class MapData(FunctionStage):
             first = window * _STREAM_BLOCK
             return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
 
-        return WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
+        stream = WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
+
+        def with_draws(window: int, rows: list[Any]) -> list[Any]:
+            drawn_at = partial(drawn, name=mapper.name, key=mapper.key, epoch=epoch)
+            return [drawn_at(r, position=window * _STREAM_BLOCK + i) for i, r in enumerate(rows)]
+
+        stream.transform_origins = with_draws
+        return stream
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":
@@ -199,6 +206,9 @@ class MapNode(RowMaker, InnerNode):
         self.chunk = 1
         self.mapper = mapper
 
+    def traced(self, tracer: Tracer) -> Node:
+        return tracer.mapped(self.inner, self.mapper.name, self.mapper.key)
+
     def get(self, epoch: int, position: int) -> Datapoint:
         return without_rows(self.mapper, self.inner.get(epoch, position), epoch, position)
 
@@ -212,7 +222,11 @@ class MapNode(RowMaker, InnerNode):
 class BatchedMapNode(InnerNode):
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
+        self._mapper = mapper
         self._map = BlockMapper(mapper, inner.size)
+
+    def traced(self, tracer: Tracer) -> Node:
+        return tracer.mapped(self.inner, self._mapper.name, self._mapper.key)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self._map(self.inner.read(epoch, positions), epoch, positions)
@@ -222,6 +236,9 @@ class SelectNode(InnerNode):
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
         self._mapper = mapper
+
+    def traced(self, tracer: Tracer) -> Node:
+        return tracer.mapped(self.inner, self._mapper.name, self._mapper.key)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         block = self.inner.read(epoch, positions)

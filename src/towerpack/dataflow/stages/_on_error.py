@@ -14,6 +14,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally
+from towerpack.dataflow._plan import Origin, drawn
 from towerpack.dataflow.arguments import check_choice
 from towerpack.dataflow.datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow.pipeline_names import Length
@@ -141,6 +142,11 @@ class MapStream(InnerStream):
     def state(self) -> dict[str, Any]:
         inner = self._before if self._pending else self._inner.state()
         return {"count": self.count, "bad": self.bad, "inner": inner}
+
+    def origins(self) -> list[Origin]:
+        mapper = self._mapper
+        rows = self._inner.origins()
+        return drawn(rows, mapper.name, mapper.key, self.epoch, self.count - 1)
 
     def _forward(self) -> None:
         self._pending = []

@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
-from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._plan import InnerNode, Node, Origin
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import (
@@ -288,6 +288,9 @@ class FixedStream(Stream):
         if self._end is not None:
             return self._end
         return {"done": self._done, "skip": self._skip, "inner": self._passes.state()}
+
+    def origins(self) -> list[Origin]:
+        return self._passes.origins()
 
     def close(self) -> None:
         if self._end is None:  # otherwise the stream belongs to the next pass

@@ -172,6 +172,10 @@ class ShuffleNode(PermutedNode):
     def scattered(self, epoch: int, positions: Array) -> Array:
         return permute(positions, self.size or 1, derive_seed(self.key, epoch))
 
+    def find(self, epoch: int, rows: Array) -> Array:
+        found, key = self.inner.find(epoch, rows), derive_seed(self.key, epoch)
+        return np.sort(permute(found, self.size or 1, key, inverse=True))
+
 
 class WindowShuffleNode(PermutedNode):
     def __init__(self, inner: Node, window_size: int, key: int) -> None:

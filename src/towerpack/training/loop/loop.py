@@ -17,6 +17,7 @@ from towerpack.training.loop.executor import Pace
 from towerpack.training.state.clock import DATA_WAIT, PRODUCTIVE
 from towerpack.training.state.counters import Phase, RunState
 from towerpack.training.state.saver import Saves
+from towerpack.training.state.skipped_steps import SkippedSteps
 from towerpack.training.state.step_metrics import Numbers
 from towerpack.training.steps.step_runner import CallResult, StepRunner
 
@@ -50,11 +51,12 @@ class Loop:
         poll: Callable[[], None],
         explain: Callable[[tf.errors.OpError], Exception],
         agreement: Agreement,
+        skipped: SkippedSteps,
     ) -> None:
         self._executor, self._source, self._callbacks = executor, source, list(callbacks)
         self._state, self._saver, self._numbers = state, saver, numbers
         self._monitors, self._poll, self._explain = monitors, poll, explain
-        self._agreement = agreement
+        self._agreement, self._skipped = agreement, skipped
         self._spent = {id(callback): 0.0 for callback in callbacks}
         self._pace = Pace(executor.budget_s)
         # Do not call hooks that no callback overrides.
@@ -105,15 +107,27 @@ class Loop:
             self._poll()
             if state.stop_reason is not None:
                 return False
-            if not self._call():
+            left = state.steps_per_epoch - state.local_step
+            left, skipped = self._skipped.next(state.step, left)
+            if not (self._skip(left) if skipped else self._call(left)):
                 self.data_ended = True
                 return False
         return True
 
-    def _call(self) -> bool:
-        """Run one call and the hooks of its steps. Return False at the end of the data."""
+    def _skip(self, left: int) -> bool:
+        """Skip at most `left` steps. Return False at the end of the data.
+
+        Processes do not agree on it, because all skip the same steps and none changes its weights.
+        """
+        with self._numbers.clock.during(DATA_WAIT):
+            steps = self._skipped.skip(left, self._state.step, self._poll)
+        self._state.advance(steps)
+        return steps > 0
+
+    def _call(self, left: int) -> bool:
+        """Run at most `left` steps and their hooks. Return False at the end of the data."""
         state = self._state
-        most, heavy = self._next_call()
+        most, heavy = self._next_call(left)
         clock = self._numbers.clock
         with clock.during(DATA_WAIT):
             ready = self._source.reserve(most, self._poll)
@@ -152,6 +166,7 @@ class Loop:
         if result.nonfinite is not None:
             # No callback handled the non-finite cost, so skip this batch.
             self._source.consumed(1)
+            self._saver.data_log.passed_over(state.step)
         self._settle()
         return True
 
@@ -162,14 +177,13 @@ class Loop:
         if self._reason is not None:
             raise self._reason
 
-    def _next_call(self) -> tuple[int, bool]:
+    def _next_call(self, left: int) -> tuple[int, bool]:
         """Return the largest number of steps of the next call, and whether it has histograms."""
         state = self._state
         stops = [c.next_stop(state.step) for c in self._callbacks]
         due = (max(state.step + 1, stop) for stop in stops if stop is not None)
         self._due = min(due, default=None)
-        left = state.steps_per_epoch - state.local_step
-        if self._executor.has_heavy:
+        if self._executor.has_heavy and state.local_step + left == state.steps_per_epoch:
             if left == 1:
                 return 1, True
             left -= 1

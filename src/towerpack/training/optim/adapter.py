@@ -79,6 +79,10 @@ class OptimizerAdapter(ABC):
         """
         return {}
 
+    def skip(self, steps: int, after: int) -> None:
+        """Move schedules over steps after the step `after` that do not update variables."""
+        return
+
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
         """Return tensors for histograms of an epoch's last step, by names for the monitors."""
         return {}
@@ -184,6 +188,11 @@ class KerasOptimizer(OptimizerAdapter):
             return {}
         last = max(int(self._optimizer._iterations.numpy()) - 1, 0)
         return {LEARNING_RATE: float(tf.convert_to_tensor(schedule(last)))}
+
+    def skip(self, steps: int, after: int) -> None:
+        for part in self._optimizers():
+            if isinstance(getattr(part, "_learning_rate", None), _Schedule):
+                part._iterations.assign_add(steps)
 
 
 def _adopt(optimizer: Any) -> None:

@@ -151,6 +151,10 @@ class AccumulateGradients(ProxyOptimizer):
 
         tf.cond(self._count + 1 >= self.steps, last, earlier)
 
+    def skip(self, steps: int, after: int) -> None:
+        groups_after = after // self.steps
+        self.inner.skip((after + steps) // self.steps - groups_after, groups_after)
+
     def _means(self, sums: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         pairs = zip(sums, gradients, strict=True)
         return [(total + tf.convert_to_tensor(gradient)) / self.steps for total, gradient in pairs]

@@ -126,6 +126,7 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
     averages = _delegate("averages")
     final_values = _delegate("final_values")
     histograms = _delegate("histograms")
+    skip = _delegate("skip")
 
 
 class LossScale(ProxyOptimizer):

@@ -25,6 +25,7 @@ from towerpack.training.run.parts import RunParts
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.report import show_variables
 from towerpack.training.state.settings import FORMAT, Settings, common_settings, settings_of
+from towerpack.training.state.skipped_steps import SkippedSteps
 from towerpack.training.state.step_metrics import FILL, Numbers, names_of_numbers
 from towerpack.training.steps.graph_checks import check_graph
 from towerpack.training.steps.step import StepSetup
@@ -47,6 +48,11 @@ class AssembledRun:
     contents: Contents
     loop: Loop
     settings: Settings
+
+    @property
+    def data_settings(self) -> Settings:
+        """Settings by which the data are recognized."""
+        return {n: v for n, v in self.settings.items() if n.partition(".")[0] == "data"}
 
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
         """Set trained variables to their optimizer's final values, as Keras's `fit` does."""
@@ -73,7 +79,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
     show_variables(tower.store.named_variables(), setup.trained, setup.frozen)
     parts.hyper_params.find(_variables(tower, setup), setup.optimizers)
     further = functools.partial(_further_numbers, source, parts.hyper_params)
-    numbers = Numbers(trace.result.summaries, run.monitors, further, run.ledger)
+    numbers = Numbers(trace.result.summaries, run.monitors, further, run.ledger, run.costs)
     callbacks.check_order(names_of_numbers(trace.result, [*further()]))
     runner = _compile_step(parts, run, tower, trace, setup, check_finite=context.checks_finite)
     settings = _with_numbers(settings, parts, run.seed, len(setup.trained))
@@ -89,7 +95,7 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
         settings=settings,
         check_nan=context.checks_finite,
         warns=parts.distribution.team.is_chief,
-        flush=run.monitors.flush,
+        flush=run.flush,
     )
     loop = Loop(
         runner,
@@ -102,6 +108,14 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
         poll=run.check_interrupt,
         explain=functools.partial(_explain, parts, run, context),
         agreement=parts.agreement,
+        skipped=SkippedSteps(
+            config.skip_steps,
+            source,
+            parts.distribution.local_replicas,
+            run.step_variable,
+            parts.hyper_params.schedules(),
+            setup.optimizers.values(),
+        ),
     )
     return AssembledRun(tower, context, setup, contents, loop, shown)
 

@@ -33,6 +33,7 @@ from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
 from towerpack.training.state.run_dir import RunDir, default_run_dir
+from towerpack.training.state.step_costs import StepCosts
 
 _LOG = get_logger(__name__)
 
@@ -71,12 +72,18 @@ class OpenRun:
     seed: int
     monitors: Monitors
     ledger: Ledger
+    costs: StepCosts
     step_variable: tf.Variable
     check_interrupt: Callable[[], None]
 
     @property
     def run_dir(self) -> Path:
         return self.directory.path
+
+    def flush(self) -> None:
+        """Write to disk everything that must precede a checkpoint."""
+        self.monitors.flush()
+        self.costs.flush()
 
 
 def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
@@ -93,6 +100,9 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     tf.random.set_seed(derive_seed(seed, "tensorflow") >> 32)
     monitors = Monitors(_monitors_of(parts.config, directory) if team.is_chief else [])
     stack.callback(monitors.close)
+    enabled = parts.config.step_costs and team.is_chief
+    costs = StepCosts(directory.step_costs, enabled=enabled)
+    stack.callback(costs.close)
     step = stack.enter_context(global_step())
     step.assign(0)
 
@@ -104,7 +114,7 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
         if state.settled:
             parts.interrupt.check()
 
-    return OpenRun(directory, checkpoint, seed, monitors, ledger, step, check_interrupt)
+    return OpenRun(directory, checkpoint, seed, monitors, ledger, costs, step, check_interrupt)
 
 
 def _claim_directory(

@@ -19,6 +19,7 @@ from towerpack.training.run.parts import RunParts
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
 from towerpack.training.state.report import log_ending, log_slow_callbacks, log_spending
+from towerpack.training.state.skipped_steps import warn_if_trained
 
 _LOG = get_logger(__name__)
 
@@ -53,10 +54,22 @@ class Run:
         # Later checkpoints in the directory belong to an abandoned course of training.
         store.abandon_after(state.step if checkpoint is not None else -1)
         run.monitors.resume(state.step)
+        run.costs.resume(state.step)
         if state.at_the_end:
             self.complete = self.was_complete = True
             return
         self._start_data(data_state, run)
+        if team.is_chief:
+            parts.saves.data_log.path = run.directory.data
+            parts.saves.data_log.start(
+                parts.source,
+                assembled.tower.specs,
+                step=state.step,
+                seed=run.seed,
+                replicas=parts.distribution.local_replicas,
+                workers=team.size,
+                settings=assembled.data_settings,
+            )
         stack.callback(parts.source.stop)
         failure: BaseException | None = None
         try:
@@ -129,6 +142,8 @@ class Run:
             # Create the variables that only evaluation uses.
             assembled.context.trace_inference()
         data_state = self._parts.saves.contents.restore(checkpoint)
+        saved = checkpoint.state.get("settings", {})
+        warn_if_trained(self._parts.config.skip_steps, self._parts.state.step, saved)
         run.step_variable.assign(self._parts.state.step)
         left = self._parts.source.steps_left(data_state)
         if left is not None:

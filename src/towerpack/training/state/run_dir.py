@@ -3,7 +3,9 @@
 - `run.json`: command lines, versions, seed, configuration
 - `log.txt`: log of all starts
 - `stats.jsonl`: numbers (`callbacks.monitors.JSONLMonitor`)
+- `step_costs.f32`: cost of each step (`training.state.step_costs`)
 - `ledger.jsonl`: time spent by all starts (`training.state.ledger`)
+- `data.jsonl`: data of all starts (`training.state.data_log`)
 - `events/`: files for TensorBoard
 - `checkpoints/`: checkpoints (`towerpack.checkpoint`)
 - `hyper.yaml`: hyper-parameters to change during training
@@ -102,9 +104,19 @@ class RunDir(AbstractContextManager["RunDir"]):
         return self.path / "stats.jsonl"
 
     @property
+    def step_costs(self) -> Path:
+        """Path of the file of each step's cost, little-endian float32."""
+        return self.path / "step_costs.f32"
+
+    @property
     def ledger(self) -> Path:
         """Path of the file of times spent, one JSON object per line."""
         return self.path / "ledger.jsonl"
+
+    @property
+    def data(self) -> Path:
+        """Path of the log of the data, one JSON object per line."""
+        return self.path / "data.jsonl"
 
     @property
     def events(self) -> Path:

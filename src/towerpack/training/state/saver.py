@@ -13,6 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack.checkpoint import Checkpoint, CheckpointStore
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.clock import SAVE
+from towerpack.training.state.data_log import DataLog
 from towerpack.training.state.ledger import Ledger
 
 _LOG = get_logger(__name__)
@@ -33,6 +34,7 @@ class Saves:
         self._keep: int | None = None
         self._best: list[str] = []
         self._saved: tuple[Any, ...] | None = None
+        self.data_log = DataLog()
 
     def __getattr__(self, name: str) -> Any:
         if name in ("store", "contents", "ledger"):

@@ -29,6 +29,7 @@ from towerpack.training.distribution.replicas import first
 from towerpack.training.optim.proxy_and_loss_scale import ProxyOptimizer, named_optimizer
 from towerpack.training.state.graph_fingerprint import OPERANDS, operations_of
 from towerpack.training.state.setting_to_json import class_of, described
+from towerpack.training.state.skipped_steps import skipped_setting
 from towerpack.training.steps.step import TrainStep
 
 Settings = Mapping[str, Any]
@@ -63,10 +64,11 @@ def settings_of(
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
     optimizers = optimizer if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     with noting_uncompared() as classes:
-        data = _data(source)
+        data = data_settings(source)
     uncompared = [f"{each} in data.functions" for each in classes]
     values = {
         **{name: getattr(config, name) for name in names},
+        **skipped_setting(config.skip_steps),
         **data,
         **source.settings(),
         "step": class_of(step),
@@ -173,7 +175,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= _WIDEST else f"…{text[-_WIDEST:]}"
 
 
-def _data(source: InputSource) -> Settings:
+def data_settings(source: InputSource) -> Settings:
+    """Return the settings by which the data of a run are recognized."""
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
         functions = {n: v for n, v in arguments_of(source).items() if callable(v)}

@@ -14,6 +14,7 @@ from towerpack.tower import COST, TowerResult
 from towerpack.training.optim.learning_rate import LEARNING_RATE
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.ledger import ALL_PARTS, Ledger
+from towerpack.training.state.step_costs import StepCosts
 from towerpack.training.steps.step_runner import CallResult
 
 FILL = "queue/fill"
@@ -75,9 +76,11 @@ class Numbers:
         monitors: Monitors,
         more: Callable[[], Mapping[str, float]],
         ledger: Ledger,
+        costs: StepCosts,
     ) -> None:
         self.clock = ledger.clock
         self._ledger = ledger
+        self._costs = costs
         self._monitors = monitors
         self._more = more
         self._kinds = {s.name: s.kind for s in summaries}
@@ -88,10 +91,12 @@ class Numbers:
 
     def begin_epoch(self) -> None:
         self._averages.begin_epoch()
+        self._last = {}  # An epoch may skip all its steps.
         self.clock.begin_epoch()
 
     def add(self, result: CallResult, step: int) -> None:
         self._averages.add(result.outputs[COST], result.summaries)
+        self._costs.add(result.outputs[COST], step)
         if result.steps:
             self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
         for name, value in result.heavy.items():

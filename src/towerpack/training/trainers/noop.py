@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,9 @@ class _Unread(InputSource):
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         raise InternalError("a training that computes no steps asked for data")
+
+    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
+        return steps
 
     def start(self, state: Any = None) -> None:
         self._state = state

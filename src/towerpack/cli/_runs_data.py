@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+
+import typer
+
+from towerpack.cli._console import console, escape, table
+from towerpack.cli._options import ALLOW_CODE, JSON
+from towerpack.cli._replay import FLOW, RUN_DIRECTORY, replay_of
+
+
+def data(
+    run: RUN_DIRECTORY, flow: FLOW = None, allow_code: ALLOW_CODE = False, as_json: JSON = False
+) -> None:
+    """Count how often the steps of a run read each row of its data."""
+    replay = replay_of(run, flow, allow_code)
+    from towerpack.training.replay.audit import rows_read
+
+    counts = {name: read.tolist() for name, read in rows_read(replay).items()}
+    if as_json:
+        typer.echo(json.dumps({"run": str(run), "step": replay.history.last, "times_read": counts}))
+        return
+    total = sum(map(sum, counts.values())) or 1
+    rows = table("source", ">rows", ">reads", ">share", ">least", ">most", ">never")
+    for name, read in counts.items():
+        numbers = [f"{number:,}" for number in (min(read), max(read), read.count(0))]
+        reads = [f"{len(read):,}", f"{sum(read):,}", f"{sum(read) / total:.1%}"]
+        rows.add_row(escape(name), *reads, *numbers)
+    console().print(f"Steps 1 to {replay.history.last:,} have read each row so many times:")
+    console().print(rows)

@@ -1,0 +1,119 @@
+"""History of a run: the state of the data from which each step started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from towerpack._core.errors import CheckpointError, ConfigError
+from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack.training.state.data_log import DataStart, read_data_log
+from towerpack.training.state.ledger import Life, read_ledger
+from towerpack.training.state.run_dir import read_record
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps `start.step + 1` to `stop` of the final course of a run, which one start trained."""
+
+    start: DataStart
+    stop: int
+
+
+@dataclass(frozen=True)
+class History:
+    """Final course of a run, without the steps that later starts trained again."""
+
+    run: Path
+    segments: list[Segment]
+    lives: list[Life]
+
+    @property
+    def last(self) -> int:
+        """Last step of the run."""
+        return self.segments[-1].stop
+
+    def segment_of(self, step: int) -> Segment:
+        """Return the segment of a step. Raise `ConfigError` if the step is not in the history."""
+        if step < 1:
+            raise ConfigError(f"step must be at least 1, got {step}.")
+        for segment in self.segments:
+            if segment.start.step < step <= segment.stop:
+                return segment
+        number = sum(life.to_step >= step for life in self.lives)
+        if number:
+            raise ConfigError(
+                f"Step {step:,} of {self.run} belongs to an abandoned branch.",
+                got=f"{number} earlier start(s) trained it, but a later one continued from step "
+                f"{self.segments[-1].start.step:,} and ended at step {self.last:,}",
+                fix=f"choose a step from 1 to {self.last}",
+            )
+        raise ConfigError(
+            f"{self.run} has not trained step {step:,}.",
+            got=f"{self.last:,} steps",
+            fix=f"choose a step from 1 to {self.last}",
+        )
+
+    def before(self, segment: Segment, step: int, *, nearest: bool) -> tuple[Any, int]:
+        """Return a state of the data, and the number of steps between it and a step.
+
+        Args:
+            segment: Segment of the step.
+            step: Step.
+            nearest: Use the nearest checkpoint, not the state at the beginning of the segment.
+        """
+        start = segment.start
+        passed = [p for p in start.passed if p < step]
+        if start.known and not nearest:
+            return start.state, step - 1 - start.step + len(passed)
+        for path, saved in self._checkpoints(start, step):
+            # A checkpoint at a step after which a batch was passed over may be from before that.
+            if saved not in passed:
+                state = load_checkpoint(path).state["data"]
+                return state, step - 1 - saved + sum(p > saved for p in passed)
+        if not start.known:
+            raise ConfigError(
+                f"The position of the data before step {step:,} of {self.run} is unknown.",
+                got=f"no checkpoint from step {start.step:,} to {step - 1:,}",
+                fix="choose a later step; keep more checkpoints: ModelSaver(max_to_keep=…)",
+            )
+        return start.state, step - 1 - start.step + len(passed)
+
+    def _checkpoints(self, start: DataStart, step: int) -> list[tuple[Path, int]]:
+        try:
+            rows = list_checkpoints(self.run, checksums=False)
+        except CheckpointError:
+            return []
+        least = start.step + start.known
+        usable = [(row.path, row.step) for row in rows if row.valid and least <= row.step < step]
+        return usable[::-1]
+
+
+def read_history(run: Path) -> History:
+    """Return the history of a run.
+
+    A run from before the log of the data was introduced counts as one start from step 0.
+
+    Raises:
+        ConfigError: The directory is not a run.
+    """
+    record = read_record(run)
+    if not record:
+        raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
+    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
+    settings = record.get("settings", {})
+    starts = read_data_log(run / "data.jsonl") or [
+        DataStart(
+            seed=int(record["seed"]),
+            replicas=int(settings.get("replicas", 1)),
+            settings={n: v for n, v in settings.items() if n.partition(".")[0] == "data"},
+        )
+    ]
+    stop = lives[-1].to_step if lives else 0
+    segments: list[Segment] = []
+    for start in reversed(starts):
+        if start.step < stop:
+            segments.append(Segment(start, stop))
+        stop = min(stop, start.step)
+    return History(run, segments[::-1] or [Segment(starts[-1], starts[-1].step)], lives)

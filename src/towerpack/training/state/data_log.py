@@ -1,0 +1,118 @@
+r"""Log of the data of a run, from which the batch of each step can be read again.
+
+Each start of the program appends a line to `data.jsonl`, and each batch that was passed over
+because its cost was not finite:
+
+    {"event": "start", "step": 300, "state": {…}, "seed": 7, "replicas": 1, "workers": 1, …}
+    {"event": "passed over", "step": 412}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.arguments import arguments_of
+from towerpack._core.files import append_whole, open_lines, read_regular
+from towerpack._core.logs import get_logger
+from towerpack.checkpoint import decode_state, encode_state
+from towerpack.inputs import InputSource
+
+_LOG = get_logger(__name__)
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataStart:
+    """Data of one start of the program.
+
+    Attributes:
+        step: Step from which the start continued.
+        state: State of the data at this step; None for their beginning.
+        known: Whether `state` is known. Large states are only in checkpoints.
+        seed: Seed of the run.
+        replicas: Number of replicas in each worker.
+        workers: Number of workers.
+        sources: Names of the input sources, the outermost first.
+        infinite: Whether the source starts over at the end of the data.
+        inputs: Name, dtype and shape of each input of the model.
+        settings: Settings of the data, by which a pipeline is recognized.
+        passed: Steps after which a batch was passed over.
+    """
+
+    step: int = 0
+    state: Any = None
+    known: bool = True
+    seed: int
+    replicas: int = 1
+    workers: int = 1
+    sources: Sequence[str] = ()
+    infinite: bool = True
+    inputs: Sequence[Any] = ()
+    settings: Mapping[str, Any]
+    passed: list[int] = field(default_factory=list)
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specs of the model's inputs."""
+        return [tf.TensorSpec(shape, dtype, name) for name, dtype, shape in self.inputs]
+
+
+class DataLog:
+    """Writer of `data.jsonl`. Without a path, it writes nothing."""
+
+    path: Path | None = None
+
+    def start(self, source: InputSource, specs: Sequence[tf.TensorSpec], **fields: Any) -> None:
+        sources = [source]
+        while (inner := getattr(sources[-1], "input", None)) is not None:
+            sources.append(inner)
+        start = DataStart(
+            state=source.state(),
+            sources=[type(each).__name__ for each in sources],
+            infinite=arguments_of(sources[-1]).get("infinite") is not False,
+            inputs=[
+                (s.name, s.dtype.name, None if s.shape.rank is None else s.shape.as_list())
+                for s in specs
+            ],
+            **fields,
+        )
+        tree = {**asdict(start), "state": json.loads(encode_state(start.state))}
+        if len(json.dumps(tree["state"])) > _MOST_BYTES:
+            tree |= {"state": None, "known": False}
+        self._append({"event": "start", **tree})
+
+    def passed_over(self, step: int) -> None:
+        self._append({"event": "passed over", "step": step})
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        if self.path is None:
+            return
+        fd = open_lines(self.path)
+        try:
+            append_whole(fd, json.dumps(record).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+
+def read_data_log(path: Path) -> list[DataStart]:
+    """Return the starts in a file, oldest first. Damaged lines are skipped with a warning."""
+    starts: list[DataStart] = []
+    for number, line in enumerate(read_regular(path).splitlines() if path.exists() else (), 1):
+        try:
+            tree = json.loads(line)
+            if tree.pop("event") == "start":
+                state = decode_state(json.dumps(tree.pop("state")).encode())
+                starts.append(DataStart(state=state, **{**tree, "passed": []}))
+                _ = starts[-1].specs, starts[-1].step + starts[-1].seed + starts[-1].replicas
+            else:
+                starts[-1].passed.append(int(tree["step"]))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            _LOG.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
+    return starts
