@@ -54,7 +54,7 @@ def common_features(batches: Iterable[StepBatch], others: Iterable[StepBatch]) -
     for (kind, value), count in ours.items():
         other, n, m = theirs[kind, value], totals[kind], other_totals[kind]
         if count * m > other * n:
-            chance = _fisher(count, n, other, m)
+            chance = fisher_chance(count, n, other, m)
             if chance * len(ours) < _CHANCE:
                 listed.append((chance, Feature(kind, value, count / n, other / m)))
     return [feature for _, feature in sorted(listed)]
@@ -109,7 +109,7 @@ def _by_kind(counts: Counter[tuple[str, str]]) -> Counter[str]:
     return totals
 
 
-def _fisher(count: int, n: int, other: int, m: int) -> float:
+def fisher_chance(count: int, n: int, other: int, m: int) -> float:
     """Return the chance of at least `count` of `n` rows, if `count + other` of all rows have it."""
     having = count + other
     ways = sum(comb(n, k) * comb(m, having - k) for k in range(count, min(n, having) + 1))
