@@ -1,4 +1,4 @@
-"""Progress rows at the bottom of the terminal, below log lines. No thread is used to draw them."""
+"""Progress rows at the bottom of a terminal, below the log lines. Drawn without a thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONG_S = 2.0
 _REDRAW_S = 0.2
 
 Row = Callable[["Style", int], Text]
-"""Function that draws a row, for a style and a width in columns."""
+"""Function that returns a progress row for a style and a width in columns."""
 
 
 class Style:
@@ -44,7 +44,7 @@ class Style:
     def line(
         self, width: int, *, head: str, done: int, total: int | None, parts: Sequence[str]
     ) -> Text:
-        """Return a row: head, a bar if the total is known, count, and the first parts that fit."""
+        """Return a row: `head`, a bar if `total` is known, a count, and the `parts` that fit."""
         share = None if total is None else done / max(1, total)
         count = f"{done:,}" if total is None else f"{done:>{len(f'{total:,}')},}/{total:,}"
         separator = " - " if self.ascii_only else " · "
@@ -69,7 +69,7 @@ class Style:
 
 
 class Screen:
-    """Rows at the bottom of a terminal. Output of logging handlers and `print` appears above."""
+    """Progress rows at the bottom of a terminal. Log lines and printed text appear above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -130,7 +130,7 @@ class Screen:
 
 
 class _Above:
-    """Replacement of a terminal's stream that prints lines above the rows.
+    """Replacement for stdout or stderr that prints lines above the progress rows.
 
     Rich's own replacement wraps long lines, so paths and tracebacks could not be copied.
     """
@@ -174,7 +174,7 @@ _shared: Screen | None = None
 
 
 def screen() -> Screen | None:
-    """Return the process's screen; None if stderr is not a terminal that can redraw lines."""
+    """Return the shared screen of the process, or None if stderr is not an interactive terminal."""
     global _shared
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
@@ -185,9 +185,9 @@ def screen() -> Screen | None:
 
 @contextmanager
 def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
-    """Show a progress row for work that takes more than two seconds.
+    """Show a progress bar for work that takes more than two seconds.
 
-    `total` is the number of parts, or None. Yields a function to call after each part.
+    `total` is the number of parts; None if unknown. Yields a function to call after each part.
     """
     shared = screen()
     if shared is None:

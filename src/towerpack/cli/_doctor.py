@@ -28,7 +28,7 @@ _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
-# Runs in another process, so that a crash or hang of TensorFlow can be reported.
+# Program that runs in a subprocess, so that a crash or hang of TensorFlow can be reported.
 _PROBE: Final = """
 import json, time
 start = time.perf_counter()
@@ -97,7 +97,7 @@ def doctor(
 
 
 def machine(root: Path = Path("/")) -> list[Finding]:
-    """Report system, processors and memory."""
+    """Report the operating system, processors and memory."""
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     findings = [
         Finding("Machine", "Towerpack", __version__),
@@ -175,7 +175,7 @@ def surroundings(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
-    """Load TensorFlow in another process, and multiply two matrices."""
+    """Load TensorFlow in a subprocess, multiply two matrices, and report the results."""
     section = "TensorFlow"
     reinstall = 'pip install --force-reinstall "towerpack[tf]"'
     command = [sys.executable, "-P", "-c", probe]
