@@ -328,7 +328,9 @@ def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
 def variable_alias(variable: object, path: str) -> keras.Variable:
     """Return a Keras variable that shares the memory of a `tf.Variable` under another path.
 
-    `path` has the form 'conv0/kernel'.
+    Args:
+        variable: `tf.Variable`.
+        path: New path, such as 'conv0/kernel'.
     """
     *scopes, name = path.split("/")
     with ExitStack() as stack:

@@ -31,7 +31,11 @@ _LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGen
 
 
 def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
-    """Return the objects that may hold layers of a tower function: attributes, closure, globals."""
+    """Return the objects that may hold layers of a tower function: attributes, closure, globals.
+
+    Args:
+        func: Tower function.
+    """
     owners: dict[str, object] = {}
     for name, value in _places(func, set()):
         if not any(value is known for known in owners.values()):
@@ -42,7 +46,8 @@ def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
     """Return the variables in `owners` by name (`attribute/path`), in the order of the attributes.
 
-    `owners` is the result of `owners_of`.
+    Args:
+        owners: Result of `owners_of`.
     """
     variables: dict[str, tf.Variable] = {}
     for name, value in items(owners):
