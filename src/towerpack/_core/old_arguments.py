@@ -99,7 +99,7 @@ def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> No
                 raise ConfigError(f"{cls.__name__} has no argument '{old}'.", fix=new)
             if new in kwargs:
                 raise ConfigError(
-                    f"{cls.__name__} must not get both {old}= and {new}=, which mean the same.",
+                    f"{cls.__name__} got both '{old}' and its new name '{new}'.",
                     fix=f"pass only {new}=",
                 )
             kwargs[new] = kwargs.pop(old)

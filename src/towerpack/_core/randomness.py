@@ -32,5 +32,4 @@ def stream(seed: int, *keys: Key) -> np.random.Generator:
 
 
 def fresh_seed() -> int:
-    """Return a random 31-bit seed from the operating system."""
     return secrets.randbits(31)

@@ -26,7 +26,6 @@ class Meter:
         self._warm = False
 
     def restart(self, now: float, step: int) -> None:
-        """Start measuring again after a pause. `now` is in seconds."""
         self._samples.clear()
         self._samples.append((now, step))
         self._seconds, self._steps = self._seconds / 2, self._steps / 2

@@ -259,7 +259,6 @@ def normalization_reads_variables() -> None:
 
 
 def _replace_method(kind: Any, name: str, wrapped: Callable[[Any], Callable[..., Any]]) -> None:
-    """Wrap a method of a Keras class, once per process."""
     method = getattr(kind, name)
     if not hasattr(method, "is_ours"):
         replacement: Any = functools.wraps(method)(wrapped(method))

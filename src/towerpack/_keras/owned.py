@@ -62,14 +62,14 @@ def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
 
 
 def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
-    """Iterate over the Keras variables in `owners`. A variable may occur twice."""
+    """Iterate over the Keras variables in the objects `owners`. A variable may occur twice."""
     for name, value in items(owners):
         if not isinstance(value, tf.Variable):
             yield from _variables_of(name, value).values()
 
 
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
-    """Return all Keras layers in `owners`, with sublayers. Names are `attribute/layer`."""
+    """Return the Keras layers in the objects `owners`, with sublayers, by `attribute/layer`."""
     layers: dict[str, keras.layers.Layer] = {}
     seen: set[int] = set()
     for name, value in items(owners):

@@ -105,8 +105,6 @@ class _Row(NamedTuple):
 
 @dataclass
 class _Reader:
-    """Converts annotations to `Annotated`, checks boxes, and counts invalid boxes."""
-
     stored: bool
     bad: BadAnnotations
     turned: list[str] = field(default_factory=list)
@@ -265,7 +263,6 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
 
 
 def _pictures_by_name(folder: Path) -> dict[str, Path]:
-    """Return the images below a folder, by relative path without extension."""
     return {_name_in(folder, path): path for path in map(Path, Discovery().files(folder))}
 
 
@@ -293,7 +290,7 @@ def _voc_picture(
         holder.setdefault(key, []).append(value)
 
     def refused(*_: object) -> None:
-        raise FormatError(f"{file} must not declare a document type.", fix="remove <!DOCTYPE>")
+        raise FormatError(f"{file} must not declare a document type (<!DOCTYPE>).")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
@@ -487,7 +484,7 @@ def label_file(picture: str | Path) -> Path | None:
 
 
 def _in_labels(path: str) -> list[str]:
-    """Replace the last folder `images` of a path by `labels`. Return all spellings."""
+    """Return a path with its last folder `images` replaced by `labels` and by `Labels`."""
     spans = [match.span() for match in _IMAGES.finditer(path)][-1:]
     return [path[:i] + word + path[j:] for i, j in spans for word in ("labels", "Labels")]
 

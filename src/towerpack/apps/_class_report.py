@@ -106,7 +106,6 @@ class ClassificationReport(Reporting):
         return [table, picture]
 
     def _areas(self) -> np.ndarray:
-        """Return the area under the ROC curve of each class; NaN if undefined."""
         metrics = require("sklearn.metrics", extra="apps", needed_for="The area under the curve")
         label, scores = (np.concatenate(column) for column in zip(*self._seen, strict=True))
         counts = self.confusion.sum(axis=1)

@@ -534,7 +534,6 @@ class _Pictures:
         return [self._known[name] for name in names]
 
     def hash_of(self, file: str) -> bytes:
-        """Return a hash of a file's content, from the cache if the file was checked."""
         known = self._known.get(os.path.abspath(file))
         return known.digest if isinstance(known, _Picture) else _hash(Path(file).read_bytes())
 
@@ -593,7 +592,6 @@ def _size(pictures: Sequence[_Picture]) -> list[int]:
 def _write_lists(
     folder: Path, lists: Mapping[str, Sequence[tuple[str, str]]], header: tuple[str, str]
 ) -> None:
-    """Write the rows (file, label) of each split to a CSV file. Delete files of empty splits."""
     for name in _SPLITS:
         path = folder / f"{name}.csv"
         path.unlink(missing_ok=True)

@@ -142,7 +142,6 @@ def _predicted(
 
 
 def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray]]:
-    """Run the predictor on one batch. Return the outputs of each datapoint, by name."""
     results = predictor(*map(np.stack, zip(*prepared, strict=True)))
     names = predictor.output_names
     return [dict(zip(names, row, strict=True)) for row in zip(*results, strict=True)]

@@ -45,7 +45,7 @@ def to_labels(
     if (codes[labels] != wanted).any():
         row, column = np.argwhere(codes[labels] != wanted)[0]
         raise FormatError(
-            f"Each color of {what} must be the color of a class.",
+            f"{what} must have only colors of classes.",
             got=f"{pixels[row, column].tolist()} in row {row}, column {column}",
             fix="add the color to data.colors, or correct the picture",
         )
@@ -81,7 +81,7 @@ def _by_palette(
     for i in used:
         if i not in labels and i < len(colors):
             raise FormatError(
-                f"The palette of {what} must list the classes in their order.",
+                f"{what} must have a palette with the colors in the order of the classes.",
                 got=f"{palette[i].tolist()}, which is not the color of a class, at index {i}",
             )
     for i, label in labels.items():

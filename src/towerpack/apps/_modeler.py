@@ -50,7 +50,6 @@ class Modeler(ModelDesc, ABC):
         self.inputter = inputter
 
     def optimizer(self) -> Any:
-        """Create the optimizer of the configuration."""
         return make_optimizer(self.config.optimizer)
 
     @abstractmethod

@@ -52,7 +52,6 @@ def check_exist(files: Sequence[str]) -> None:
 def size_error(
     what: str, got: tuple[float, float], expected: tuple[float, float], other_boxes_on: str | None
 ) -> FormatError:
-    """Create the error for annotations that were made on an image of a different size."""
     return FormatError(
         f"{what} state a different size than the picture has.",
         got="{:g} x {:g} pixels".format(*got),
@@ -89,7 +88,6 @@ class PictureInputter(Inputter):
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Data of each split."""
         classes, parts = self._data
         if self._run_classes is not None and classes != self._run_classes:
             what = "The data must have the same classes as the run."

@@ -341,7 +341,6 @@ class Runner:
         return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
 
     def _configured_best(self) -> tuple[str, Mode | None]:
-        """Return the metric, and the direction if the recipe or the modeler declares one."""
         wanted, (name, mode) = self.config.train.best, self.modeler.best
         if wanted is None or wanted == name:
             return name, mode

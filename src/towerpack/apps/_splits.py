@@ -66,7 +66,10 @@ def places(
 
 
 def matching(root: Path, name: str, split: str | None = None) -> list[str]:
-    """Return the paths below a folder that match `name` in any case; `{}` is a name of `split`."""
+    """Return the paths below a folder that match a pattern, ignoring case.
+
+    In the pattern `name`, `{}` stands for any name of the split.
+    """
     paths = [""]
     for part in name.split("/"):
         form = re.compile(re.escape(part).replace(r"\{\}", "(.+)"), re.IGNORECASE)

@@ -260,8 +260,6 @@ def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray
 
 
 class _Unread(str):
-    """Name of a text file that cannot be decoded."""
-
     error: FormatError
 
 

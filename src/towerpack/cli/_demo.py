@@ -69,7 +69,6 @@ def demo(
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Write test digits to image files whose names contain the labels."""
     from towerpack.apps import write_picture
     from towerpack.dataflow import datasets
 

@@ -199,7 +199,6 @@ class _Reading:
         return self._parts.setdefault(name, LayerSummary(name, kind))
 
     def used_parts(self) -> list[LayerSummary]:
-        """Return all layers, and the inputs and operations that they depend on."""
         waiting = [name for name, part in self._parts.items() if part.kind == "layer"]
         used: set[str] = set()
         while waiting:

@@ -83,10 +83,10 @@ class GANStep(TrainStep):
 
 
 class SeparateGANStep(GANStep):
-    """Training step that updates each player only at multiples of its period.
+    """Training step that updates generator and discriminator with different periods.
 
-    The first step updates both players. A step that skips a player keeps the player's weights,
-    optimizer state and averages. Its gradients are still computed.
+    The first step updates both networks. A step that skips a network keeps its weights, optimizer
+    state and averages, but still computes its gradients.
 
     Args:
         d_period: Number of steps between updates of the discriminator.

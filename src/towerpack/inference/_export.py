@@ -224,7 +224,7 @@ def _examples(predictor: Predictor, inputs: Any) -> dict[str, np.ndarray]:
     if missing:
         got = ", ".join(map(str, inputs))
         expected = ", ".join(names)
-        raise ConfigError(f"batch_examples lacks the inputs {missing}.", got=got, expected=expected)
+        raise ConfigError(f"batch_examples has no input {missing}.", got=got, expected=expected)
     return {name: np.asarray(inputs[name]) for name in names}
 
 

@@ -357,7 +357,6 @@ def checked_device(device: str) -> str:
 
 
 def copies_on(device: str | None, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
-    """Return copies of variables on a device."""
     with tf.device(device):
         return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}
 

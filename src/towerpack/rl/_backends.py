@@ -82,8 +82,6 @@ class LocalEnv(EnvCommands):
 
 
 class ProcessEnv:
-    """Environment in a subprocess, which can be killed if the environment hangs."""
-
     def __init__(self, make: MakeEnv) -> None:
         self._code = cloudpickle.dumps(make)
         self._process: Any = None
@@ -237,8 +235,6 @@ class CartPoles(NativeEnvs):
 
 
 class AtariGames(NativeEnvs):
-    """Backend for the vector environment of ale-py, which runs games in C++ threads."""
-
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         options = env.unwrapped.spec.kwargs

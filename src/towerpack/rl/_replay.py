@@ -385,7 +385,7 @@ class ReplayMemory:
         return Sample(observations, actions, rewards, discounts, following, weights, index)
 
     def _slots_from(self, index: np.ndarray, start: int, count: int) -> np.ndarray:
-        """Return the frames in `count` consecutive slots, from `start` slots after each index."""
+        """Return the frames in `count` consecutive slots for each index, with an offset."""
         stored = self._stored
         first = index % self._slots + start
         # Negative numbers are large when they are read as unsigned numbers.
@@ -399,7 +399,7 @@ class ReplayMemory:
         return frames.reshape(len(index), count, *stored.shape[1:])
 
     def _run(self, index: np.ndarray, start: Any, count: int) -> np.ndarray:
-        """Return the indices of `count` consecutive slots, from `start` slots after each index."""
+        """Return the indices of `count` consecutive slots for each index, with an offset."""
         slots = (index % self._slots)[:, None]
         return (index[:, None] - slots) + (slots + (start + np.arange(count))) % self._slots
 

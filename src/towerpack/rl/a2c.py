@@ -27,7 +27,6 @@ class A2CConfig(RolloutConfig):
 
     @property
     def batch_size(self) -> int:
-        """Number of rows of a batch: `num_envs * num_steps`, a whole rollout."""
         return self.num_envs * self.num_steps
 
 
@@ -37,7 +36,6 @@ class A2CModel(ActorCritic):
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """Return the policy loss, scalar."""
         return math.a2c_loss(log_prob, advantage)
 
 

@@ -86,7 +86,6 @@ class QModel(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Return the specs of a batch."""
         spec = self._agent.observation_spec
         names = ("reward", "discount", "weight")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
@@ -135,7 +134,6 @@ class QModel(ModelDesc):
         return cost
 
     def optimizer(self) -> Any:
-        """Create Adam with the agent's settings."""
         return adam(self._config)
 
 
@@ -175,7 +173,6 @@ class Replayed(Experience):
                 variable.assign(variables[name.replace("target/", "online/", 1)], read_value=False)
 
     def open(self, state: Any) -> None:
-        """Open the replay memory in the run's directory."""
         sync = tf.function(self._set_target, input_signature=[], autograph=False)
         self._sync = sync.get_concrete_function()
         config = self._config
@@ -204,7 +201,6 @@ class Replayed(Experience):
         return {**super().settings(), "agent.explores_until": self._falls_until}
 
     def gather(self, poll: Callable[[], None]) -> None:
-        """Step the environments and draw the batches."""
         config, envs = self._config, self.envs
         if self._errors:
             indices = self._sampled.indices[: len(self._errors) * config.batch_size]
@@ -239,7 +235,6 @@ class Replayed(Experience):
         self.load([*first, rows.rewards, rows.discounts, rows.weights])
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Store the temporal-difference errors of a step, for the priorities."""
         self._errors.append(outputs["td_error"])
 
     def remaining(self, left: int) -> list[np.ndarray] | None:
@@ -247,7 +242,6 @@ class Replayed(Experience):
         return list(self._errors) if left or self._errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Draw the batches again."""
         self._sample(self.phase - 1)
         self._errors = list(state)
 
@@ -276,7 +270,6 @@ class DQN(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Number of environment steps between two phases, summed over all environments."""
         return self.config.num_envs * self.config.train_freq
 
     @property
@@ -287,5 +280,4 @@ class DQN(Agent):
         return numbers.ceil(left / self.config.num_envs) * self.config.num_envs
 
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
-        """Create the input source that replays transitions."""
         return Replayed(self, total_steps, epoch_steps)

@@ -47,7 +47,6 @@ class ActorCritic(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Return the specs of a batch."""
         names = ("advantage", "return", "old_log_prob")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
@@ -106,7 +105,6 @@ class ActorCritic(ModelDesc):
         return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
 
     def optimizer(self) -> Any:
-        """Create Adam with the agent's settings."""
         return adam(self._config)
 
 
@@ -141,11 +139,9 @@ class PPO(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Number of environment steps in a rollout, summed over all environments."""
         return self.config.num_envs * self.config.num_steps
 
     def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
-        """Create the input source of rollouts."""
         return Rollouts(self)
 
     def annealed(self) -> dict[str, float]:

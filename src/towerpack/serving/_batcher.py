@@ -89,7 +89,6 @@ class Batcher:
 
 
 def _cut(call: Call, most: int) -> Iterator[Call]:
-    """Split a call into parts of at most `most` rows."""
     for start in range(0, call.rows, most):
         part = {name: array[start : start + most] for name, array in call.inputs.items()}
         yield call._replace(inputs=part, rows=min(most, call.rows - start))

@@ -38,7 +38,6 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
             min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Restart the timeout when the first bytes of the next request arrive."""
         if self.timeout_keep_alive_task is not None:
             self._since = self.loop.time()
         super().data_received(data)
@@ -58,7 +57,6 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
-        """Record that the received bytes belong to a body."""
         super().on_body(body)
         self._has_body = True
 

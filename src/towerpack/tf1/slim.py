@@ -88,8 +88,6 @@ def mend_slim() -> None:
 
 
 class _Changed(ModuleType):
-    """Copy of a module with some attributes replaced."""
-
     def __init__(self, original: ModuleType, **changed: Any) -> None:
         super().__init__(original.__name__)
         self._original = original

@@ -332,7 +332,7 @@ def test_used_categories_of_the_same_name_are_refused(tmp_path: Path) -> None:
     same = [(0, "cat"), (1, "cat")]
     coco_file(tmp_path / "a.json", list("abcd"), same)
     coco_file(tmp_path / "b.json", list("efgh"), same, used=0)
-    with pytest.raises(FormatError, match="several categories"):
+    with pytest.raises(FormatError, match="different names, but several"):
         import_data(tmp_path)
 
 

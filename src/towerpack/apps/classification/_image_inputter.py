@@ -111,7 +111,6 @@ class Pictures:
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
-    """Concatenate several lists of image files."""
     files = itertools.chain.from_iterable(part.pictures for part in parts)
     return Pictures([str(file) for file in files], np.concatenate([p.labels for p in parts]))
 

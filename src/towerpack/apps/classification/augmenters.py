@@ -76,7 +76,6 @@ class RandomShortestEdge(ImageAugmentor):
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
     ) -> Transform:
-        """Draw a random length."""
         edge = int(self.generator(rng).integers(self.low, self.high + 1))
         size = img.shape[0], img.shape[1]
         return TransformList(scaled(size, shortest_edge(size, edge)))

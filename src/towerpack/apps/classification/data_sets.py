@@ -47,11 +47,6 @@ class MnistInputter(ImageInputter):
     takes = frozenset({"path", "validation", "class_names"})
 
     def find(self) -> Found:
-        """Read the training and test data.
-
-        Raises:
-            ConfigError: `class_names` has the wrong length.
-        """
         kind = _MNIST.get(self.config.inputter, datasets.Mnist)
         folder = self.config.path
         usual_names, parts = _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})

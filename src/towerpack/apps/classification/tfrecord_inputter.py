@@ -30,11 +30,6 @@ class TFRecordInputter(ImageInputter):
     takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})
 
     def find(self) -> Found:
-        """Index the records.
-
-        Raises:
-            ConfigError: The number of classes is unknown.
-        """
         names = self.config.class_names or [str(i) for i in range(self.config.num_classes or 0)]
         if not names:
             raise ConfigError(
@@ -55,15 +50,13 @@ class TFRecordInputter(ImageInputter):
         return [f"{relative_name(store.paths[file], root)}:{start}" for file, start in places_of]
 
     def class_counts(self, split: str = "train") -> Labels:
-        """Count the images of each class by reading all records of a split."""
+        """Return the number of images of each class. Reads all records of the split."""
         part = self.part(split)
         labels = [part.decode((number, None))[1] for number in part.pictures]
         return np.bincount(labels, minlength=self.num_classes)
 
 
 class _RecordReader:
-    """Reads records of several files by index."""
-
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
         self.paths = [path for pattern in patterns for path in TFRecordData(pattern).paths]
         if TFRecordData(self.paths).in_order_only:

@@ -99,12 +99,6 @@ class DetectionInputter(FilesInputter):
         self._read = read
 
     def find(self) -> Found:
-        """Read the annotations.
-
-        Raises:
-            ConfigError: There are no classes, images or boxes, or a class name occurs twice.
-            FormatError: Annotations are damaged.
-        """
         names, parts = self._read(self.config)
         boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
         if not names or not all(boxes.values()):

@@ -133,8 +133,8 @@ class Classes:
             row, column = np.argwhere(bad)[0]
             known = "".join(f", {v} (void)" for v in sorted(self.void))
             raise FormatError(
-                f"{what}: the label in row {row}, column {column} must be a class or void, got "
-                f"{labels[row, column]}.",
+                f"{what} must have only labels of classes, got {labels[row, column]} in "
+                f"row {row}, column {column}.",
                 expected=f"0 to {len(self.names) - 1}{known}",
                 fix=_fix_of(labels, len(self.names)),
             )

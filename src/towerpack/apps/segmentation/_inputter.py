@@ -139,11 +139,6 @@ class SceneInputter(FilesInputter):
         return Classes(tuple(content["names"]), colors, void, content["by_colour"])
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
-        """Read the lists of images and label images.
-
-        Raises:
-            ConfigError: There are no lists, or the classes are invalid.
-        """
         if self.config.images is not None:
             raise ConfigError("data.images needs data.inputter=coco.", fix="remove data.images")
         rows = listed_by_split(self.config, ("image", "label")).items()

@@ -45,7 +45,6 @@ class RandomScaleCrop(ImageAugmentor):
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
     ) -> Transform:
-        """Draw a random factor and position."""
         rng = self.generator(rng)
         factor = np.exp(rng.uniform(*np.log(self.scales)))
         (h, w), size = self.size, (img.shape[0], img.shape[1])

@@ -166,14 +166,6 @@ class TextInputter(Inputter):
         return text_sources(names, self.config.encoding)
 
     def read(self, source: Any) -> str:
-        """Return the text of a source.
-
-        Args:
-            source: Text from `sources`.
-
-        Raises:
-            FormatError: The text is empty, or its file has a different encoding.
-        """
         return text_of(source)
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.int32]]:

@@ -82,7 +82,7 @@ class TextInputter(Inputter):
         return [text for _, text in self.texts[split]]
 
     def sources(self, names: Sequence[str]) -> Sequence[str]:
-        """Return texts to continue: the arguments, and lines of files or of `-` (standard input)."""
+        """Return texts to continue: the arguments, or lines of files or of standard input (`-`)."""
         return text_sources(names, self.config.encoding)
 
     def name_of(self, number: int) -> str:
@@ -157,22 +157,9 @@ class TextInputter(Inputter):
         return rows
 
     def read(self, source: Any) -> str:
-        """Return the text to continue.
-
-        Args:
-            source: Text from `sources`.
-
-        Raises:
-            FormatError: The file of the text has a different encoding.
-        """
         return text_of(source, empty=True)
 
     def prepare(self, sample: Any) -> tuple[NDArray[Any]]:
-        """Return the text as bytes.
-
-        Raises:
-            ConfigError: The text is too long.
-        """
         if len(sample) >= LONGEST:
             what = f"A text must have fewer than {LONGEST:,} characters, got {len(sample):,}."
             raise ConfigError(what)
