@@ -125,9 +125,7 @@ def import_data(
     """
     folder, target = folder.expanduser(), (out or folder).expanduser()
     if not folder.is_dir():
-        raise ConfigError(
-            f"There is no folder {folder}.", fix="pass the folder that contains the data"
-        )
+        raise ConfigError(f"The data folder {folder} does not exist.")
     known = _data_set(folder)
     layout = None if known else recognized(folder)
     written = [target / name for name in (*(f"{s}.csv" for s in _SPLITS), "recipe.yaml")]

@@ -288,7 +288,7 @@ def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[st
                 texts.append(unread)
         elif path.suffix.lower() in TEXT_EXTENSIONS and not any(map(str.isspace, source)):
             raise ConfigError(
-                f"The file {source!r} does not exist.", fix="pass an existing file, or a text"
+                f"The file {source!r} does not exist.", expected="an existing file, or a text"
             )
         else:
             texts.append(source)

@@ -128,7 +128,7 @@ def _read_examples(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"The --examples file {path} cannot be read: {error}.",
-            fix="write the file with np.savez('examples.npz', image=images)",
+            fix="write the --examples file with np.savez('examples.npz', image=images)",
         ) from error
 
 

@@ -76,7 +76,8 @@ def _exported(path: Path) -> tuple[Path, str]:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise ConfigError(
-                f"There is no recipe {str(path)!r}.", fix="pass a run, an export or a recipe file"
+                f"There is no recipe {str(path)!r}.",
+                expected="a run, an exported model or a recipe file",
             )
         name = path.absolute().parent.name if path.name == "recipe.yaml" else path.stem
         is_stored = (path.parent / "checkpoints").is_dir()

@@ -81,5 +81,5 @@ def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
     if any(codes):
         raise TowerpackError(
             f"{sum(map(bool, codes))} of {workers} worker processes failed.",
-            fix=f"read the errors in {folder}/worker-*.log",
+            fix=f"see the errors in {folder}/worker-*.log",
         )

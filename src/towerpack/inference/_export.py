@@ -95,7 +95,8 @@ def export(
         LayerError: The model has no output with one of the names.
     """
     if format not in FILES:
-        raise ConfigError(f"There is no format {format!r}.", fix=did_you_mean(format, FILES))
+        what = f"format={format!r} is not one of the export formats."
+        raise ConfigError(what, fix=did_you_mean(format, FILES))
     if quantize is not None and quantize not in QUANTIZATIONS[format]:
         known = ", ".join(map(repr, QUANTIZATIONS[format])) or "None"
         raise ConfigError(
