@@ -23,10 +23,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o644) ->
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise ConfigError(
-        f"{path} must be a regular file, but it is a pipe, device or folder.",
-        fix="remove it, or use a different path",
-    )
+    raise ConfigError(f"{path} must be a file, not a pipe, device or folder.", fix="remove it")
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:

@@ -60,7 +60,6 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
 
 
 def pixels_of(figure: Any) -> np.ndarray:
-    """Render a Matplotlib figure as an image, uint8 [height, width, 3]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

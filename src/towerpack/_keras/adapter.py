@@ -130,7 +130,6 @@ def variables_of(layer: keras.layers.Layer) -> list[Any]:
 
 
 def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Return the metrics that are updated when a layer or one of its sublayers is called."""
     return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
 
 
@@ -272,7 +271,6 @@ def moving_mean_of(layer: Any) -> Any:
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Return the weights of a layer without those of its sublayers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 

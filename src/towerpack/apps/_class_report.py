@@ -1,5 +1,3 @@
-"""Evaluation of classification: metrics per class and the confusion matrix."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

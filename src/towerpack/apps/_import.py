@@ -63,8 +63,6 @@ class _Picture:
 
 @dataclass(frozen=True)
 class Bad:
-    """Damaged file and the reason."""
-
     file: str
     why: str
 
@@ -578,7 +576,6 @@ def _divided(
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:
-    """Choose the network's input height and width: the size of small images, else a square."""
     sizes = {(picture.height, picture.width) for picture in pictures}
     size = sizes.pop()
     if not sizes and max(size) <= _LARGE_PX:

@@ -1,5 +1,3 @@
-"""Inference: prediction for a user's files with a trained model."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""Base class of inputters, which read the data of a task for training and inference."""
-
 from __future__ import annotations
 
 import glob

@@ -48,8 +48,6 @@ _START_BYTES: Final = 4096
 
 @dataclass
 class Layout:
-    """Task, section `data` of a recipe, and pairs of image and label image by split."""
-
     task: str
     data: dict[str, Any]
     pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)

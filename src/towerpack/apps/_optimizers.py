@@ -1,5 +1,3 @@
-"""Optimizers by name, and learning rate schedules."""
-
 from __future__ import annotations
 
 from itertools import pairwise

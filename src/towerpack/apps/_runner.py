@@ -1,5 +1,3 @@
-"""Runner: trains, evaluates, predicts and exports with the parts of an application."""
-
 from __future__ import annotations
 
 import io
@@ -351,7 +349,6 @@ class Runner:
         return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
 
     def _inputs(self, batch: Any, wanted: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the components of a batch, by the names of the model's inputs."""
         names = [str(spec.name) for spec in self.modeler.inputs()]
         by_name = batch if isinstance(batch, dict) else dict(zip(names, batch, strict=True))
         return {name: by_name[name] for name in wanted or names}

@@ -66,10 +66,7 @@ def places(
 
 
 def matching(root: Path, name: str, split: str | None = None) -> list[str]:
-    """Return the paths below a folder that match a pattern, ignoring case.
-
-    In the pattern `name`, `{}` stands for any name of the split.
-    """
+    """Return paths below a folder that match `name` in any case; `{}` is any name of a split."""
     paths = [""]
     for part in name.split("/"):
         form = re.compile(re.escape(part).replace(r"\{\}", "(.+)"), re.IGNORECASE)
@@ -85,7 +82,6 @@ def usual_places(root: Path, split: str, *patterns: str) -> list[str]:
 
 
 def has_splits(root: Path) -> bool:
-    """Return whether all subfolders have names of splits."""
     folders = _folders(root)
     return bool(folders) and all(map(split_of, folders))
 
@@ -130,7 +126,6 @@ def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
 
 
 def relative_name(file: str | os.PathLike[str], root: Path) -> str:
-    """Return the path of a file relative to a folder, with `/` as separator."""
     name, start = os.fspath(file), f"{root}{os.sep}"
     name = name[len(start) :] if name.startswith(start) else os.path.relpath(name, root)
     return name.replace(os.sep, "/")

@@ -1,5 +1,3 @@
-"""Hyperparameter search: Optuna suggests settings, and each trial trains a model."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -56,9 +56,7 @@ def client(
         else:
             missing = [file for file in sources if not Path(file).is_file()]
             if missing:
-                raise ConfigError(
-                    f"There is no file {missing[0]}.", fix="pass paths of image files"
-                )
+                raise ConfigError(f"The image file {missing[0]} does not exist.")
             requests = [(file, Path(file)) for file in sources]
         class_names = description.get("class_names", [])
         rows: list[dict[str, Any]] = []

@@ -55,7 +55,6 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Create a table without titles from pairs of a label and a text."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

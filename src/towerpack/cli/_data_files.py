@@ -1,5 +1,3 @@
-"""Detection of data formats from the contents and names of files and folders."""
-
 from __future__ import annotations
 
 import contextlib

@@ -32,10 +32,7 @@ def grid(
 ) -> None:
     """Draw the first images to a PNG file, with labels, masks, boxes or keypoints."""
     if out.suffix.lower() != ".png":
-        raise ConfigError(
-            f"The output file must have a name that ends in .png, got {out}.",
-            fix="pass a different OUT.png",
-        )
+        raise ConfigError(f"The name of the output file must end in .png, got {out}.")
     from towerpack.dataflow.images import image_grid
 
     drawn = image_grid(

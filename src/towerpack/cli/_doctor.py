@@ -97,7 +97,6 @@ def doctor(
 
 
 def machine(root: Path = Path("/")) -> list[Finding]:
-    """Report the operating system, processors and memory."""
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     findings = [
         Finding("Machine", "Towerpack", __version__),
@@ -124,7 +123,6 @@ def machine(root: Path = Path("/")) -> list[Finding]:
 
 
 def packages() -> list[Finding]:
-    """Report the installed packages, and how to install missing ones."""
     findings: list[Finding] = []
     if not (needed := requirements()):
         fix = "run `pip install --editable .` in the directory of pyproject.toml"

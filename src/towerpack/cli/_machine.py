@@ -12,7 +12,6 @@ _ROOT: Final = Path("/")
 
 
 def cpus_by_affinity() -> int:
-    """Return the number of CPUs on which the scheduler may run this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -64,7 +63,6 @@ def size_text(nbytes: float) -> str:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Iterate over the directories of this process's control groups, the innermost first."""
     try:
         rows = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False) -> Recipe:
-    """Find a recipe by its name, its file or its run directory."""
     with explain_missing("Applications"):
         from towerpack.apps import find_recipe
     with quiet_start():  # A recipe may name a module that loads TensorFlow.

@@ -29,7 +29,6 @@ def compare(runs: RUNS, match: MATCH = "") -> None:
 
 
 def _settings(run: Path) -> dict[str, str]:
-    """Return the settings of a run and of its recipe, as text."""
     record = record_of(run)
     values = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():

@@ -63,7 +63,6 @@ def tune(
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
-    """Run this command in several processes, and wait until they end."""
     folder.mkdir(parents=True, exist_ok=True)
     if "--workers" in arguments:
         index = arguments.index("--workers")

@@ -49,9 +49,7 @@ def write_weights(path: Path, weights: Weights) -> None:
     arrays = {name: np.asarray(value) for name, value in weights.items()}
     kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
     if path.suffix == ".npz" and "bfloat16" in kinds.values():
-        raise ConfigError(
-            "npz files do not support bfloat16.", fix="pass --output weights.safetensors"
-        )
+        raise ConfigError("npz files do not support bfloat16.", fix="pass -o weights.safetensors")
     part = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         if path.suffix == ".npz":

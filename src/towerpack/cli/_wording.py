@@ -1,5 +1,3 @@
-"""Rewording of errors: Python code becomes command-line options."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Registry of objects by name, for example networks or augmenters."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""YAML text of configurations."""
-
 from __future__ import annotations
 
 from typing import Any, cast

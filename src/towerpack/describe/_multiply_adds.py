@@ -1,5 +1,3 @@
-"""Number of multiply-adds in a TensorFlow operation."""
-
 from __future__ import annotations
 
 import math

@@ -61,10 +61,7 @@ def _dot(boxes: Sequence[Box]) -> str:
 
 
 def _svg(boxes: Sequence[Box]) -> str:
-    """Return an SVG drawing with each row of boxes below its sources.
-
-    Arrows that skip rows are curved to the right.
-    """
+    """Return an SVG drawing. Each box is below its sources; arrows that skip rows are curved."""
     row_of: dict[str, int] = {}
     rows: list[list[str]] = []
     for box in boxes:

@@ -71,8 +71,7 @@ class FID(Callback):
     ) -> None:
         if math.inf in (length_of(real), length_of(flow)):
             raise ConfigError(
-                "The dataflows `real` and `flow` of FID must be finite.",
-                fix="pass FixedSizeData(flow, batches)",
+                "FID needs finite dataflows.", fix="pass FixedSizeData(flow, batches)"
             )
         self.real, self.network, self.output, self.flow = real, network, output, flow
         self.name, self.ema = name, ema

@@ -13,9 +13,7 @@ G_LOSS, D_LOSS, SUM = "g_loss", "d_loss", "gan_loss"
 
 
 class GANModelDesc(ModelDesc):
-    """Base class of models with a generator and a discriminator, the two players.
-
-    Each player owns the variables in its scope:
+    """Base class of models with two players, a generator and a discriminator, each in a scope.
 
         def build_graph(self, image, z):
             with scope("gen"):

@@ -1,5 +1,3 @@
-"""Training steps that update a generator and a discriminator, and trainers that use them."""
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

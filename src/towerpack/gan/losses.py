@@ -116,10 +116,7 @@ def gradient_penalty(
         logits = critic(between)
     slope: Any = tape.gradient(logits, between)
     if slope is None:
-        raise LayerError(
-            "The logits of the critic of gradient_penalty must depend on the critic's argument.",
-            fix="compute the logits from the argument, without tf.stop_gradient",
-        )
+        raise LayerError("In gradient_penalty, the critic's logits must depend on its argument.")
     squares = tf.reduce_sum(tf.square(tf.reshape(slope, [shape[0], -1])), 1)
     # The square root has no derivative at 0.
     return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - 1.0))

@@ -174,9 +174,7 @@ def export(
             if "untracked" in str(error):
                 fix = "create layers with lookup tables outside build_graph, such as in __init__"
             raise ExportError(
-                f"The model cannot be exported as {format}.",
-                details=f"{error}"[:_LONGEST],
-                fix=fix,
+                f"The model cannot be exported as {format}.", details=f"{error}"[:_LONGEST], fix=fix
             ) from error
         name, greatest = max(differences.items(), key=lambda item: item[1])
         rows = len(next(iter(examples.values()), ()))
@@ -250,9 +248,7 @@ def _check(
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]
     if strings and format != "saved_model":
-        raise ConfigError(
-            f"The format '{format}' does not support strings.", got=", ".join(strings)
-        )
+        raise ConfigError(f"'{format}' does not support strings.", got=", ".join(strings))
     if preprocess is not None and [spec.dtype for spec in predictor.specs] != [tf.uint8]:
         got = ", ".join(f"{spec.dtype.name} {spec.name}" for spec in predictor.specs)
         fix = "remove preprocess, or read other files in a function for serve="

@@ -45,10 +45,7 @@ def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
 
 
 def _infos(tensors: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
-    """Return a `TensorInfo` for each name, dtype and shape.
-
-    Unknown sizes in shapes may be names, negative numbers or None.
-    """
+    """Return a `TensorInfo` for each name, dtype and shape. Unknown sizes may be of any type."""
 
     def size(n: Any) -> int | None:
         return int(n) if isinstance(n, int | np.integer) and n >= 0 else None
@@ -105,8 +102,7 @@ def _onnx(path: Path) -> Functions:
 def _openvino(path: Path) -> Functions:
     if importlib.util.find_spec("openvino") is None:
         raise MissingExtraError(
-            "The runtime 'openvino' needs the package openvino, which is not installed.",
-            fix="pip install openvino",
+            "The package openvino is not installed.", fix="pip install openvino"
         )
     openvino: Any = importlib.import_module("openvino")
     # By default OpenVINO computes in bfloat16 on CPUs that support it, with errors of up to 1 %.
@@ -151,9 +147,7 @@ def _litert(path: Path) -> Functions:
         try:
             return runner(**inputs)
         except RuntimeError as error:  # raised by LiteRT for values out of range, for example
-            raise SpecError(
-                "LiteRT cannot compute the model on these inputs.", details=str(error)
-            ) from error
+            raise SpecError("LiteRT cannot process these inputs.", details=str(error)) from error
 
     return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
 

@@ -350,9 +350,7 @@ def checked_device(device: str) -> str:
     devices = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
     wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
     if wanted not in devices:  # TensorFlow would use a different device
-        raise ConfigError(
-            f"TensorFlow has no device {device!r}.", fix=did_you_mean(wanted, devices)
-        )
+        raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, devices))
     return wanted
 
 

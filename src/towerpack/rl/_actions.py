@@ -101,5 +101,4 @@ def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) ->
 
 
 def linear(name: str, x: tf.Tensor, units: int, gain: float) -> tf.Tensor:
-    """Apply a fully connected layer with orthogonal initialization (Saxe et al. 2014)."""
     return FullyConnected(name, x, units, kernel_initializer=keras.initializers.Orthogonal(gain))

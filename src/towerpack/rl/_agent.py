@@ -1,5 +1,3 @@
-"""Base class of agents and of their settings."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Atari games with standard preprocessing."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -183,7 +183,6 @@ class SingleEnvs:
     def _ask(
         self, index: Any, name: str, arguments: Any, more_s: float = 0.0
     ) -> tuple[dict[int, Any], dict[int, str]]:
-        """Send a command to the environments `index`. Return answers and errors by environment."""
         answers: dict[int, Any] = {}
         failures: dict[int, str] = {}
         for i, argument in zip(index, arguments, strict=True):

@@ -379,10 +379,7 @@ def make_envs(
 def _resolve(
     env: str | MakeEnv | Atari, options: dict[str, Any]
 ) -> tuple[MakeEnv | None, Callable[[int], Backend] | None]:
-    """Return a function that creates one environment, and one that creates a vector environment.
-
-    One of them may be None.
-    """
+    """Return functions that create one environment and a vector environment. Either may be None."""
     if not isinstance(env, str):
         if options:
             raise ConfigError(

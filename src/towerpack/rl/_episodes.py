@@ -1,5 +1,3 @@
-"""Saving of episodes as GIF files, or as PNG files with several frames side by side."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Evaluation of an agent by playing episodes without exploration."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-"""Input source that collects experience between two calls of the compiled training loop."""
-
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -1,5 +1,3 @@
-"""Networks that compute features from observations."""
-
 from __future__ import annotations
 
 import math

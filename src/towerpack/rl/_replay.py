@@ -1,5 +1,3 @@
-"""Replay memory stored in memory-mapped files."""
-
 from __future__ import annotations
 
 import math
@@ -202,10 +200,8 @@ class ReplayMemory:
             NumericsError: An error is NaN or infinite.
         """
         if self._tree is None:
-            raise ConfigError(
-                "update_priorities needs a replay memory with priorities, but its priority is 0.",
-                fix="pass priority=0.6 to ReplayMemory, or do not call update_priorities",
-            )
+            what = "update_priorities needs a replay memory with a positive priority, got 0."
+            raise ConfigError(what, fix="pass priority=0.6 to ReplayMemory")
         if not np.isfinite(errors).all():
             count = np.count_nonzero(~np.isfinite(errors))
             raise NumericsError(

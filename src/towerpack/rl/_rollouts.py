@@ -1,5 +1,3 @@
-"""Rollouts of the current policy, split into minibatches."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

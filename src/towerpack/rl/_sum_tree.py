@@ -1,5 +1,3 @@
-"""Random sampling with probabilities proportional to priorities."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -37,10 +35,7 @@ class SumTree:
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """Return the leaves at positions `shares` of the cumulative sum, each in [0, 1).
-
-        Leaves with priority 0 are never returned.
-        """
+        """Return the leaves at positions `shares` (0 to 1) of the cumulative sum of priorities."""
         node = np.zeros(len(shares), np.int64)
         rows = np.arange(len(shares))
         for level in reversed(self._levels):

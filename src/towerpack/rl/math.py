@@ -33,9 +33,7 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
 def n_step_returns(
     rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, n: int
 ) -> tf.Tensor:
-    """Compute n-step returns [T, …] (Sutton & Barto 2018, equation 7.1).
-
-    The last n - 1 returns have fewer than n rewards.
+    """Compute n-step returns [T, …]; the last n - 1 are shorter (Sutton & Barto 2018, eq. 7.1).
 
     Args:
         rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.

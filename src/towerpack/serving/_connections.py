@@ -27,7 +27,6 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._has_body = False
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timeout. Close an idle connection if too many are open."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self.loop.call_later(self._seconds, self._check)
@@ -50,7 +49,6 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """Close the connection if too many pipelined requests are waiting."""
         if len(self.pipeline) >= _MOST_PIPELINED:  # uvicorn would keep them all in memory
             self.transport.abort()
             raise ValueError("too many pipelined requests")  # ends the parsing

@@ -165,6 +165,5 @@ class Gate:
 
 
 def error_response(what: str, status: int) -> Response:
-    """Return an error response in TensorFlow Serving's format."""
     body = orjson.dumps({"error": shortened(what)})
     return Response(body, status, _HEADERS.get(status), media_type="application/json")

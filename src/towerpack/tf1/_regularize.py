@@ -1,5 +1,3 @@
-"""Regularization losses from TensorFlow 1 functions."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -41,10 +41,7 @@ def _like(
     without: tuple[str, ...] = (),
     **defaults: Any,
 ) -> RegisteredLayer:
-    """Register a layer with the name, arguments and defaults of TensorFlow 1.
-
-    `without` lists arguments to remove, and `defaults` holds other default values.
-    """
+    """Register a layer with TensorFlow 1's name, arguments and defaults."""
     first, *rest = inspect.signature(layer.func).parameters.values()
     known = [p.replace(default=defaults.get(p.name, p.default)) for p in rest]
     parameters = [

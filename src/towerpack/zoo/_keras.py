@@ -1,5 +1,3 @@
-"""Layer that wraps networks of `keras.applications` for towers."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

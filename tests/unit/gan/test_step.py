@@ -274,7 +274,7 @@ def test_the_distance_of_what_is_generated_is_monitored(
     assert re.search(r"step.g_period +1 +3 +new", caplog.text)
     with pytest.raises(ConfigError, match="list cannot be copied"):
         train(tmp_path / "list", optimizer=[momentum()])
-    with pytest.raises(ConfigError, match="must be finite"):
+    with pytest.raises(ConfigError, match="needs finite"):
         FID(real, network, "gen/fake", RandomZData([50, 2]))
 
 

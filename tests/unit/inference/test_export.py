@@ -514,6 +514,6 @@ def test_a_runtime_that_is_not_installed_is_named(
     (tmp_path / "model.onnx").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert installed_runtimes(tmp_path) == []
-    with pytest.raises(MissingExtraError, match="the package openvino") as caught:
+    with pytest.raises(MissingExtraError, match="package openvino") as caught:
         load_exported(tmp_path, "openvino")
     assert caught.value.fix == "pip install openvino"

@@ -1,5 +1,3 @@
-"""Configuration of an image classification recipe."""
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,5 +1,3 @@
-"""Display of images with the predicted classes."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

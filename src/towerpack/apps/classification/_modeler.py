@@ -1,5 +1,3 @@
-"""Modeler of image classification."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

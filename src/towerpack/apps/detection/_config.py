@@ -1,5 +1,3 @@
-"""Configuration of a detection recipe."""
-
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator

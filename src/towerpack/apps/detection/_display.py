@@ -1,5 +1,3 @@
-"""Display of images with the detected boxes."""
-
 from __future__ import annotations
 
 import colorsys

@@ -1,5 +1,3 @@
-"""Inputter of detection: images and their boxes as batches."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""Modeler of detection, and its evaluation report."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

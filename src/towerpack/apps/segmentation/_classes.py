@@ -1,5 +1,3 @@
-"""Classes of a segmentation data set, and reading of label images."""
-
 from __future__ import annotations
 
 import re
@@ -145,7 +143,6 @@ setattr(Classes, "of", Classes.from_config)  # noqa: B010 - the former name
 
 
 def _fix_of(labels: NDArray[np.int64], count: int) -> str:
-    """Return the fix for a label image whose labels are not 0 to `count` - 1."""
     levels = np.unique(labels).tolist()
     if len(levels) > count:
         return "add classes, or list the ignored values in data.void"

@@ -1,5 +1,3 @@
-"""Configuration of a segmentation recipe."""
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field

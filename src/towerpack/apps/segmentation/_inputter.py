@@ -1,5 +1,3 @@
-"""Inputter of segmentation: images with a class for each pixel, as batches."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Modeler of segmentation, and its evaluation report."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Configuration of a style transfer recipe."""
-
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, PictureData

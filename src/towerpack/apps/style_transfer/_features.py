@@ -1,5 +1,3 @@
-"""Pretrained networks whose features measure content and style."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Inputter of photographs without labels."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-"""Modeler and display of style transfer."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Configuration of a text classification recipe."""
-
 from typing import Literal
 
 from pydantic import Field

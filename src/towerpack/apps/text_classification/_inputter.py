@@ -1,5 +1,3 @@
-"""Inputter of text classification: texts and labels as batches of token ids."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

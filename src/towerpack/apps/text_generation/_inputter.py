@@ -1,5 +1,3 @@
-"""Inputter of text generation: texts as streams of tokens."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

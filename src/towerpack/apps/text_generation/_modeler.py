@@ -1,5 +1,3 @@
-"""Modeler and display of text generation."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Evaluation of text generation: cost, perplexity, bits per character."""
-
 from __future__ import annotations
 
 import math

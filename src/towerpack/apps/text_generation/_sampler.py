@@ -1,5 +1,3 @@
-"""Model that continues texts in a single call of the graph."""
-
 from __future__ import annotations
 
 from typing import Any, Final

@@ -1,5 +1,3 @@
-"""Tokenization in a TensorFlow graph, with the same results as `Vocabulary`."""
-
 from __future__ import annotations
 
 from typing import Final
