@@ -112,7 +112,7 @@ class Screen:
             # Leave output to files and pipes unchanged.
             if stream is None or not stream.isatty():
                 continue
-            above = _Above(self._console, stream)
+            above = _LinesAboveRows(self._console, stream)
             setattr(sys, name, above)
             self._undo.append(functools.partial(setattr, sys, name, stream))
             self._undo.append(above.finish)
@@ -129,7 +129,7 @@ class Screen:
             live.stop()
 
 
-class _Above:
+class _LinesAboveRows:
     """Replacement for stdout or stderr that prints lines above the progress rows.
 
     Rich's own replacement wraps long lines, so paths and tracebacks could not be copied.

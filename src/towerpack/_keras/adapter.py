@@ -31,7 +31,7 @@ def variable_path(name: str = "") -> str:
     """Return the path of the Keras layer that is being built, or `''` outside of layers.
 
     If a layer has no `build` method, Keras builds it with a trial call and creates the variables
-    later. Return then the path of the waiting variable called `name`.
+    later. The path is then that of the layer whose variable `name` is waiting.
     """
     if not in_stateless_scope():
         waiting: Any = global_state.get_global_attribute("uninitialized_variables", ())

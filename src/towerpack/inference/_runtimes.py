@@ -45,7 +45,7 @@ def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
 
 
 def _infos(tensors: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
-    """Return a `TensorInfo` for each name, dtype and shape. Unknown sizes may be of any type."""
+    """Return a `TensorInfo` by name. In shapes, unknown sizes may be names, negative or None."""
 
     def size(n: Any) -> int | None:
         return int(n) if isinstance(n, int | np.integer) and n >= 0 else None

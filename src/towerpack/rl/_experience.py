@@ -116,8 +116,8 @@ class Experience(InputSource):
                 self.refill(state["batches"])
         elif state is not None and state["position"] < state["of"]:
             raise StateError(
-                f"The number of batches in a phase must be {state['of']}, as in the checkpoint, "
-                f"which was saved inside a phase, got {self.batches}.",
+                f"A phase must have {state['of']} batches, as in the checkpoint, got "
+                f"{self.batches}.",
                 fix="resume with the old settings, or from a checkpoint at the end of an epoch",
             )
         self._cursor.assign(self._position)

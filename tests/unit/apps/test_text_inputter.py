@@ -183,7 +183,7 @@ def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "column": ("train.csv", "words,label\na,b\n", {}, "one column 'text', got 0.*words, label"),
-    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3: a row must have 2 fields .* got 1"),
+    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 must have 2 fields, got 1"),
     "empty": ("train.csv", "text,label\n", {}, "at least two classes.*none"),
     "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "at least two classes.*b"),
     "names": ("train.csv", "text,label\na,b\n", {"class_names": ["c", "d"]}, "line 2.*class 'b'"),
@@ -194,7 +194,12 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "at least one batch of"),
     "no label": ("train.csv", "text,label\na,b\nwhat is this,\n", {}, "line 3 must have a label"),
     "spaces": ("train.tsv", "a\tb\nc\t \n", {"text": 0, "label": 1}, "line 2 must have "),
-    "long": ("train.csv", "text,label\na,b\n\nfine, really,c\n", {}, "line 4: .* got 3"),
+    "long": (
+        "train.csv",
+        "text,label\na,b\n\nfine, really,c\n",
+        {},
+        "line 4 must have 2 fields, got 3",
+    ),
     "open": ("train.csv", 'text,label\na,b\n"c,d\ne,d\n', {}, "line 3: .* quotation marks"),
     "inner": ("train.csv", 'text,label\na,b\n"c" and d,d\n', {}, "line 3: .* quotation marks"),
     "two columns": ("train.csv", "text,label,Label\na,b,c\n", {"label": "LABEL"}, "'LABEL', got 2"),

@@ -223,14 +223,14 @@ training and to 256 otherwise; for other sizes, in proportion.
 """
 
 inception = Augmenter("inception", _train_inception, _zoomed, to_signed_unit)
-"""Random crops of any aspect ratio, flips and color changes; pixels from -1 to 1.
+"""Random crops of varying size and shape, flips and color changes; pixels from -1 to 1.
 
 Szegedy et al. 2015, section 6, with the color changes of TF-Slim. Outside of training, the central
 87.5 % of both sides are stretched to the size. Only for color images.
 """
 
 randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_unit)
-"""Random crops of any aspect ratio, flips, and RandAugment (2, 9) of Cubuk et al. 2019.
+"""Random crops of varying size and shape, flips, and RandAugment (2, 9) of Cubuk et al. 2019.
 
 Geometry and normalization are the same as in `inception`.
 """

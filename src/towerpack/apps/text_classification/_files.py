@@ -33,8 +33,7 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
     for row in rows:
         if len(row.fields) != fields or fields <= max(columns):
             raise FormatError(
-                f"{row}: a row must have {fields} fields as in the first line, and at least "
-                f"{max(columns) + 1}, got {len(row.fields)}.",
+                f"{row} must have {max(fields, max(columns) + 1)} fields, got {len(row.fields)}.",
                 fix="enclose texts with the delimiter in quotation marks, or set data.text and "
                 "data.label to columns that all rows have",
             )
