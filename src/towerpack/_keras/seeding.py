@@ -83,7 +83,7 @@ def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
 def _generators(
     owners: Mapping[str, object], layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.random.SeedGenerator]:
-    """Return the unused seed generators, by name, whose seed the user did not set."""
+    """Return the unused seed generators that the user did not seed, by name."""
     generators: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
     for name, generator in [*held, *owned.items(owners)]:

@@ -213,7 +213,7 @@ def read_instances(
 def _without_unused(
     names: Mapping[int | str, str], used: set[int | str], config: Data
 ) -> dict[int | str, str]:
-    """Drop unused categories whose name another category has, as in files of Roboflow."""
+    """Drop unused categories with the same name as another category, as Roboflow writes them."""
     firsts: dict[str, int | str] = {}
     for key in sorted(names, key=lambda key: key not in used):
         if firsts.setdefault(names[key], key) != key and key in used:

@@ -41,7 +41,7 @@ def split_of(name: str) -> Split | None:
 def places(
     config: Data, *patterns: str, stated: Mapping[Any, list[str]] | None = None
 ) -> dict[str, list[str]]:
-    """Return the files or folders of each split: the configured ones, else those with usual names.
+    """Return the configured files or folders of each split, else those with usual names.
 
     In `patterns`, such as `{}.csv`, `{}` stands for the name of the split. Paths in `stated`
     replace the patterns.

@@ -145,7 +145,7 @@ def _study(folder: Path, mode: str) -> Any:
 
 
 def _retake(study: Any, folder: Path) -> None:
-    """Queue the settings of trials again whose process no longer runs."""
+    """Queue the settings of trials whose process has ended, to try them again."""
     for trial in study.get_trials(False):
         if trial.state.name != "RUNNING" or is_held(_lock_of(folder, trial)):
             continue

@@ -109,7 +109,7 @@ class ModelSummary:
 
 
 def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
-    """Return a summary of the layers of a model. Print it for a table.
+    """Return a summary of a model's layers, which prints as a table.
 
     Traces the model and creates its variables, without running it. An unknown batch size is 1.
 

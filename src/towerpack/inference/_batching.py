@@ -160,7 +160,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
                     request.answer.set_result(answer)
 
     def _take(self) -> list[Request[list[np.ndarray], Future[Any]]] | None:
-        """Wait for requests. Return those of the next batch, or None after `close`."""
+        """Wait for requests. Return the requests of the next batch, or None after `close`."""
         with self._changed:
             while not self._waiting:
                 if self._closed:

@@ -190,7 +190,7 @@ class ImageInputter(PictureInputter):
         return self.names_of(self.part(split))
 
     def divided(self, part: Pictures, split: Literal["test", "val"]) -> tuple[Pictures, Pictures]:
-        """Split images at random. Return the remaining images, and those for the new split.
+        """Split images at random. Return the images that remain, and the images of the new split.
 
         Args:
             part: Images to divide.
