@@ -101,11 +101,11 @@ def test_all_commands(here: Path) -> None:
 
 MISTAKES = {
     "model.style=absent.png": "image absent.png cannot be read",
-    "model.style=null": "has no style picture",
-    "features=absent.npz": "no file .*absent.npz",
-    "features=few.npz": "not contain the weights of VGG-19",
+    "model.style=null": "needs a style picture",
+    "features=absent.npz": "existing file, got .*absent.npz",
+    "features=few.npz": "must contain the weights of VGG-19",
     "content_layers=[conv9_1]": "no layer 'conv9_1'",
-    "data.inputter=csv data.train=list.csv": "list.csv, line 2: there is no file",
+    "data.inputter=csv data.train=list.csv": "list.csv, line 2: the file",
 }
 
 

@@ -101,7 +101,7 @@ def test_docstrings_through_all_commands(here: Path) -> None:
     given = ["some.txt", QUESTIONS[2], "", "-"]
     done = CliRunner().invoke(app, ["infer", "run", *given, "--json"], input=QUESTIONS[3])
     rows = json.loads(done.stdout)
-    assert (done.exit_code, rows.pop(3)["error"]) == (1, "The text is empty.")
+    assert (done.exit_code, rows.pop(3)["error"]) == (1, "The text must not be empty.")
     assert [row["source"] for row in rows] == QUESTIONS
     assert [row["class"] for row in rows[:3]] == list(TOPICS)
     shown = (here / "run/infer/predictions.csv").read_text().splitlines()

@@ -156,7 +156,7 @@ MISTAKES = {
     "optimizer.name=adm": "no optimizer 'adm'.*'adam'",
     "train.callbacks=[EarlyStoping]": "no callback 'EarlyStoping'.*'EarlyStopping'",
     "model.network=resnet33": "no network 'resnet33'.*'resnet32'",
-    "devices=2": "does not apply to trainer: simple",
+    "devices=2": "train.devices needs one of the trainers",
 }
 
 

@@ -117,13 +117,13 @@ def test_a_reward_that_is_not_finite_ends_the_run_and_loses_nothing(tmp_path: Pa
     [
         (
             lambda: DQN(functools.partial(Walk, BOX)),
-            "DQN needs an action space of type Discrete, got Box",
+            "for DQN must be of type Discrete, got Box",
         ),
         (
             lambda: PPO(functools.partial(Walk, gym.spaces.MultiBinary(2))),
-            "PPO needs an action space of type Discrete or Box, got Multi",
+            "for PPO must be of type Discrete or Box, got Multi",
         ),
-        (lambda: DQN(Walk, PPOConfig()), "DQN: config must be a DQNConfig, got PPOConfig"),
+        (lambda: DQN(Walk, PPOConfig()), "config of DQN must be a DQNConfig, got PPOConfig"),
         (lambda: A2C(Walk, num_step=3), "no setting 'num_step'"),
         (lambda: PPO(Walk, num_steps=100, batch_size=256), "batch_size must divide the 800 rows"),
         (lambda: PPO("CartPole-v7"), "CartPole-v7"),

@@ -48,7 +48,7 @@ def test_an_old_argument_is_the_new_one_or_is_refused_with_what_to_write(
     cls: Any = getattr(homes[0], name)
     if new.isidentifier():
         assert new in inspect.signature(cls).parameters
-        with pytest.raises(ConfigError, match=f"both '{old}' and '{new}'"):
+        with pytest.raises(ConfigError, match=f"both '{old}' and its new name '{new}'"):
             cls(**{old: 1, new: 1})
     else:
         with pytest.raises(ConfigError, match=f"no argument '{old}'") as caught:

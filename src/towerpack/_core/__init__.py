@@ -1,1 +1,1 @@
-"""Foundations of all layers, which need only the standard library and NumPy."""
+"""Helpers for all packages of the library. They need only the standard library and NumPy."""

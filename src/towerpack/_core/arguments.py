@@ -3,7 +3,7 @@ from typing import Any, Self
 
 
 class KeepsArguments:
-    """Base of classes whose constructor arguments are settings of a run."""
+    """Base class that stores the constructor arguments of each instance, to record a run."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if (args or kwargs) and cls.__init__ is object.__init__:
@@ -14,7 +14,7 @@ class KeepsArguments:
 
 
 def arguments_of(instance: KeepsArguments) -> dict[str, Any]:
-    """Return the constructor arguments by name, including defaults."""
+    """Return the constructor arguments of an instance by name, including default values."""
     args, kwargs = instance.__dict__["_arguments"]
     signature = inspect.signature(type(instance).__init__)
     try:

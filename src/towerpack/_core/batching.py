@@ -6,7 +6,7 @@ Answer = TypeVar("Answer")
 
 
 class Request(NamedTuple, Generic[Call, Answer]):
-    """Call that waits to be computed, and the future of its result."""
+    """Call that waits in a queue, and the future for its result."""
 
     call: Call
     key: object  # Calls with equal keys can be computed together.
@@ -15,9 +15,9 @@ class Request(NamedTuple, Generic[Call, Answer]):
 
 
 def take(waiting: list[Request[Call, Answer]], max_rows: int) -> list[Request[Call, Answer]]:
-    """Remove and return the first request, and later requests that can be computed with it.
+    """Remove and return the first request, and later requests that fit into the same batch.
 
-    Only a single request may have more than `max_rows` rows. The other requests keep their order.
+    A batch of several requests has equal keys and at most `max_rows` rows. Others keep their order.
     """
     taken, others, rows = list[Request[Call, Answer]](), list[Request[Call, Answer]](), 0
     for request in waiting:
@@ -33,17 +33,17 @@ def compute_in_halves(
     calls: Sequence[Call],
     errors: tuple[type[Exception], ...] = (Exception,),
 ) -> list[Answer | Exception]:
-    """Compute calls together. If a batch fails, try its halves, down to the calls that fail alone.
+    """Compute calls as one batch. If the batch fails, compute its halves, down to single calls.
 
-    Return the result of each call, or the exception that it raises by itself. Exceptions that are
-    not in `errors` are raised here.
+    Return the result of each call, or the exception that the call raises alone. Exceptions of
+    other types than `errors` are not caught.
     """
     try:
         return [*compute(calls)]
     except errors as error:
         if len(calls) == 1:
             return [error]
-    # Not in the `except`: the errors of the halves would hold the one above, and its frames.
+    # Outside of `except`, so that errors of the halves do not refer to the error above.
     middle = len(calls) // 2
     halves = (calls[:middle], calls[middle:])
     return [answer for half in halves for answer in compute_in_halves(compute, half, errors)]

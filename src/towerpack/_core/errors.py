@@ -16,7 +16,7 @@ class TowerpackError(Exception):
         got: Actual value or state.
         expected: Expected value or state.
         fix: Imperative phrase that says how to fix the error.
-        pipeline: Position in a pipeline: `DataFromArrays > MapData(decode) > BatchData(32)`.
+        pipeline: Stages of the data pipeline: `DataFromArrays > MapData(decode) > BatchData(32)`.
         details: Longer text, such as a worker's traceback.
     """
 
@@ -53,7 +53,7 @@ class TowerpackError(Exception):
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, even if its `__str__` fails."""
+    """Return the text of an exception, or a replacement if its `__str__` fails."""
     try:
         return str(error)
     except Exception as fault:  # noqa: BLE001
@@ -61,12 +61,12 @@ def text_of(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a TensorFlow graph failed, without call stack and node names."""
+    """Return a TensorFlow error message without the call stack and the names of graph nodes."""
     return shortened(" ".join(_WHERE_IN_GRAPH.sub("", text_of(error)).split()))
 
 
 def shortened(text: str, limit: int = 2000) -> str:
-    """Return a message as valid UTF-8, and without its middle if it is long."""
+    """Return a message as valid UTF-8, without its middle if it exceeds `limit` characters."""
     text, half = text.encode("utf-8", "backslashreplace").decode(), limit // 2
     return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
 
@@ -83,7 +83,7 @@ class DataFlowError(TowerpackError, RuntimeError):
 
 
 class MapError(DataFlowError):
-    """Error in a function that was passed to a stage. The cause is chained."""
+    """Error in a user's function that a data stage calls. `__cause__` is the original exception."""
 
 
 class BatchError(DataFlowError, ValueError):
@@ -91,15 +91,15 @@ class BatchError(DataFlowError, ValueError):
 
 
 class FormatError(DataFlowError, ValueError):
-    """File or message that is damaged, hostile or of another format."""
+    """File or message that is damaged, malicious or in another format."""
 
 
 class WorkerError(DataFlowError):
-    """Worker of a parallel stage that died or does not answer."""
+    """Worker process of a parallel data stage that died or does not respond."""
 
 
 class StateError(TowerpackError, ValueError):
-    """Saved state that does not match the object it is restored into."""
+    """Saved state that does not match the object to restore."""
 
 
 class SpecError(TowerpackError, ValueError):
@@ -115,15 +115,15 @@ class ConfigError(TowerpackError, ValueError):
 
 
 class CallbackError(TowerpackError, RuntimeError):
-    """Callbacks that do not work together."""
+    """Callbacks that conflict with each other, or a callback that is used incorrectly."""
 
 
 class EnvError(TowerpackError, RuntimeError):
-    """Environment that fails repeatedly, or returns numbers that are not finite."""
+    """Environment that fails repeatedly or returns NaN or infinity."""
 
 
 class NumericsError(TowerpackError, ArithmeticError):
-    """Cost or gradient that is not finite."""
+    """Cost or gradient that is NaN or infinite."""
 
 
 class StepError(TowerpackError, RuntimeError):
@@ -139,19 +139,19 @@ class CheckpointError(TowerpackError, RuntimeError):
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """Valid checkpoint of another model."""
+    """Valid checkpoint that belongs to another model."""
 
 
 class ExportError(TowerpackError, RuntimeError):
-    """Model that cannot be exported, or whose exported form computes something else."""
+    """Model that cannot be exported, or whose exported file computes different outputs."""
 
 
 class RequestError(TowerpackError, RuntimeError):
-    """Request that a model server refused or did not answer.
+    """Request that a model server rejected or did not answer.
 
     Args:
-        what: Reason.
-        status: HTTP status; 0 if there was no answer.
+        what: Sentence that says why the request failed.
+        status: HTTP status; 0 without an answer.
         fix: Imperative phrase that says how to fix the error.
     """
 
@@ -165,4 +165,4 @@ class MissingExtraError(TowerpackError, ImportError):
 
 
 class InternalError(TowerpackError, RuntimeError):
-    """Impossible state, which is a bug in Towerpack. Please report it."""
+    """Bug in Towerpack: a state that should be impossible. Please report it."""

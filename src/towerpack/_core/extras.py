@@ -21,10 +21,10 @@ _SERVICES = ("mlflow", "wandb")
 
 
 def requirements() -> dict[str, str]:
-    """Return the distributions that Towerpack requires, each with its smallest extra.
+    """Return the packages that Towerpack depends on, and for each its smallest pip extra.
 
-    The extra is "" for distributions that are always required. The result is empty if Towerpack
-    runs from sources that are not installed.
+    The extra is "" for packages that are always installed. Return an empty dict if Towerpack runs
+    from source code that is not installed.
     """
     from importlib import metadata  # Slow to import
 
@@ -45,7 +45,7 @@ def requirements() -> dict[str, str]:
 
 
 def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
-    """Import a module, or raise an error that names the extra to install."""
+    """Import a module. If the import fails, raise an error that names the pip extra to install."""
     try:
         first = module == "tensorflow" and module not in sys.modules
         with quiet_start() if first else contextlib.nullcontext():
@@ -59,7 +59,7 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
 
 @contextlib.contextmanager
 def explain_missing(needed_for: str) -> Generator[None]:
-    """Turn a failed import of an optional package into an error that names the extra to install."""
+    """Convert a failed import of an optional package to an error that names its pip extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Atomic and synced writing of files, and text of tables."""
+"""Atomic and durable writing of files, and text of CSV files."""
 
 import csv
 import errno
@@ -18,42 +18,41 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
-    """Open a regular file. A pipe or device in an untrusted directory could block forever."""
+    """Open a regular file. Reject pipes and devices, which could block forever."""
     fd = os.open(path, flags | _NO_WAIT, mode)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise ConfigError(f"{path} is not a regular file.", fix="remove it")
+    raise ConfigError(f"{path} must be a file, not a pipe, device or folder.", fix="remove it")
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a regular file with one name: links in untrusted directories may lead anywhere."""
+    """Open a regular file. Reject links, through which a write would change another file."""
     try:
         fd = open_regular(path, flags | getattr(os, "O_NOFOLLOW", 0), mode)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise ConfigError(
-            f"{path} must not be a link: writing would change {os.path.realpath(path)}.",
+            f"{path} must not be a symbolic link: writing would change {os.path.realpath(path)}.",
             fix="remove the link",
         ) from error
     if os.fstat(fd).st_nlink < 2:
         return fd
     os.close(fd)
     raise ConfigError(
-        f"{path} has several names (hard links), so writing to it changes another file too.",
-        fix="copy its directory (`cp -r`), and use the copy",
+        f"{path} must not have hard links: writing would change a file in another folder too.",
+        fix="copy the folder of the file with `cp -r`, and use the copy",
     )
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a regular file."""
     with open(path, "rb", opener=open_regular) as file:
         return file.read()
 
 
 def fsync_dir(path: Path) -> None:
-    """Make renames and creations in a directory survive a power failure."""
+    """Sync a directory to the disk, so that new and renamed files survive a power failure."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -81,14 +80,14 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def csv_of(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Return rows as a CSV file in UTF-8. Bytes of names that are not UTF-8 are escaped."""
+    """Return table rows as a CSV file in UTF-8. Escape bytes of file names that are not UTF-8."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def append_whole(fd: int, data: bytes) -> None:
-    """Append data to a file opened with `O_APPEND`. If an OSError is raised, none is appended."""
+    """Append all data to a file opened with `O_APPEND`, or no data if an OSError is raised."""
     end = os.fstat(fd).st_size
     try:
         written = os.write(fd, data)
@@ -100,7 +99,7 @@ def append_whole(fd: int, data: bytes) -> None:
 
 
 def open_lines(path: Path) -> int:
-    """Open or create a file of lines for `append_whole`, without an incomplete last line."""
+    """Open or create a text file for `append_whole`. Remove an incomplete last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:

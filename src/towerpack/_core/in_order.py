@@ -17,15 +17,15 @@ def in_order(
     *,
     poll: Callable[[], None] = lambda: None,
 ) -> Iterator[R]:
-    """Process items in threads, and iterate over the results in the order of the items.
+    """Process items in several threads. Iterate over the results in the order of the items.
 
-    Up to two items per worker are read ahead, in the thread that iterates. An error of a worker is
-    raised at the position of its item.
+    Reads up to two items per worker ahead, in the calling thread. If a worker fails on an item,
+    raises the error in place of the item's result.
 
     Args:
         workers: Functions from an item to a result. Each processes one item at a time.
         items: Items to process.
-        poll: Called several times a second while waiting; may raise.
+        poll: Function that is called several times a second while waiting; may raise.
     """
     idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
     for worker in workers:

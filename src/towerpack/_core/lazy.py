@@ -1,4 +1,4 @@
-"""Packages whose public names are listed in `__init__.pyi` and loaded on first use."""
+"""Packages that list their public names in `__init__.pyi` and load each on first use."""
 
 import importlib
 import re
@@ -14,7 +14,7 @@ _IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside it.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, read from its `__init__.pyi`.
 
     The stub imports each public name: `from package._module import Name as Name`. Modules
     (`from package import module as module`) are not in `__all__`.

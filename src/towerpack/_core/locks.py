@@ -18,7 +18,7 @@ _UNSUPPORTED: Final = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 
 
 class LockHeldError(Exception):
-    """Error if another holder has the lock. Internal: callers raise their own error.
+    """Lock that another process or object holds. Internal: callers raise an error of their own.
 
     Attributes:
         holder: Description of the holder, such as `pid 4711`, or "unknown".
@@ -30,11 +30,11 @@ class LockHeldError(Exception):
 
 
 class FileLock:
-    """Exclusive `flock` on a file. The file stays after unlocking, because removing it would race.
+    """Exclusive `flock` on a file. The file remains after unlocking, to avoid races.
 
-    The lock belongs to this object: a second `FileLock` in the same process is refused as well. A
-    child process made by `fork` without `exec` shares it. On Windows and on file systems without
-    locks, a warning is logged and nothing is protected.
+    The lock belongs to this object: a second `FileLock` in the same process cannot acquire it.
+    A child process made by `fork` without `exec` shares the lock. On Windows and on file systems
+    without locks, `acquire` only logs a warning.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,10 +42,10 @@ class FileLock:
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting. Return False if locks are not supported.
+        """Acquire the lock without waiting. Return False if locks are not supported.
 
         Raises:
-            LockHeldError: Another holder has the lock.
+            LockHeldError: Another process or object holds the lock.
             ConfigError: The lock file is a link.
             OSError: The lock file cannot be created.
         """
@@ -82,9 +82,9 @@ class FileLock:
 def locked(
     path: Path, *, look_again_s: float, waiting: Callable[[str, float], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock on a file inside. Try to take it every `look_again_s` seconds.
+    """Hold the lock on a file during a `with` block. Retry every `look_again_s` seconds.
 
-    `waiting` is called after each failed attempt with the holder and the seconds waited so far.
+    After each failed attempt, call `waiting` with the lock's holder and the seconds waited so far.
     """
     lock = FileLock(path)
     waited = 0.0
@@ -104,7 +104,7 @@ def locked(
 
 
 def is_held(path: Path) -> bool:
-    """Return whether the lock on a file is held, without changing the file."""
+    """Return whether some process holds the lock on a file. The file is not changed."""
     try:
         fd = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:

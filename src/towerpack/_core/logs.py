@@ -1,7 +1,6 @@
-"""Logger of the library, which stays silent until an application configures it.
+"""Logging of the library. It prints nothing until an application calls `console()`.
 
-Library modules call `get_logger(__name__)`. Importing configures nothing. Applications and
-trainers, which own the terminal, call `console()`.
+Modules of the library call `get_logger(__name__)`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def console(level: int = logging.INFO) -> None:
-    """Show the library's log on stderr, unless the program has configured logging."""
+    """Print the library's log to stderr, unless the program has configured logging itself."""
     logger = logging.getLogger(ROOT)
     if logger.level == logging.NOTSET:
         logger.setLevel(level)
@@ -40,7 +39,7 @@ def console(level: int = logging.INFO) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Format of a log line: time, level (warnings and errors), module (only with `--debug`)."""
+    """Formatter of log lines: time, level of warnings and errors, and with `--debug` the module."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         module = f"{record.name}: " if os.environ.get(DEBUG) else ""
@@ -57,7 +56,7 @@ class _PlainFile(logging.FileHandler):
 
 
 class LogFile:
-    """Context manager that appends TensorFlow's startup lines and the library's log to a file."""
+    """Context manager that writes the library's log and TensorFlow's startup lines to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -7,26 +7,26 @@ MASK = ":mask"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that lists the known names most similar to `name`, or all known names."""
+    """Return a hint for an unknown name: the most similar known names, or all known names."""
     names = sorted(set(known))
     lower = [each.lower() for each in names]
     near = difflib.get_close_matches(name.lower(), set(lower), n=3, cutoff=0.6)
     if close := [each for match in near for each in names if each.lower() == match]:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
-        return "There are none."
+        return "No names are defined."
     shown = ", ".join(repr(n) for n in names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"Use one of: {shown}{more}."
 
 
 def in_one_spelling(name: str) -> str:
-    """Return a name in lower case with underscores, the form in which registries compare names."""
+    """Return a name in lower case with underscores, so that registries can compare names."""
     return name.lower().replace("-", "_")
 
 
 def alike(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that equals `name`, or differs only in case, `-` and `_`."""
+    """Return the only known name that equals `name` except for case, `-` and `_`, or None."""
     names = list(known)
     plain = [in_one_spelling(each) for each in names]
     wanted = in_one_spelling(name)
@@ -36,7 +36,7 @@ def alike(name: str, known: Iterable[str]) -> str | None:
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted name. Empty mappings are left out."""
+    """Flatten nested mappings to a dict with dotted keys. Empty mappings are omitted."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}.{key}" if prefix else str(key)
@@ -48,7 +48,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unique(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, or the first of `name_1`, `name_2`, … that is not taken."""
+    """Return `name` if it is unused, else the first unused of `name_1`, `name_2`, and so on."""
     used = set(taken)
     if name not in used:
         return name

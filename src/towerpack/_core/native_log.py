@@ -1,7 +1,7 @@
-"""Redirection of TensorFlow's native startup messages from stderr to the run's log.
+"""Redirection of TensorFlow's startup messages from stderr to the run's log.
 
 Native code writes to file descriptor 2, not to `sys.stderr` or `logging`. The descriptor is
-redirected for the seconds in which TensorFlow is imported and first looks for devices.
+redirected while TensorFlow is imported and searches for devices.
 """
 
 import os
@@ -41,10 +41,10 @@ def take_startup_lines() -> list[str]:
 
 @contextmanager
 def quiet_start() -> Generator[None]:
-    """Collect TensorFlow's usual startup lines inside, and print other lines at the end.
+    """Redirect stderr while TensorFlow starts. Store its usual messages, print others at the end.
 
-    If the block raises or the process dies, all lines are printed. With other threads, which may
-    write or start processes meanwhile, and on Windows nothing is redirected.
+    If the block raises or the process dies, all messages are printed. Nothing is redirected on
+    Windows or while other threads run, because they may write messages or start processes.
     """
     with ExitStack() as stack:
         file = _stderr_redirected(stack)
@@ -56,7 +56,7 @@ def quiet_start() -> Generator[None]:
 
 
 def _stderr_redirected(stack: ExitStack) -> Path | None:
-    """Redirect descriptor 2 to a file until the stack unwinds and prints the file's content.
+    """Redirect descriptor 2 to a file until the stack is closed, then print the file's content.
 
     Return None if redirection is not possible.
     """

@@ -10,9 +10,9 @@ from towerpack._core.files import replace_file
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write a dict of named arrays to an npz file atomically, without pickle.
+    """Write named arrays to an npz file atomically, without pickle.
 
-    Objects are written as bytes, and dtypes that NumPy lacks (bfloat16) as float32.
+    Object arrays are stored as bytes, and dtypes that NumPy lacks (bfloat16) as float32.
     """
     # `np.savez` takes names as keywords, and reserves the name 'file'.
     buffer = io.BytesIO()

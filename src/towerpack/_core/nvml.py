@@ -4,11 +4,11 @@ from typing import Any
 
 
 class Nvml:
-    """Bindings to NVIDIA's management library (NVML). Failures are OSErrors.
+    """Bindings to NVIDIA's management library (NVML). Failed calls raise OSError.
 
     Args:
-        library: Name of the shared library.
-        devices: Indices or UUIDs; None for all devices.
+        library: File name of the shared library.
+        devices: Indices or UUIDs of GPUs; None for all GPUs.
     """
 
     def __init__(self, library: str, devices: Sequence[int | str] | None) -> None:
@@ -33,7 +33,7 @@ class Nvml:
         return handle
 
     def utilization(self) -> list[float]:
-        """Return the utilization of each GPU in percent, over the last sample period."""
+        """Return the utilization of each GPU in percent, over NVML's last sample period."""
         percents: list[float] = []
         for handle in self.handles:
             rates = (ctypes.c_uint * 2)()  # Of the GPU and of its memory

@@ -1,4 +1,4 @@
-"""Tensorpack's names of arguments, which are renamed, or refused with advice."""
+"""Argument names of Tensorpack. Each is renamed, or rejected with advice."""
 
 import functools
 import inspect
@@ -72,7 +72,7 @@ _waiting = set(ARGUMENTS)
 
 
 def accept(*values: Any) -> None:
-    """Make classes of the table accept arguments by their old names. Other values are ignored."""
+    """Let classes accept their old argument names from Tensorpack. Ignore all other values."""
     for cls in values:
         own_class = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
         if own_class and cls.__name__ in _waiting:
@@ -88,10 +88,10 @@ def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> No
     @functools.wraps(construct)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) > most:
-            refused = [f"for {k}=, {v}" for k, v in new_names.items() if not v.isidentifier()]
+            advice = [f"for {k}=, {v}" for k, v in new_names.items() if not v.isidentifier()]
             raise TypeError(
-                f"{cls.__name__} takes {most} positional arguments, not {len(args)}: "
-                + "; ".join(["pass the others by name", *refused])
+                f"{cls.__name__} takes at most {most} positional arguments, got {len(args)}: "
+                + "; ".join(["pass the others by name", *advice])
             )
         for old in new_names.keys() & kwargs.keys():
             new = new_names[old]
@@ -99,7 +99,8 @@ def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> No
                 raise ConfigError(f"{cls.__name__} has no argument '{old}'.", fix=new)
             if new in kwargs:
                 raise ConfigError(
-                    f"{cls.__name__} got both '{old}' and '{new}'.", fix=f"pass only {new}="
+                    f"{cls.__name__} got both '{old}' and its new name '{new}'.",
+                    fix=f"pass only {new}=",
                 )
             kwargs[new] = kwargs.pop(old)
         construct(self, *args, **kwargs)

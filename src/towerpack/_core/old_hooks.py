@@ -7,12 +7,14 @@ from towerpack._core.errors import CallbackError
 def adopt(
     cls: type, renamed: Mapping[str, tuple[str, int]], refused: Mapping[str, str] | None = None
 ) -> None:
-    """Make a class call hooks by their old names. Refuse instances with hooks without a successor.
+    """Let a subclass define hooks under their old names. Reject hooks that would never be called.
+
+    The error is raised when the class is instantiated.
 
     Args:
-        cls: Class that may define old hooks.
-        renamed: New name, and number of arguments of the old hook, by old name.
-        refused: Advice by old name.
+        cls: Class that may define hooks under old names.
+        renamed: New name of each old hook, and the number of arguments that the old hook takes.
+        refused: Advice for each old hook that has no replacement.
     """
     wrong = {old: text for old, text in (refused or {}).items() if getattr(cls, old, None)}
     for old, (new, arguments) in renamed.items():

@@ -1,4 +1,4 @@
-"""Conversion of arrays to images, and images to PNG files, with the standard library."""
+"""Conversion of arrays to images and of images to PNG files, without imaging libraries."""
 
 import struct
 import zlib
@@ -10,10 +10,10 @@ from towerpack._core.errors import ConfigError
 
 
 def as_picture(caller: str, image: Any) -> np.ndarray:
-    """Return an image, uint8 [h, w, 1, 3 or 4], from [h, w] or [h, w, c] of bytes or floats.
+    """Convert an image array [h, w] or [h, w, c] of uint8 or floats to uint8 [h, w, 1, 3 or 4].
 
-    Floats above 1 are divided by their maximum. If some are negative, 0 becomes mid-gray (127).
-    Errors start with the name `caller`.
+    Floats range from 0 to 1. If some are larger, all are divided by the maximum. If some are
+    negative, 0 becomes mid-gray (127). Errors begin with the name `caller`.
     """
     array: np.ndarray = np.asarray(image)
     picture = array[..., None] if array.ndim == 2 else array
@@ -21,9 +21,9 @@ def as_picture(caller: str, image: Any) -> np.ndarray:
     shaped = picture.ndim == 3 and picture.shape[2] in (1, 3, 4) and 0 not in picture.shape
     if not shaped or not (floating or picture.dtype == np.uint8):
         raise ConfigError(
-            f"{caller} needs an image [height, width(, 1, 3 or 4)] of uint8, or float from 0 to 1, "
-            f"got {array.dtype} {list(array.shape)}.",
-            fix="pass one image of a batch, and scale its values",
+            f"{caller} must get an image of shape [height, width] or [height, width, 1, 3 or 4] "
+            f"with dtype uint8 or float, got {array.dtype} {list(array.shape)}.",
+            fix="pass a single image instead of a batch, and convert it to uint8 or float32",
         )
     return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
 
@@ -37,7 +37,7 @@ def _as_bytes(picture: np.ndarray) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return a PNG file (W3C 2003) from uint8 [height, width] or [height, width, 1, 3 or 4]."""
+    """Encode uint8 [height, width] or [height, width, 1, 3 or 4] as a PNG file (W3C 2003)."""
     height, width, channels = (*image.shape, 1)[:3]
     color = {1: 0, 3: 2, 4: 6}[channels]
     rows = image.reshape(height, width * channels)

@@ -1,7 +1,7 @@
-"""Random streams that depend only on a seed and keys.
+"""Random number generators that depend only on a seed and keys.
 
-Nothing here keeps state. The same keys give the same stream in any process, on any machine and in
-any order, so results do not depend on the number of workers or on resuming.
+The functions keep no state. The same seed and keys give the same random numbers in any process,
+on any machine and in any order. Results do not depend on the number of workers or on resuming.
 """
 
 import hashlib
@@ -16,8 +16,7 @@ Key = int | str
 def derive_seed(seed: int, *keys: Key) -> int:
     """Return a 63-bit seed that depends only on `seed` and `keys`.
 
-    Strings and integers differ: `("1",)` and `(1,)` give different seeds. The result fits into a
-    signed `int64` of TensorFlow.
+    The string "1" and the integer 1 give different seeds. The result fits into an `int64` tensor.
     """
     digest = hashlib.blake2b(digest_size=8)
     for key in (seed, *keys):
@@ -28,10 +27,9 @@ def derive_seed(seed: int, *keys: Key) -> int:
 
 
 def stream(seed: int, *keys: Key) -> np.random.Generator:
-    """Return a NumPy generator (Philox, Salmon et al. 2011) for a seed and keys."""
+    """Return a NumPy generator (Philox, Salmon et al. 2011) seeded with `seed` and `keys`."""
     return np.random.Generator(np.random.Philox(key=derive_seed(seed, *keys)))
 
 
 def fresh_seed() -> int:
-    """Return a seed of 31 bits from the operating system."""
     return secrets.randbits(31)

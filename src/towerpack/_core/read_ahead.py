@@ -16,14 +16,13 @@ _JOIN_S = 2.0
 
 
 class ReadAhead(Generic[T]):
-    """Context manager that reads one item ahead while the caller processes another.
+    """Context manager that prefetches one item in a thread while the caller processes another.
 
-    Waits are short and call `poll`, so an interrupted run stops at once. The daemon thread holds
-    only the iterator, which it closes itself.
+    The thread is a daemon. It refers only to the iterator, and closes the iterator itself.
 
     Args:
-        open_iterator: Returns the iterator; called in the thread.
-        prepare: Converts a value of the iterator and its position to an item.
+        open_iterator: Function that returns the iterator; called in the thread.
+        prepare: Function from a value and its position to an item.
     """
 
     def __init__(
@@ -42,9 +41,9 @@ class ReadAhead(Generic[T]):
         )
 
     def items(self, poll: Callable[[], None]) -> Iterator[T]:
-        """Iterate over the items in order, then raise the error of the thread, if any.
+        """Iterate over the items in order. At the end, raise the error of the thread, if any.
 
-        `poll` is called several times a second while waiting and before each item. It may raise.
+        `poll` is called before each item and several times a second while waiting. It may raise.
         """
         while True:
             poll()
@@ -70,7 +69,7 @@ class ReadAhead(Generic[T]):
             self._changed.notify_all()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            _log.warning("A dataflow did not return within %g s. Left it running.", _JOIN_S)
+            _log.warning("A dataflow did not stop within %g s. Its thread keeps running.", _JOIN_S)
 
     def _read(self) -> None:
         try:

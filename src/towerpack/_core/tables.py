@@ -1,4 +1,4 @@
-"""Strict decoding of users' text files: texts, lines and rows of tables."""
+"""Reading of users' text files: texts, lines and rows of tables, with strict decoding."""
 
 import codecs
 import csv
@@ -28,7 +28,7 @@ _NOT_DECODED: Final = re.compile(r"[\udc80-\udcff]")
 
 
 class Row(NamedTuple):
-    """Row of a table and its position in a file. `str` returns the position for messages."""
+    """Row of a table with its file and line. `str(row)` returns the position for messages."""
 
     fields: list[str]
     path: str
@@ -39,18 +39,15 @@ class Row(NamedTuple):
 
 
 def read_text(path: str | Path, encoding: str | None = None) -> str:
-    """Return the text of a file with line feeds as line ends.
+    """Return the text of a file. All line ends become line feeds.
 
-    Args:
-        path: File.
-        encoding: Encoding of a file without a byte order mark; None for UTF-8. Byte order marks of
-            UTF-8 and UTF-16 take priority.
+    A byte order mark of UTF-8 or UTF-16 has priority over `encoding`, whose default is UTF-8.
     """
     return _LINE_END.sub("\n", _decoded(_bytes_of(path), path, encoding))
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text from `read_text`. Only line feeds end lines, form feeds do not."""
+    """Split a text from `read_text` into lines. Form feeds do not end lines, only line feeds do."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -62,17 +59,18 @@ def read_rows(
     quotechar: str | None = None,
     is_file: Callable[[str], bool] | None = None,
 ) -> list[Row]:
-    """Return the rows of a table without empty lines.
+    """Return the rows of a table, without empty lines.
 
     Args:
-        path: File.
-        encoding: Same as for `read_text`.
-        delimiter: Separator of fields. None for the first of comma, semicolon and tab (tab, comma
-            and semicolon, if the name does not end in `.csv`) that all of the first lines contain,
-            or else the first line.
-        quotechar: Quotation mark of fields. None for a double quote, or a single quote if the first
-            field begins with one. Fields separated by tabs have no quotes, except in `.csv` files.
-        is_file: Whether a field names a file. File names may have another encoding.
+        path: Path of the file.
+        encoding: Encoding of a file without a byte order mark; None for UTF-8.
+        delimiter: Separator of fields. None detects it: the first of comma, semicolon and tab (tab
+            first, unless the name ends in `.csv`) that occurs in all of the first lines, else in
+            the first line.
+        quotechar: Quotation mark of fields. None means a single quote if the first field begins
+            with one, else a double quote. Tab-separated fields have no quotes, except in `.csv`.
+        is_file: Function that tells whether a field names a file. Names of files may be in another
+            encoding than the table.
     """
     name, raw = str(path), _bytes_of(path)
     text = _decoded(raw, path, encoding, "surrogateescape" if is_file else "strict")
@@ -105,10 +103,10 @@ def read_rows(
             number = reader.line_num + 1
     except csv.Error as error:
         raise FormatError(
-            f"{path}, line {number}: the quotation marks are not balanced.",
+            f"{path}, line {number}: each opening quotation mark needs a closing one.",
             got=str(error),
-            fix="put texts that begin with a quotation mark in quotation marks, and double marks "
-            "inside",
+            fix="enclose fields that contain quotation marks in quotation marks, and write each "
+            "inner mark twice",
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -122,13 +120,8 @@ def read_rows(
 def is_header(rows: Sequence[Row], label: int, is_item: Callable[[str], bool]) -> bool:
     """Return whether the first row of a table is a header.
 
-    The label of a header is not an integer and occurs in no other row, and its other fields are no
-    items.
-
-    Args:
-        rows: Rows of the table.
-        label: Index of the label column.
-        is_item: Whether a field of another column is data, such as a file name.
+    In a header, the label is not an integer and occurs in no other row, and no other field is an
+    item, such as an existing file. `label` is the index of the label column.
     """
     if not rows or len(rows[0].fields) <= label or _INTEGER.fullmatch(rows[0].fields[label]):
         return False
@@ -139,10 +132,9 @@ def is_header(rows: Sequence[Row], label: int, is_item: Callable[[str], bool]) -
 
 
 def warn_of_similar(labels: Iterable[tuple[str, Any]]) -> None:
-    """Log labels that differ only in case, spaces or Unicode form.
+    """Log a warning for class names that differ only in case, spaces or Unicode form.
 
-    Args:
-        labels: Label and position of each row.
+    `labels` holds the class name and the file position of each row.
     """
     places: dict[str, list[Any]] = {}
     for label, where in labels:
@@ -172,7 +164,8 @@ def _decoded(raw: bytes, path: str | Path, encoding: str | None, errors: str = "
         position = error.start
     except LookupError as error:
         raise ConfigError(
-            f"The encoding {encoding!r} is unknown.", fix="set data.encoding, for example to cp1252"
+            f"Python has no encoding {encoding!r}.",
+            fix="set data.encoding to a known encoding, for example to cp1252",
         ) from error
     else:
         if "\0" not in text:  # Null characters mean UTF-16 without a byte order mark.
@@ -180,8 +173,8 @@ def _decoded(raw: bytes, path: str | Path, encoding: str | None, errors: str = "
         position = len(text[: text.index("\0")].encode(encoding, errors))
     line = len(_LINE_END.findall(raw[:position].decode(encoding, "replace"))) + 1
     raise FormatError(
-        f"{path}, line {line} is not {encoding.upper()} text.",
+        f"{path}, line {line}: the file is not encoded in {encoding.upper()}.",
         got=f"the byte 0x{raw[position]:02X} at position {len(mark) + position} of the file",
-        fix="save the file as UTF-8 (or UTF-16 with a byte order mark), or set data.encoding to "
-        "its encoding, such as cp1252 or utf-16-le (in Python: encoding=)",
+        fix="save the file as UTF-8, or set data.encoding to the encoding of the file, such as "
+        "cp1252 or utf-16-le (in Python: encoding=)",
     )

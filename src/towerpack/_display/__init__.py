@@ -1,1 +1,1 @@
-"""Progress rows in a terminal (Rich), and figures (Matplotlib)."""
+"""Progress rows in a terminal (drawn with Rich) and figures (drawn with Matplotlib)."""

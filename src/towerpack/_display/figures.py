@@ -1,4 +1,4 @@
-"""Matplotlib figures. Functions import Matplotlib when they are called."""
+"""Matplotlib figures. Matplotlib is imported when a function is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-# With more classes, the figure has no numbers in cells or no names on axes.
+# Classes up to which a figure has numbers in its cells, and names on its axes.
 _MOST_NUMBERS: Final = 20
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 24  # characters of a name
@@ -16,7 +16,7 @@ _LONGEST: Final = 24  # characters of a name
 def draw_rates(
     rates: Sequence[float], costs: Sequence[float], smooth: Sequence[float], chosen: float | None
 ) -> Any:
-    """Draw costs over learning rates, with one rate marked."""
+    """Draw the costs of a learning rate search. Mark the chosen rate with a vertical line."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(7, 4.5), layout="constrained")
@@ -36,7 +36,7 @@ def draw_rates(
 
 
 def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
-    """Draw a confusion matrix: colors are fractions of the true class, numbers are counts."""
+    """Draw a confusion matrix. Colors show fractions of the true class, numbers show counts."""
     from matplotlib.figure import Figure
 
     size = len(classes)
@@ -60,7 +60,6 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
 
 
 def pixels_of(figure: Any) -> np.ndarray:
-    """Render a Matplotlib figure to uint8 [h, w, 3]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

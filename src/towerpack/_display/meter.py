@@ -1,4 +1,4 @@
-"""Speed of the steps and remaining time."""
+"""Measurement of training speed and remaining time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SAMPLES = 50
 
 
 class Meter:
-    """Meter of the speed of steps and of the remaining time.
+    """Measures the speed of the steps and estimates the remaining time.
 
-    The speed is computed from the last samples. The remaining time is estimated from a longer
-    average, which includes evaluations inside epochs, and from the median time between epochs.
+    The speed is the average of the last 50 samples. The estimate uses a longer average, which
+    includes evaluations inside epochs, and the median time between epochs.
     """
 
     def __init__(self) -> None:
@@ -20,13 +20,12 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
         self._between: deque[float] = deque(maxlen=5)
         self._ended: float | None = None
-        # Sums of the longer average, in which older epochs have less weight. The first interval is
-        # skipped: it includes TensorFlow's warm-up.
+        # Sums of the longer average; `restart` halves them. The first interval is skipped, because
+        # it includes TensorFlow's warm-up.
         self._seconds = self._steps = 0.0
         self._warm = False
 
     def restart(self, now: float, step: int) -> None:
-        """Start measuring after a pause. `now` is in seconds."""
         self._samples.clear()
         self._samples.append((now, step))
         self._seconds, self._steps = self._seconds / 2, self._steps / 2
@@ -50,7 +49,7 @@ class Meter:
         self._ended = now
 
     def left(self, steps: int, ends: int = 0) -> float | None:
-        """Return the seconds until more steps and ends of epochs are done; None if unknown."""
+        """Return the estimated seconds for `steps` steps and `ends` ends of epochs, or None."""
         if self.rate is None:
             return None
         seconds_per_step = self._seconds / self._steps if self._steps else 1 / self.rate
@@ -59,7 +58,7 @@ class Meter:
 
 
 def clock_text(seconds: float) -> str:
-    """Format a duration: `0:07`, `12:30`, `1:02:03` or `2 d 1:02:03`."""
+    """Format a duration in seconds: `0:07`, `12:30`, `1:02:03` or `2 d 1:02:03`."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -69,7 +68,7 @@ def clock_text(seconds: float) -> str:
 
 
 def speed_text(rate: float | None, unit: str = "step") -> str:
-    """Format a speed: `38.2 steps/s`, or `2.31 s/step` below 1."""
+    """Format a speed: `38.2 steps/s`, or `2.31 s/step` for less than one step per second."""
     if not rate:
         return f"- {unit}s/s"
     if rate < 1:

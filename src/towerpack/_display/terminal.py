@@ -26,7 +26,7 @@ _REDRAW_S = 0.2
 _NOTEBOOK_COLUMNS = 110
 
 Row = Callable[["Style", int], Text]
-"""Function that draws a row, for a style and a width in columns."""
+"""Function that returns a progress row for a style and a width in columns."""
 
 
 class Style:
@@ -47,7 +47,7 @@ class Style:
     def line(
         self, width: int, *, head: str, done: int, total: int | None, parts: Sequence[str]
     ) -> Text:
-        """Return a row: head, a bar if the total is known, count, and the first parts that fit."""
+        """Return a row: `head`, a bar if `total` is known, a count, and the `parts` that fit."""
         share = None if total is None else done / max(1, total)
         count = f"{done:,}" if total is None else f"{done:>{len(f'{total:,}')},}/{total:,}"
         separator = " - " if self.ascii_only else " · "
@@ -72,7 +72,7 @@ class Style:
 
 
 class Screen:
-    """Rows at the bottom of a terminal. Output of logging handlers and `print` appears above."""
+    """Progress rows at the bottom of a terminal. Log lines and printed text appear above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -115,7 +115,7 @@ class Screen:
             # Leave output to files and pipes unchanged.
             if stream is None or not stream.isatty():
                 continue
-            above = _Above(self._console, stream)
+            above = _LinesAboveRows(self._console, stream)
             setattr(sys, name, above)
             self._undo.append(functools.partial(setattr, sys, name, stream))
             self._undo.append(above.finish)
@@ -155,8 +155,8 @@ class _NotebookScreen(Screen):
         self._output.show("")
 
 
-class _Above:
-    """Replacement of a terminal's stream that prints lines above the rows.
+class _LinesAboveRows:
+    """Replacement for stdout or stderr that prints lines above the progress rows.
 
     Rich's own replacement wraps long lines, so paths and tracebacks could not be copied.
     """
@@ -216,9 +216,9 @@ def screen() -> Screen | None:
 
 @contextmanager
 def task(name: str, total: int | None) -> Generator[Callable[[], None]]:
-    """Show a progress row for work that takes more than two seconds.
+    """Show a progress bar for work that takes more than two seconds.
 
-    `total` is the number of parts, or None. Yields a function to call after each part.
+    `total` is the number of parts; None if unknown. Yields a function to call after each part.
     """
     shared = screen()
     if shared is None:

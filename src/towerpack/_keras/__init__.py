@@ -1,1 +1,1 @@
-"""Access to Keras internals, and to layers that users create themselves."""
+"""Access to internals of Keras, and search for Keras layers that users create."""

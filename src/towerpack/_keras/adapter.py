@@ -1,4 +1,4 @@
-"""Access to Keras names that Keras does not export. Verified on Keras 3.15.
+"""Access to private names of Keras. Verified on Keras 3.15.
 
 If a Keras release changes these names, adapt this file and `tests/unit/_keras/test_adapter.py`.
 """
@@ -28,10 +28,10 @@ reading: ContextVar[Any] = ContextVar("reading", default=None)
 
 
 def variable_path(name: str = "") -> str:
-    """Return the path of the Keras layers that are being built, or `''`.
+    """Return the path of the Keras layer that is being built, or `''` outside of layers.
 
-    If a layer has no `build` method, Keras builds it by a trial call and creates its variables
-    later. The path is then that of the variable `name`.
+    If a layer has no `build` method, Keras builds it with a trial call and creates the variables
+    later. The path is then that of the layer whose variable `name` is waiting.
     """
     if not in_stateless_scope():
         waiting: Any = global_state.get_global_attribute("uninitialized_variables", ())
@@ -42,22 +42,22 @@ def variable_path(name: str = "") -> str:
 
 
 def layers_being_built() -> list[keras.layers.Layer]:
-    """Return the Keras layers in which a variable is being created, the outermost first."""
+    """Return the Keras layers that are being built, the outermost first."""
     stack: Any = global_state.get_global_attribute("name_scope_stack", ())
     return [entry.caller for entry in stack if isinstance(entry.caller, keras.layers.Layer)]
 
 
 def forget_losses(layers: Iterable[keras.layers.Layer]) -> None:
-    """Drop the losses of activity regularizers and `add_loss`, which belong to an earlier graph.
+    """Clear the losses from activity regularizers and `add_loss` of an earlier trace.
 
-    Keras does this when an outermost layer is called, but a tower has no outermost layer.
+    Keras clears them when an outermost layer is called, but a tower function is not a layer.
     """
     for layer in layers:
         layer._clear_losses()
 
 
 def automatic_names(layer: keras.layers.Layer) -> set[str]:
-    """Return the names below a layer that Keras chose automatically (`dense_7`)."""
+    """Return the names of sublayers and seed generators that Keras chose, such as `dense_7`."""
     names = set()
     for inner in layer._flatten_layers(include_self=False):
         base = to_snake_case(type(inner).__name__)
@@ -70,9 +70,9 @@ def automatic_names(layer: keras.layers.Layer) -> set[str]:
 
 
 def layers_see_training(training: bool) -> AbstractContextManager[None]:
-    """Call every Keras layer inside with `training`, unless the call passes its own argument.
+    """Use `training` as the default for the `training` argument of Keras layers in the block.
 
-    Keras takes the flag from an outer layer. A tower function is not a layer, so without this a
+    Keras takes the default from an outer layer. A tower function is not a layer, so otherwise
     `keras.layers.Dropout` in a tower would never drop values.
     """
     context = CallContext(entry_layer=object())
@@ -81,15 +81,15 @@ def layers_see_training(training: bool) -> AbstractContextManager[None]:
 
 
 def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManager[None]:
-    """Restart the numbers of automatic Keras names (`dense_1`), or set them to `counts`.
+    """Restart Keras's numbering of layer names (`dense_1`) in the block, or continue from `counts`.
 
-    Keras counts per process, so a second trace would give the same layers other names.
+    Keras numbers names per process. Without this, a second trace would rename the same layers.
     """
     return _global("object_name_uids", collections.defaultdict(int, counts or {}))
 
 
 def name_counts() -> dict[str, int]:
-    """Return the number of automatic names of each kind since the last `fresh_names`."""
+    """Return how many names Keras has numbered so far, for each kind of layer."""
     return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
@@ -105,9 +105,9 @@ def _global(name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def seeded_initializers(seed: int) -> Iterator[None]:
-    """Draw the seeds of Keras initializers without a seed from `seed`.
+    """Derive the seeds of Keras initializers that are created in the block from `seed`.
 
-    Keras draws them from Python's global generator, whose state is restored afterwards.
+    Keras draws missing seeds from Python's global random generator. Its state is restored.
     """
     before = random.getstate()
     random.seed(seed)
@@ -118,26 +118,25 @@ def seeded_initializers(seed: int) -> Iterator[None]:
 
 
 def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all its sublayers, in an order that each process repeats."""
+    """Return a layer and all its sublayers, in the same order in every process."""
     return layer._flatten_layers()
 
 
 def variables_of(layer: keras.layers.Layer) -> list[Any]:
-    """Return all variables of a layer, including states of stateful RNNs, which Keras omits."""
+    """Return all variables of a layer, with the states of stateful RNNs, which Keras omits."""
     rnns = [inner for inner in inner_layers(layer) if isinstance(inner, keras.layers.RNN)]
     states: list[Any] = [v for rnn in rnns for v in keras.tree.flatten(rnn.states)]
     return [*layer.variables, *(v for v in states if isinstance(v, keras.Variable))]
 
 
 def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Return the metrics that are updated when a layer or one of its sublayers is called."""
     return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
 
 
 def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return a new optimizer with the settings of another one.
+    """Return a new optimizer with the same settings.
 
-    Keras's configuration lacks the settings of `exclude_from_weight_decay`.
+    Also copies `exclude_from_weight_decay`, which Keras's `get_config` omits.
     """
     copy: Any = type(optimizer).from_config(cast("Any", optimizer.get_config()))
     new, old = (getattr(o, "inner_optimizer", o) for o in (copy, optimizer))
@@ -156,9 +155,9 @@ def masked(value: Any, mask: Any) -> Any:
 
 
 def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> Any:
-    """Call `function` on placeholder tensors, so that layers, losses and metrics in it are built.
+    """Call `function` on placeholder tensors, to build the layers, losses and metrics it uses.
 
-    This computes nothing and changes no variables. The results are symbolic tensors.
+    Nothing is computed and no variable changes. The results are symbolic tensors.
     """
     normalization_reads_variables()
     return compute_output_spec(
@@ -168,9 +167,9 @@ def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> An
 
 @contextmanager
 def stateless(model: keras.Model) -> Iterator[None]:
-    """Prevent variable updates inside, and keep `model.losses`, which Keras would drop here.
+    """Prevent variable updates in the block, and keep `model.losses`, which Keras would drop.
 
-    A model without losses gets one loss of 0, so that models with `add_loss` alone can be built.
+    A model without losses gets a loss of 0, so that models with only `add_loss` can be built.
     """
     layer: Any = model
     layer._losses_override = list(model.losses) or [tf.zeros([])]
@@ -183,10 +182,10 @@ def stateless(model: keras.Model) -> Iterator[None]:
 
 @contextmanager
 def transformed_variables(transforms: Any) -> Iterator[None]:
-    """Make this thread read trainable Keras variables through functions; None for no functions.
+    """Apply functions to trainable Keras variables whenever this thread reads them in the block.
 
-    Each function takes the `tf.Variable` and the result of the previous function. Keras has no hook
-    for this, so the first use replaces the property of its class.
+    Each function takes the `tf.Variable` and the result of the previous function. None disables
+    all functions. Keras has no hook for this, so the first use replaces `KerasVariable.value`.
     """
     if transforms:
         cast("Any", KerasVariable).value = property(_read)
@@ -213,9 +212,9 @@ def _read(variable: Any) -> Any:
 
 
 def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
-    """Make each training call of batch normalization check first whether the layer is frozen.
+    """Patch Keras's batch normalization to use its moving averages while `is_frozen(layer)`.
 
-    `trainable=False` would also freeze `gamma` and `beta`, and would stay set on the user's layer.
+    `trainable=False` would also freeze `gamma` and `beta`, and would change the user's layer.
     """
 
     def wrapped(call: Any) -> Callable[..., Any]:
@@ -230,10 +229,10 @@ def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> No
 
 
 def normalization_reads_variables() -> None:
-    """Make each call of `keras.layers.Normalization` read its statistics from the variables.
+    """Patch `keras.layers.Normalization` to read its statistics from the variables in each call.
 
-    Keras computes tensors from the variables when the layer is built, adapted or loaded. Graphs
-    would store them as constants that no checkpoint changes, or could not use them at all.
+    Keras reads the variables only when the layer is built, adapted or loaded. A graph would store
+    the statistics as constants that no checkpoint changes, or could not use them at all.
     """
     kind: Any = keras.layers.Normalization
 
@@ -259,7 +258,6 @@ def normalization_reads_variables() -> None:
 
 
 def _replace_method(kind: Any, name: str, wrapped: Callable[[Any], Callable[..., Any]]) -> None:
-    """Wrap a method of a Keras class that has no hook, once per process."""
     method = getattr(kind, name)
     if not hasattr(method, "is_ours"):
         replacement: Any = functools.wraps(method)(wrapped(method))
@@ -268,17 +266,16 @@ def _replace_method(kind: Any, name: str, wrapped: Callable[[Any], Callable[...,
 
 
 def moving_mean_of(layer: Any) -> Any:
-    """Return the `tf.Variable`, even inside a `stateless_call`."""
+    """Return the moving mean of a batch normalization layer as a `tf.Variable`."""
     return layer.moving_mean._value
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Return the weights of a layer without those of its sublayers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def unseeded_initializers(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Return the initializers of a layer for which Keras drew a seed, by attribute name."""
+    """Return the initializers of a layer that Keras seeded, by attribute name."""
     kind = keras.initializers.Initializer
     return {
         role.strip("_"): value
@@ -292,7 +289,7 @@ def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerato
 
 
 def is_fresh(generator: keras.random.SeedGenerator) -> bool:
-    """Return whether Keras drew the generator's seed and nobody has used the generator."""
+    """Return whether a seed generator has a seed from Keras and has not been used yet."""
     state: Any = generator.state
     return generator._initial_seed is None and int(state.numpy()[1]) == 0
 
@@ -306,10 +303,10 @@ def set_seed(drawing: Any, seed: int) -> None:
 
 
 def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
-    """Make Keras seed generators draw different numbers on each replica.
+    """Patch Keras seed generators to draw different numbers on each replica.
 
-    All replicas have the same generator state, so their dropout masks would be identical. Replica 0
-    draws the same numbers as before.
+    All replicas have the same generator state, so their dropout masks would be identical. The
+    numbers of replica 0 do not change.
     """
 
     def wrapped(original: Any) -> Callable[..., Any]:
@@ -326,11 +323,11 @@ def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
 
 
 def variable_alias(variable: object, path: str) -> keras.Variable:
-    """Return a Keras variable with another path that shares the memory of a `tf.Variable`.
+    """Return a Keras variable that shares the memory of a `tf.Variable` under another path.
 
     Args:
         variable: `tf.Variable`.
-        path: Path, such as 'conv0/kernel'.
+        path: New path, such as 'conv0/kernel'.
     """
     *scopes, name = path.split("/")
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
 """Search for Keras layers and variables that users create outside of the tower function.
 
-They are attributes of the model object (`self.backbone = keras.Sequential(…)`) or of its class,
-inside lists, dicts and plain objects, or variables that the function and its helpers refer to.
-Names start with the attribute's name. Automatic Keras numbers (`dense_7`) depend on other layers of
-the process, so they are counted again within each attribute.
+These are attributes of the model object (`self.backbone = keras.Sequential(…)`) or its class,
+also inside lists, dicts and plain objects, or variables that the function and its helpers use.
+Their names start with the attribute's name. Keras's numbers in names (`dense_7`) depend on other
+layers of the process, so layers are numbered again within each attribute.
 """
 
 import functools
@@ -31,7 +31,7 @@ _LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGen
 
 
 def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
-    """Return the objects in which a tower function may keep layers: `self`, closure, globals.
+    """Return the objects that may hold layers of a tower function: attributes, closure, globals.
 
     Args:
         func: Tower function.
@@ -44,10 +44,10 @@ def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
 
 
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
-    """Return variables by `attribute/path`, in the order of the attributes.
+    """Return the variables in `owners` by name (`attribute/path`), in the order of the attributes.
 
     Args:
-        owners: Objects by name, as `owners_of` returns them.
+        owners: Result of `owners_of`.
     """
     variables: dict[str, tf.Variable] = {}
     for name, value in items(owners):
@@ -62,14 +62,14 @@ def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
 
 
 def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
-    """Iterate over the Keras variables of the owners. A variable may occur twice."""
+    """Iterate over the Keras variables in the objects `owners`. A variable may occur twice."""
     for name, value in items(owners):
         if not isinstance(value, tf.Variable):
             yield from _variables_of(name, value).values()
 
 
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
-    """Return all Keras layers of the owners and their sublayers, by attribute and layer name."""
+    """Return the Keras layers in the objects `owners`, with sublayers, by `attribute/layer`."""
     layers: dict[str, keras.layers.Layer] = {}
     seen: set[int] = set()
     for name, value in items(owners):
@@ -89,7 +89,7 @@ def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer
 
 
 def frozen_ids(owners: Mapping[str, object]) -> set[int]:
-    """Return ids of `tf.Variable`s in frozen Keras layers. Only the layers know this."""
+    """Return the `id` of each `tf.Variable` in Keras layers with `trainable=False`."""
     frozen: set[int] = set()
     for _, item in items(owners):
         if isinstance(item, keras.layers.Layer):
@@ -101,7 +101,7 @@ def frozen_ids(owners: Mapping[str, object]) -> set[int]:
 
 
 def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
-    """Iterate over the names and values that a function can reach besides its arguments."""
+    """Iterate over the names and values that a function uses besides its arguments."""
     key = hash((id(func.__self__), id(func.__func__))) if inspect.ismethod(func) else id(func)
     if key in seen or len(seen) > _LONGEST:
         return
@@ -161,7 +161,7 @@ def _of_library(module: str | None) -> bool:
 
 
 def items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Iterate over layers, variables and seed generators, each once, with their paths."""
+    """Iterate over the layers, variables and seed generators in `owners`, with their paths."""
     seen: set[int] = set()
     for name, value in owners.items():
         yield from _walk(name, value, _DEPTH, seen)

@@ -1,11 +1,11 @@
-"""Seeding of initial values in Keras layers that users create outside of the tower.
+"""Seeding of Keras layers that users create outside of the tower function.
 
-Keras seeds initializers from Python's global generator when a layer is created, long before a run
-has a seed, so two starts of a program would differ. This module replaces these seeds. It draws
-values again that are bit for bit what the layer's initializer draws. Other values stay: loaded
-weights, values from `set_weights`, and values of initializers that Keras does not store (in
-`EinsumDense`, or by default in custom layers). Frozen layers stay too, and so do values that equal
-another variable of the model, such as a target network.
+Keras seeds initializers from Python's global generator when a layer is created, long before the
+run has a seed. Two starts of a program would differ. This module replaces the seeds and draws
+values again if they equal, bit for bit, what the initializer draws. Other values do not change:
+loaded weights, values from `set_weights`, and values whose initializer Keras does not store (in
+`EinsumDense`, or by default in custom layers). Frozen layers and values that equal another
+variable of the model, such as a target network, do not change either.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from towerpack._keras.adapter import (
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """Variable, and an initializer of its layer that may have drawn its value."""
+    """Variable, and an initializer of the same layer that may have drawn the variable's value."""
 
     layer: str
     variable: Any
@@ -41,13 +41,13 @@ class _Draw:
 
 
 def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], list[str]]:
-    """Make the owners' Keras layers and seed generators depend on a seed alone, before training.
+    """Seed the Keras layers and seed generators in `owners` and redraw their initial values.
 
-    Seeds depend on the names of attribute, layer and role. Initializers that shared a seed still
-    share one.
+    A seed depends on `seed` and the names of attribute, layer and role. Initializers that shared
+    a seed still share one.
 
     Returns:
-        Names of layers whose values were drawn again, and names of layers that kept their values.
+        Names of the layers with redrawn values, and names of the layers with unchanged values.
     """
     layers = owned.layers_by_name(owners)
     draws = list(_draws(layers))
@@ -83,7 +83,7 @@ def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
 def _generators(
     owners: Mapping[str, object], layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.random.SeedGenerator]:
-    """Return unused seed generators by name for which the user set no seed."""
+    """Return the unused seed generators that the user did not seed, by name."""
     generators: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
     for name, generator in [*held, *owned.items(owners)]:

@@ -1,4 +1,4 @@
-"""Applications: an Inputter (data), a Modeler (model), and a Runner that trains and evaluates."""
+"""Applications. Each has an inputter (data), a modeler (model) and a display (results)."""
 
 from towerpack._core.lazy import lazy
 

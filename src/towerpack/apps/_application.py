@@ -1,4 +1,4 @@
-"""Registry of applications, and recipes found by name, file or run directory."""
+"""Registry of applications, and search for recipes by name, file or run directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Application:
-    """Parts of a task. Each part but `config` may be `module:name`, which is imported on first use.
+    """Parts of a task. All but `config` may be import paths `module:name`, imported on first use.
 
     Attributes:
         config: Class of the task's recipes.
@@ -43,7 +43,7 @@ class Application:
 def application(
     package: str, config: type[AppConfig], prefix: str, inputter: str = "make_inputter"
 ) -> Application:
-    """Return the application with `PREFIXModeler` and `PREFIXDisplay` of a package."""
+    """Create the application whose classes `PREFIXModeler` and `PREFIXDisplay` are in a package."""
     parts = [f"{package}:{name}" for name in (inputter, f"{prefix}Modeler", f"{prefix}Display")]
     return Application(config, *parts)
 
@@ -59,13 +59,13 @@ APPLICATIONS: Registry[Application] = Registry(
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked configuration and its origin.
+    """Validated configuration and its origin.
 
     Attributes:
         application: Application of the recipe's task.
         config: Configuration with the values of all keys.
-        name: Name of the recipe, for display.
-        run_dir: Directory of the run that contains the recipe; None for other recipes.
+        name: Name of the recipe.
+        run_dir: Run directory that contains the recipe; None for other recipes.
     """
 
     application: Application
@@ -78,7 +78,7 @@ class Recipe:
         return _PARTS.get(self.application.inputter)(self.config)
 
     def modeler(self, inputter: Inputter) -> Modeler:
-        """Create the modeler, which owns the model.
+        """Create the modeler, which contains the model.
 
         Args:
             inputter: Data of the recipe.
@@ -97,21 +97,22 @@ class Recipe:
 def find_recipe(
     where: str | os.PathLike[str], overrides: Sequence[str] = (), *, allow_code: bool = False
 ) -> Recipe:
-    """Load the recipe of a name, file or run.
+    """Load a recipe by its name, file or run directory.
 
     Args:
         where: Name of a packaged recipe (`recipe_names`), YAML file, or run directory. Relative
-            paths in a YAML file start at its folder; in a run, at the working directory.
-        overrides: Texts `key=value`.
-        allow_code: Import code that the file names as `module:name`. Such a file is a program, and
-            so is a run directory that contains a copy. Otherwise, files are only data. Names of
-            code in `overrides` are always imported.
+            paths in a YAML file are relative to its folder. In a run directory, they are relative
+            to the working directory.
+        overrides: Strings `key=value`.
+        allow_code: Whether to import code that the file names as `module:name`. Such a file can
+            run any program, and so can a run directory with a copy of it. Code that `overrides`
+            name is always imported.
 
     Raises:
         ConfigError: There is no such recipe, or it is invalid, or it names code.
     """
     name, path = str(where), Path(where).expanduser()
-    # A folder of data may contain a recipe, too: `towerpack data import` writes one.
+    # A data folder may contain a recipe too: `towerpack data import` writes one.
     run_dir = path if _is_run(path) else None
     packaged = _packaged()
     name = alike(name, packaged) or name
@@ -129,11 +130,13 @@ def find_recipe(
         )
     values = read_yaml(path)
     if "task" not in values:
-        raise ConfigError(f"{path} does not name a task.", expected="task: classification")
+        raise ConfigError(
+            f"The recipe {path} must have a key 'task'.", expected="task: classification"
+        )
     code = {} if allow_code else code_named_in(values)
     if code:
         raise ConfigError(
-            f"{path} names code that is not part of towerpack.",
+            f"{path} names code (module:name) that is not part of towerpack.",
             got="; ".join(f"{key}: {', '.join(names)}" for key, names in code.items()),
             fix="add --allow-code (in Python, allow_code=True) if you trust the file",
         )
@@ -149,7 +152,7 @@ def find_recipe(
 
 
 def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of code (`module:name`) in the content of a recipe file, by key."""
+    """Return the import paths (`module:name`) in the content of a recipe file, by key."""
     return code_in(AppConfig, values) or code_in(
         APPLICATIONS.get(str(values.get("task"))).config, values
     )

@@ -37,21 +37,21 @@ _LONGEST_PATH: Final = 4096
 _YOLO_FOLDERS: Final = "{}/images", "images/{}"
 
 Size = tuple[float, float]
-Corners = tuple[float, float, float, float]  # x1, y1, x2, y2 as shares of the picture
+Corners = tuple[float, float, float, float]  # x1, y1, x2, y2 as fractions of the image size
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """A picture and the boxes in it.
+    """Image file and the boxes in the image.
 
     Attributes:
-        picture: Name of the file.
-        boxes: float32 [k, 4]: x1, y1, x2, y2 as shares of the picture.
+        picture: Path of the file.
+        boxes: float32 [k, 4]: x1, y1, x2, y2 as fractions of the image size.
         class_ids: int32 [k].
-        crowd: bool [k]: groups of objects (COCO), or `difficult` boxes (VOC); None for no such box.
-        areas: float32 [k]: areas of the objects as shares of the picture; None for areas of boxes.
+        crowd: bool [k], true for groups of objects (COCO) and `difficult` boxes (VOC), or None.
+        areas: float32 [k]: areas of the objects as fractions of the image; None for areas of boxes.
         size: Width and height that the annotations state, or zeros.
-        stored: Whether boxes were measured before EXIF's orientation is applied.
+        stored: Whether boxes refer to the stored pixels, before the EXIF orientation is applied.
     """
 
     picture: str
@@ -63,14 +63,14 @@ class Annotated:
     stored: bool = False
 
     def on(self, height: int, width: int) -> NDArray[np.float32]:
-        """Return the boxes as shares of the decoded picture, which is upright.
+        """Return the boxes relative to the decoded image, in its EXIF orientation.
 
         Args:
-            height: Height of the decoded picture.
-            width: Width of the decoded picture.
+            height: Height of the decoded image.
+            width: Width of the decoded image.
 
         Raises:
-            FormatError: The boxes were measured on a picture of a different size.
+            FormatError: The annotations state a different image size.
         """
         orientation = header_of(self.picture).orientation if self.stored else 1
         upright, turned = (width, height), (height, width)
@@ -94,7 +94,7 @@ Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]  # classes, pict
 
 
 class _Row(NamedTuple):
-    """A box: location for errors, class, corners, whether it is a crowd, area as a share."""
+    """Box of an annotation file. `where` is its location for errors, `area` a fraction or None."""
 
     where: str
     name: int | str
@@ -105,8 +105,6 @@ class _Row(NamedTuple):
 
 @dataclass
 class _Reader:
-    """Checker of boxes, which counts boxes that cannot be used."""
-
     stored: bool
     bad: BadAnnotations
     turned: list[str] = field(default_factory=list)
@@ -116,7 +114,7 @@ class _Reader:
         return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes))
 
     def size_of(self, picture: Path, stated: Size, corners: Sequence[Corners]) -> Size:
-        """Return the stated width and height of a picture, or else those of the file."""
+        """Return the width and height of an image: the stated size, else the size in the file."""
         if min(stated) >= 1:
             return stated
         header = header_of(picture)
@@ -131,17 +129,17 @@ class _Reader:
     def annotated(
         self, picture: Path, rows: Sequence[_Row], numbers: Mapping[Any, int], size: Size = (0, 0)
     ) -> Annotated:
-        """Return a picture with its valid boxes. `numbers` maps classes to their numbers."""
+        """Return an image with its valid boxes. `numbers` maps each class to its index."""
         corners = np.array([row.corners for row in rows], np.float64).reshape(-1, 4)
         boxes, good = clip_boxes(corners, 1, 1)
         valid: list[int] = []
         for i, row in enumerate(rows):
             if row.name not in numbers:
                 known = ", ".join(map(str, numbers))
-                self.bad.add(row.where, f"there is no class {row.name!r}, only {known}.")
+                self.bad.add(row.where, f"the class must be one of {known}, got {row.name!r}.")
             elif not good[i]:
                 got = ", ".join(f"{100 * value:.4g} %" for value in row.corners)
-                self.bad.add(row.where, "a box has no area within its picture.", got)
+                self.bad.add(row.where, "the box must have an area inside its picture.", got)
             else:
                 valid.append(i)
         areas = [rows[i].area for i in valid]
@@ -156,7 +154,7 @@ class _Reader:
         )
 
     def warn(self) -> None:
-        """Warn about skipped boxes, and about boxes that seem to belong to a rotated picture."""
+        """Log how many boxes were skipped, and images whose boxes fit only another orientation."""
         self.bad.warn()
         if self.turned:
             other = "upright" if self.stored else "stored"
@@ -168,9 +166,12 @@ class _Reader:
 
 
 def read_coco(config: AnnotatedData) -> Found:
-    """Read COCO instances. The classes are the categories in the order of their ids."""
+    """Read COCO instances. The classes are the categories, sorted by id."""
     if config.class_names is not None:
-        raise ConfigError("COCO's annotations name their classes.", fix="remove data.class_names")
+        raise ConfigError(
+            "data.class_names must not be set for COCO, whose files name the classes.",
+            fix="remove data.class_names",
+        )
     reader = _Reader.from_config(config)
     names, pictures = read_instances(config, config.images, Box, reader.bad)
     numbers = {key: i for i, key in enumerate(names)}
@@ -196,7 +197,7 @@ def _coco_picture(
 
 
 class _VocObject(Record):
-    """An object of Pascal VOC. Pixels count from 1, and the last pixel belongs to the box."""
+    """Object in a Pascal VOC file. Pixels count from 1, and the box includes the last pixel."""
 
     name: str
     xmin: float
@@ -212,15 +213,16 @@ class _VocSize(Record):
 
 
 def read_voc(config: AnnotatedData) -> Found:
-    """Read `Annotations/NAME.xml` and `JPEGImages/` for each name in `ImageSets/Main/train.txt`.
+    """Read Pascal VOC: names in `ImageSets/Main/train.txt`, `Annotations/*.xml` and `JPEGImages/`.
 
-    A split may also be a folder of XML files beside their pictures. A picture has the name of its
-    XML file, or else the stated name. The classes are `class_names`, or else those in training.
+    A split may also be a folder of XML files next to their images. An image is found by the name of
+    its XML file, else by the name in the file. The classes are `class_names`, else all classes in
+    the training data.
     """
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
     reader = _Reader.from_config(config)
-    annotations_in = functools.cache(_annotations_in)  # Several lists may use the same folder.
+    annotations_in = functools.cache(_annotations_in)  # several lists may use the same folder
     pictures_in_folder = functools.cache(_pictures_by_name)
     objects: dict[str, list[tuple[Path, Size, list[_Row]]]] = {}
     for split, lists in places(config, "ImageSets/Main/{}.txt").items():
@@ -253,7 +255,7 @@ def read_voc(config: AnnotatedData) -> Found:
 
 
 def _annotations_in(folder: Path) -> dict[str, Path]:
-    """Return the XML files in a folder and below it, by relative path without extension."""
+    """Return the XML files below a folder, by relative path without extension."""
     discovery = Discovery(lambda file: file.lower().endswith(".xml"), "not an annotation")
     files = sorted(map(Path, discovery.files(folder)))
     discovery.report(folder)
@@ -261,7 +263,6 @@ def _annotations_in(folder: Path) -> dict[str, Path]:
 
 
 def _pictures_by_name(folder: Path) -> dict[str, Path]:
-    """Return the pictures in a folder and below it, by relative path without extension."""
     return {_name_in(folder, path): path for path in map(Path, Discovery().files(folder))}
 
 
@@ -279,7 +280,7 @@ def _voc_picture(
     def start(name: str, _: object) -> None:
         path.append(name)
         if len(path) > _MOST_XML_LEVELS:
-            raise FormatError(f"{file} has more than {_MOST_XML_LEVELS} nested elements.")
+            raise FormatError(f"{file} must have at most {_MOST_XML_LEVELS} nested elements.")
         if path[1:] == ["object"]:
             objects.append({"line": parser.CurrentLineNumber})
 
@@ -289,7 +290,7 @@ def _voc_picture(
         holder.setdefault(key, []).append(value)
 
     def refused(*_: object) -> None:
-        raise FormatError(f"{file} declares a document type, which is not allowed in annotations.")
+        raise FormatError(f"{file} must not declare a document type (<!DOCTYPE>).")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
@@ -298,7 +299,7 @@ def _voc_picture(
     boxes: list[tuple[str, _VocObject]] = []
     with _errors_in(file):
         if file.stat().st_size > _MOST_XML_BYTES:
-            raise FormatError(f"{file} is larger than {_MOST_XML_BYTES >> 20} MiB.")
+            raise FormatError(f"{file} must have at most {_MOST_XML_BYTES >> 20} MiB.")
         parser.Parse(file.read_bytes(), True)
         top, *objects = map(_without_blanks, (top, *objects))
         if picture is None:
@@ -329,11 +330,11 @@ def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_yolo(config: AnnotatedData) -> Found:
-    """Read `images/train/` and `labels/train/` (or `train/images/` …) with lines `class x y w h`.
+    """Read YOLO: `images/train/` and `labels/train/` (or `train/images/` …), lines `class x y w h`.
 
-    Center and size are shares of the picture. A polygon, `class x1 y1 x2 y2 x3 y3 …`, becomes its
-    bounding box. A picture without a label file has no boxes. A `.txt` list may replace a folder of
-    pictures. The classes are `class_names`, or those of `data.yaml` or `classes.txt`.
+    Center and size are fractions of the image size. A polygon, `class x1 y1 x2 y2 x3 y3 …`, becomes
+    its bounding box. An image without a label file has no boxes. A `.txt` list may replace a folder
+    of images. The classes are `class_names`, else those of `data.yaml` or `classes.txt`.
     """
     root = root_of(config)
     settings = _yaml_of_yolo(root)
@@ -353,7 +354,7 @@ def read_yolo(config: AnnotatedData) -> Found:
 
 
 def folders_of_yolo(root: Path) -> dict[str, list[str]]:
-    """Return the folders and lists of each split: those in `data.yaml`, or with usual names."""
+    """Return the folders and lists of each split, from `data.yaml` or with the usual names."""
     return _folders_of_yolo(root, *_yaml_of_yolo(root))
 
 
@@ -366,11 +367,11 @@ def _folders_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> dict[st
             path = _below_root(root, f"{content.get('path') or ''}/{value}")
             if path is not None:
                 paths = [*paths, path] if number else [path]
-            elif not paths and split == "test":  # Roboflow names test data even if there are none.
-                _LOG.warning("%s names data 'test' that do not exist: %s.", file, value)
+            elif not paths and split == "test":  # Roboflow names test data even without any.
+                _LOG.warning("%s names test data that do not exist: %s.", file, value)
             elif not paths:
                 raise FormatError(
-                    f"{file} names data '{split}' that do not exist: {value}.",
+                    f"The '{split}' data that {file} names do not exist: {value}.",
                     expected=f"a folder or a list below {root}",
                     fix=f"correct or remove {split} in the file, or set data.{split}",
                 )
@@ -380,13 +381,16 @@ def _folders_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> dict[st
 
 
 def _below_root(root: Path, name: str) -> str | None:
-    """Return the longest end of a path that exists below a folder; the path may be foreign."""
+    """Return the longest end of a path that exists below `root`, or None.
+
+    Paths in files of other machines may begin with folders that do not exist here.
+    """
     parts = [
         part
         for part in name[-_LONGEST_PATH:].replace("\\", "/").split("/")
         if part not in ("", ".", "..")
     ]
-    # Never drop the name of a split: `train/images` is not the whole of `images`.
+    # Keep the name of a split: `train/images` must not match all of `images`.
     first = next((i for i, part in enumerate(parts) if split_of(part)), len(parts) - 1)
     ends = ("/".join(parts[i:]) for i in range(first + 1))
     return next((end for end in ends if os.path.exists(root / end)), None) if parts else "."
@@ -400,13 +404,13 @@ def pictures_of_yolo(path: Path, root: Path) -> list[str]:
         if line.strip():
             name = _below_root(root, line.strip())
             if name is None:
-                raise FormatError(f"{path}, line {number}: there is no picture {line.strip()}.")
+                raise FormatError(f"{path}, line {number} names no existing file: {line.strip()}.")
             pictures.append(str(root / name))
     return pictures
 
 
 def _check_pictures(folder: Path, pictures: Sequence[str], bad: BadAnnotations) -> None:
-    """Report label files that do not belong to one of the pictures of a folder."""
+    """Report the label files of a folder that belong to none of its images."""
     labels = next(filter(Path.is_dir, map(Path, _in_labels(f"{folder}/"))), None)
     if labels is None:
         return
@@ -414,11 +418,11 @@ def _check_pictures(folder: Path, pictures: Sequence[str], bad: BadAnnotations) 
     for file in sorted(labels.rglob("*.txt")):
         is_known = file.relative_to(labels).with_suffix("") in names
         if not is_known and not file.name.startswith((".", "classes.")):
-            bad.add(str(file), "there is no picture for these labels.")
+            bad.add(str(file), "a picture with the name of this label file must exist.")
 
 
 class _TextLoader(yaml.BaseLoader):
-    """YAML loader that keeps values as text and rejects duplicate keys."""
+    """YAML loader that reads all values as strings and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -428,11 +432,11 @@ class _TextLoader(yaml.BaseLoader):
 
 
 def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path of `data.yaml` and its content, which is empty if there is no such file."""
+    """Return the path and the content of `data.yaml`. The content is empty without this file."""
     file = next(filter(Path.is_file, (root / "data.yaml", root / "data.yml")), root / "data.yaml")
     if not file.is_file():
         return file, {}
-    try:  # All values are text, so that a class `yes` is not a boolean.
+    try:  # All values are strings, so that a class `yes` does not become a boolean.
         content: Any = parse_yaml(read_text(file), _TextLoader)
         if not isinstance(content, dict):
             raise TypeError(f"a {type(content).__name__}")
@@ -443,7 +447,7 @@ def _yaml_of_yolo(root: Path) -> tuple[Path, dict[str, Any]]:
 
 def _unnamed(file: Path, error: Exception) -> FormatError:
     return FormatError(
-        f"{file} does not name the classes: {error!r}.",
+        f"{file} must name the classes: {error!r}.",
         expected="names: [cat, dog], or names: {0: cat, 1: dog}",
     )
 
@@ -466,13 +470,13 @@ def _names_of_yolo(root: Path, file: Path, content: dict[str, Any]) -> list[str]
         lines = lines_of(read_text(root / "classes.txt"))
         return [line.strip() for line in lines if line.strip()]
     raise ConfigError(
-        f"{root} contains neither data.yaml nor classes.txt.",
+        f"{root} must contain data.yaml or classes.txt with the names of the classes.",
         fix="list the names of the classes in data.class_names",
     )
 
 
 def label_file(picture: str | Path) -> Path | None:
-    """Return the label file of a picture: in `labels` instead of `images`, or beside it."""
+    """Return the label file of an image, in a folder `labels` or next to the image, or None."""
     stem = os.path.splitext(picture)[0]
     stems = [*_in_labels(stem), stem]
     files = (f"{name}{suffix}" for name in stems for suffix in (".txt", ".TXT"))
@@ -480,7 +484,7 @@ def label_file(picture: str | Path) -> Path | None:
 
 
 def _in_labels(path: str) -> list[str]:
-    """Return paths in which `labels` replaces the last folder `images`, if there is one."""
+    """Return a path with its last folder `images` replaced by `labels` and by `Labels`."""
     spans = [match.span() for match in _IMAGES.finditer(path)][-1:]
     return [path[:i] + word + path[j:] for i, j in spans for word in ("labels", "Labels")]
 
@@ -504,9 +508,9 @@ def _yolo_rows(picture: Path, bad: BadAnnotations) -> list[_Row]:
                 raise ValueError(f"there are {len(values)} numbers after the class")
             if not np.isfinite([class_id, *corners]).all() or class_id % 1:
                 raise ValueError("the class must be an integer, and all numbers must be finite")
-            # Some programs round, or write polygons that end slightly outside the picture.
+            # Some programs round coordinates, or write polygons slightly outside of the image.
             if not -0.01 <= min(values) <= max(values) <= 1.01:
-                raise ValueError("numbers after the class must be shares from 0 to 1")
+                raise ValueError("numbers after the class must be fractions from 0 to 1")
         except ValueError as error:
             bad.add(where, f"the line is not a box: {error}.", repr(line[:80]))
             continue
@@ -516,7 +520,7 @@ def _yolo_rows(picture: Path, bad: BadAnnotations) -> list[_Row]:
 
 @contextlib.contextmanager
 def _errors_in(where: str | Path) -> Iterator[None]:
-    """Name the file in errors of reading and parsing."""
+    """Convert errors of reading and parsing to errors that name the file."""
     try:
         yield
     except OSError as error:

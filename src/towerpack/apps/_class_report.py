@@ -1,5 +1,3 @@
-"""Evaluation of classification: metrics for each class and the confusion matrix."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from towerpack.nn import expose, summary
 
 
 def expose_classes(logits: tf.Tensor, label: tf.Tensor) -> None:
-    """Expose `'probabilities'`, `'class_ids'`, `'incorrect'`, `'label'`; summarize the error."""
+    """Expose `'probabilities'`, `'class_ids'`, `'incorrect'` and `'label'`. Summarize the error."""
     class_ids = tf.argmax(logits, axis=1)
     wrong = tf.cast(class_ids != label, tf.float32)
     expose("probabilities", tf.nn.softmax(logits))
@@ -39,14 +37,15 @@ def most_likely(
 
 
 class ClassificationReport(Reporting):
-    """Accuracy and top-k accuracy; precision, recall, F1 and number of datapoints of each class.
+    """Metric of accuracy and top-k accuracy, and per class of precision, recall and F1.
 
     A class that was never predicted has precision 0. Means skip classes without datapoints.
 
     Args:
         class_names: Names of the classes in the order of their labels.
-        top_k: Number of most likely classes among which top-k accuracy looks for the label.
-        auc: Also compute the area under the ROC curve of each class against all others.
+        top_k: A prediction is correct for top-k accuracy if the label is among this many most
+            likely classes.
+        auc: Whether to also compute the area under the ROC curve of each class against the others.
     """
 
     better = "max"
@@ -105,7 +104,6 @@ class ClassificationReport(Reporting):
         return [table, picture]
 
     def _areas(self) -> np.ndarray:
-        """Return the area under the ROC curve of each class; NaN if the area is undefined."""
         metrics = require("sklearn.metrics", extra="apps", needed_for="The area under the curve")
         label, scores = (np.concatenate(column) for column in zip(*self._seen, strict=True))
         counts = self.confusion.sum(axis=1)

@@ -1,4 +1,4 @@
-"""COCO's instance annotations: JSON files that list pictures, categories and objects."""
+"""Reader of COCO instance annotations: JSON files of images, categories and objects."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _LOG = get_logger(__name__)
 
 @dataclass
 class BadAnnotations:
-    """Treatment of invalid annotations: raise errors ('error'), or skip and count them ('skip')."""
+    """Policy for invalid annotations: 'error' raises an error, 'skip' skips and counts them."""
 
     policy: str
     skipped: list[str] = field(default_factory=list)
 
     def add(self, where: str, what: str, got: str | None = None) -> None:
-        """Raise an error for an invalid annotation, or note its location and fault."""
+        """Raise an error for an invalid annotation, or count the annotation as skipped."""
         if self.policy == "error":
-            fix = "correct the annotation, or set data.bad_boxes=skip to leave such annotations out"
+            fix = "correct the annotation, or set data.bad_boxes=skip to skip such annotations"
             raise FormatError(f"{where}: {what}", got=got, fix=fix)
         self.skipped.append(f"{where}: {what}")
 
@@ -49,13 +49,13 @@ class BadAnnotations:
 
 
 class Record(BaseModel):
-    """Base of objects in an annotation file. Additional keys are ignored."""
+    """Base class of objects in an annotation file. Additional keys are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
 
 
 def _integer_if_possible(value: Any) -> Any:
-    # Some programs write the same id as text in one place and as a number in another.
+    # Some programs write the same id as a string in one place and as a number in another.
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     if value is None or isinstance(value, bool | list | dict):
@@ -79,7 +79,7 @@ class Category(Record):
 
 
 class Picture(Record):
-    """A picture. Width and height are 0 if the file does not state them."""
+    """Entry of an image. Width and height are 0 if the file does not state them."""
 
     id: Id
     file_name: str
@@ -95,14 +95,14 @@ class Annotation(Record):
 
 
 class Box(Annotation):
-    """An object with a box: x and y of the top left corner, width, height."""
+    """Object with a box: x and y of the top left corner, width, height."""
 
     bbox: tuple[float, float, float, float]
     area: Annotated[float, Field(ge=0)] | None = None
 
 
 class RunLengths(Record):
-    """A mask as run lengths, either as numbers or compressed as text."""
+    """Mask as run lengths, either numbers or a compressed string."""
 
     counts: list[int] | str
     size: tuple[int, int]
@@ -126,9 +126,9 @@ class Mask(Annotation):
 
 
 def _decoded(counts: str) -> list[int]:
-    """Decode run lengths in pycocotools' text format: 5 bits and a continuation bit per character.
+    """Decode pycocotools' compressed run lengths: 5 bits and a continuation bit per character.
 
-    From the fourth run on, the difference to the last run but one is stored.
+    From the fourth run on, differences to the run before the previous one are stored.
     """
     runs: list[int] = []
     value = shift = 0
@@ -148,7 +148,7 @@ A = TypeVar("A", bound=Annotation)
 
 @dataclass(frozen=True)
 class CocoPicture(Generic[A]):
-    """A picture, its entry in `images`, and its annotations as pairs (location, annotation)."""
+    """Image, its entry in `images`, and its annotations as pairs (location, annotation)."""
 
     path: Path
     entry: Picture
@@ -159,9 +159,9 @@ class CocoPicture(Generic[A]):
 def read_instances(
     config: Data, images: str | None, kind: type[A], bad: BadAnnotations
 ) -> tuple[dict[int | str, str], dict[str, list[CocoPicture[A]]]]:
-    """Return the sorted categories (id → name) and the pictures of each split.
+    """Return the sorted categories (id → name), and the annotated images of each split.
 
-    `images` is the folder of the pictures. None looks for the first picture in `images`, beside the
+    `images` is the folder of the images. None searches for the first image in `images`, next to the
     annotations, in the data folder, and in `NAME` for `instances_NAME.json`.
     """
     names: dict[int | str, str] = {}
@@ -175,9 +175,9 @@ def read_instances(
             pictures = _records(content, "images", Picture, file)
             file_names = {category.id: category.name for category in categories}
             if not pictures:
-                raise FormatError(f"{file} does not list any pictures.")
+                raise FormatError(f"{file} must list at least one picture in 'images'.")
             if names and file_names != names:
-                raise FormatError(f"{file} has different categories than the training data.")
+                raise FormatError(f"{file} must have the same categories as the training data.")
             names = file_names
             objects: dict[int | str, list[tuple[str, A]]] = {image.id: [] for image in pictures}
             ids: set[int | str] = set()
@@ -191,11 +191,11 @@ def read_instances(
                     continue
                 key, category, image = annotation.id, annotation.category_id, annotation.image_id
                 if key is not None and key in ids:
-                    bad.add(where, "another annotation has the same id.")
+                    bad.add(where, "its id must be unique, but another annotation has the same id.")
                 elif category not in names:
-                    bad.add(where, f"there is no category {category!r}.")
+                    bad.add(where, f"the file has no category {category!r}.")
                 elif image not in objects:
-                    bad.add(where, f"there is no picture with the id {image!r}.")
+                    bad.add(where, f"the file has no picture with the id {image!r}.")
                 else:
                     objects[image].append((where, annotation))
                 ids |= set() if key is None else {key}
@@ -213,13 +213,14 @@ def read_instances(
 def _without_unused(
     names: Mapping[int | str, str], used: set[int | str], config: Data
 ) -> dict[int | str, str]:
-    """Remove unused categories with the name of another category, as Roboflow writes them."""
+    """Drop unused categories with the same name as another category, as Roboflow writes them."""
     firsts: dict[str, int | str] = {}
     for key in sorted(names, key=lambda key: key not in used):
         if firsts.setdefault(names[key], key) != key and key in used:
             raise FormatError(
-                f"{root_of(config)}: several categories have the name {names[key]!r}.",
-                got=f"the ids {firsts[names[key]]} and {key}, both of which are used",
+                f"Categories in {root_of(config)} must have different names, but several have the "
+                f"name {names[key]!r}.",
+                got=f"the ids {firsts[names[key]]} and {key}, which annotations use",
             )
     return {key: name for key, name in names.items() if firsts[name] == key}
 
@@ -232,14 +233,14 @@ def _content(file: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise FormatError(f"{file} contains a {type(content).__name__}.", expected="a JSON object")
+        raise FormatError(f"{file} must contain a JSON object, got a {type(content).__name__}.")
     return content
 
 
 def _list(content: Mapping[str, Any], key: str, file: Path) -> list[Any]:
     values = content.get(key)
     if not isinstance(values, list):
-        raise FormatError(f"{file} has no list '{key}'.", got=", ".join(content))
+        raise FormatError(f"{file} must contain a list '{key}'.", got=", ".join(content))
     return values
 
 
@@ -255,7 +256,7 @@ def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) ->
             raise FormatError(f"{file}, {key}, number {number}: {text_of(error)}") from error
     for value, count in Counter(record.id for record in records).items():
         if count > 1:
-            raise FormatError(f"{file}: several {key} have the id {value!r}.")
+            raise FormatError(f"{file}: the ids in '{key}' must be unique, but {value!r} is not.")
     return records
 
 
@@ -273,6 +274,6 @@ def _folder(root: Path, images: str | None, file: Path, picture: str) -> Path:
         if os.path.isfile(folder / picture):
             return folder
     raise ConfigError(
-        f"There is no picture {picture} in {', '.join(map(str, folders))}.",
+        f"The picture {picture} does not exist in {', '.join(map(str, folders))}.",
         fix="set data.images to the folder of the pictures",
     )

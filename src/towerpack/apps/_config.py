@@ -1,4 +1,4 @@
-"""Settings that all applications have in common."""
+"""Settings that all applications share."""
 
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -9,7 +9,7 @@ from towerpack.config import Config, Name, NamesCode, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
 _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
-"""Default learning rates of the optimizers whose default is not 0.001."""
+"""Default learning rates of optimizers, where the default is not 0.001."""
 
 
 class Optimizer(Config):
@@ -18,7 +18,7 @@ class Optimizer(Config):
     name: Name = "adam"
     "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
     learning_rate: float = Field(default=None, gt=0, validate_default=True)
-    "Largest learning rate; if left out, the optimizer's default, such as 0.001 for adam."
+    "Maximum learning rate; if omitted, the optimizer's default, such as 0.001 for adam."
     options: dict[str, Any] = Field(default_factory=dict)
     "Additional arguments of the Keras optimizer."
     schedule: Literal["constant", "step", "linear", "cosine"] = "cosine"
@@ -30,7 +30,7 @@ class Optimizer(Config):
     warmup: float = Field(default=0.0, ge=0)
     "Epochs in which the learning rate rises from 0."
     clip_norm: float | None = Field(default=None, gt=0)
-    "Largest global norm of the gradients; larger gradients are scaled down."
+    "Maximum global norm of the gradients; larger gradients are scaled down."
     accumulate: int = Field(default=1, ge=1)
     "Number of steps whose gradients are averaged before they are applied."
 
@@ -44,7 +44,7 @@ class Training(Config):
     """Length, devices and precision of a training."""
 
     least_steps: ClassVar[int] = 1
-    "Least number of steps in an epoch; small data are repeated, unless `steps_per_epoch` is set."
+    "Minimum number of steps in an epoch. Small data are repeated, unless `steps_per_epoch` is set."
     epochs: int = Field(default=10, ge=1)
     "Passes over the training data, unless `steps_per_epoch` sets the length of an epoch."
     steps_per_epoch: int | None = Field(default=None, ge=1)
@@ -105,7 +105,7 @@ class Transfer(Config):
 
 
 class Data(Config):
-    """Settings for the data, and for how batches are made from them."""
+    """Settings for reading data and forming batches."""
 
     inputter: Name = ""
     "Reader of the data."
@@ -118,7 +118,7 @@ class Data(Config):
     test: str | list[str] | None = None
     "Test data, in the same form."
     validation: float = Field(default=0.1, ge=0, lt=1)
-    "Share of the training data to validate on if there are no validation data."
+    "Fraction of the training data to use for validation if there are no validation data."
     encoding: str | None = None
     "Encoding of lists, tables and texts without a byte order mark, such as cp1252. null: UTF-8."
     batch_size: int = Field(default=16, ge=1)
@@ -126,29 +126,29 @@ class Data(Config):
 
 
 class PictureData(Data):
-    """Pictures, and how they become batches."""
+    """Settings for reading pictures and forming batches."""
 
     workers: int = Field(default=0, ge=0)
-    "Number of processes that decode and augment pictures; 0: the main process does."
+    "Number of processes that decode and augment pictures; 0: the main process decodes them."
 
 
 class AnnotatedData(PictureData):
-    """Pictures with annotated objects, and how they become batches."""
+    """Settings for reading annotated pictures and forming batches."""
 
     images: str | None = None
-    "Folder of the pictures below path, if it is not the usual one. For COCO and VOC."
+    "Folder of the pictures below path, if it has an unusual name. For COCO and VOC."
     class_names: list[str] | None = None
     "Names of the classes in the order of their labels, if no file states them."
     bad_boxes: Literal["error", "skip"] = "error"
     """Treatment of annotations that are damaged, incomplete or have no area within their picture;
-    skip: count them and leave them out."""
+    skip: skip and count them."""
     boxes_on: Literal["upright", "stored"] = "upright"
-    """Picture on which annotations were measured: as shown, or as its pixels are stored, before
-    EXIF's orientation is applied."""
+    """Pixels to which annotations refer: upright (as displayed), or stored (before the EXIF
+    orientation is applied)."""
 
 
 class Network(Config):
-    """The network and its loss."""
+    """Settings of the network and its loss."""
 
     network: Name = ""
     "Name of the network, or module:function."
@@ -157,16 +157,16 @@ class Network(Config):
 
 
 class DecayedNetwork(Network):
-    """The network, its loss and the decay of its weights."""
+    """Settings of the network, its loss and weight decay."""
 
     l2: float = Field(default=0.0, ge=0)
     "Factor of the L2 penalty: half the squares of the weights that `l2_regex` matches."
     l2_regex: Regex = ".*/kernel"
-    "Variables of the L2 penalty: a regular expression for names."
+    "Variables with an L2 penalty: a regular expression for names."
 
 
 class AppConfig(Config):
-    """A recipe. Each application adds `data` and `model`."""
+    """Recipe. Each application adds the sections `data` and `model`."""
 
     task: NamesCode[str]
     "Application: its name, such as classification, or module:name."

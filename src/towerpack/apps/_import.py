@@ -1,4 +1,4 @@
-"""Import a folder of data: check and list its files, and write a recipe to train on them."""
+"""Import of a data folder: check its files, list them, and write a recipe for training."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from towerpack.apps._splits import has_splits, held_out, matching, parted, relat
 from towerpack.dataflow.sources.discovery import NO_IMAGE, NO_TEXT, Discovery, LeftOut, is_text
 
 _SPLITS = ("train", "val", "test")
-_LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # sizes for small networks, which a CPU can train
+_LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # image sizes for networks that a CPU can train
 _BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
 _DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
 _FEW = 2000  # pictures to train on
 _PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
-# The files of both data sets have the same names; their first labels differ.
+# The files of both data sets have the same names, but their first labels differ.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
 _LISTS = re.compile(
@@ -63,8 +63,6 @@ class _Picture:
 
 @dataclass(frozen=True)
 class Bad:
-    """A damaged file and the reason."""
-
     file: str
     why: str
 
@@ -78,10 +76,10 @@ class Imported:
         task: Name of the recipe's application.
         data: Section `data` of the recipe.
         used: Number of files by split and class. A file may have several classes.
-        counts: Number of files, or texts of a table, by split.
+        counts: Number of files, or of texts in tables, by split.
         bad: Damaged files and the reasons.
         left_out: Unused files and the reasons.
-        small_classes: Classes with fewer than two files, and the number.
+        small_classes: Number of files of each class with fewer than two files.
         identical: Groups of files with the same content that are in different splits.
         advice: Sentences for the user.
     """
@@ -98,7 +96,7 @@ class Imported:
     advice: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the inventory as plain values."""
+        """Return the result as a dict that can be written as JSON."""
         by_reason: dict[str, list[str]] = {}
         for file, reason in self.left_out:
             by_reason.setdefault(reason, []).append(file)
@@ -111,13 +109,13 @@ class Imported:
 def import_data(
     folder: Path, out: Path | None = None, *, split: float = 0.8, overwrite: bool = False
 ) -> Imported:
-    """Check and list the files of a folder, and write a recipe. The data are not copied.
+    """Check the files of a data folder, list them, and write a recipe. Copies no data.
 
     Args:
         folder: Folder of the data.
         out: Folder for the lists and the recipe; by default `folder`.
-        split: Share of the data to train on. Half of the rest is for validation, half for testing.
-        overwrite: Replace the lists and the recipe of an earlier import.
+        split: Fraction of the data for training. The rest is split into validation and test data.
+        overwrite: Whether to replace the lists and the recipe of an earlier import.
 
     Raises:
         ConfigError: The folder contains no usable data, or files of an earlier import.
@@ -125,7 +123,7 @@ def import_data(
     """
     folder, target = folder.expanduser(), (out or folder).expanduser()
     if not folder.is_dir():
-        raise ConfigError(f"There is no folder {folder}.")
+        raise ConfigError(f"The data folder {folder} does not exist.")
     known = _data_set(folder)
     layout = None if known else recognized(folder)
     listed = layout if layout and layout.task == "classification" else None
@@ -137,7 +135,7 @@ def import_data(
     imported = written[-1].exists()  # Without a recipe, lists are the user's own tables.
     if existing and not (overwrite and imported):
         raise ConfigError(
-            f"{', '.join(existing)} would be overwritten.",
+            f"The import would overwrite {', '.join(existing)}.",
             fix=("pass --overwrite, or " if imported else "") + "choose another folder with --out",
         )
     with contextlib.suppress(OSError):
@@ -183,7 +181,7 @@ def _write_recipe(folder: Path, result: Imported, sections: dict[str, Any]) -> N
 def _take_inventory(
     result: Imported, inputter: Any, classes: Sequence[str], pictures: _Pictures
 ) -> set[str]:
-    """Count the data that the recipe finds, and return the files that it uses."""
+    """Count the data that the recipe finds. Return the files that the recipe uses."""
     names = list(classes or inputter.class_names)
     digests: dict[bytes, dict[str, str]] = {}
     files: set[str] = set()
@@ -235,7 +233,7 @@ def _left_out(
 def _rows_of(
     inputter: Any, result: Imported, split: str, files: set[str], pictures: _Pictures
 ) -> Iterator[tuple[str, Iterable[str], bytes]]:
-    """Iterate over the rows of a split (name, classes, hash). Collect files and damaged files."""
+    """Iterate over the rows of a split: name, classes, hash. Collects used and damaged files."""
     names = list(inputter.class_names)
     if result.task == "text_classification":
         if split != "test" or split in inputter.find():
@@ -268,7 +266,7 @@ def _rows_of(
 def _label_pictures(
     folder: Path, target: Path, split: float, layout: Layout, pictures: _Pictures, result: Imported
 ) -> dict[str, Any]:
-    """Check and list pictures with label pictures, and return the section `data` of a recipe."""
+    """Check and list images with label images. Return the section `data` of a recipe."""
     from towerpack.apps.segmentation._classes import Classes
     from towerpack.apps.segmentation._config import DataConfig
 
@@ -315,7 +313,7 @@ def _label_pictures(
 
 
 def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) -> dict[str, Any]:
-    """Return the settings for the classes in a file, or for the values in label pictures."""
+    """Return the settings for the classes: from a file, else from the values in label images."""
     values = {value for picture in pictures for value in picture.values}
     is_gray = all(isinstance(value, int) for value in values)
     void: dict[str, Any] = {"void": [255]} if 255 in values else {}
@@ -339,8 +337,9 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
         return _classes_of_cvat(folder / file) | void
     if len(values) > _MOST_CLASSES or len(values) < 2:
         raise ConfigError(
-            f"The label pictures in {folder} have {len(values)} different values.",
-            expected=f"2 to {_MOST_CLASSES} values: a number or a color for each class",
+            f"The label pictures in {folder} must have 2 to {_MOST_CLASSES} different values, got "
+            f"{len(values)}.",
+            expected="a number or a color for each class",
             fix="save label pictures without loss, as PNG, or list the names in data.class_names",
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
@@ -354,7 +353,7 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
 
 
 def _classes_of_roboflow(file: Path) -> dict[str, Any]:
-    """Read the classes in a table with lines `pixel value,class`."""
+    """Read the classes from a table with lines `pixel value,class`."""
     rows = read_rows(file)
     try:
         names = {int(row.fields[0]): row.fields[1].strip() for row in rows[1:]}
@@ -366,7 +365,7 @@ def _classes_of_roboflow(file: Path) -> dict[str, Any]:
 
 
 def _classes_of_cvat(file: Path) -> dict[str, Any]:
-    """Read the classes in lines `name:red,green,blue:parts:actions`. Without colors, use VOC's."""
+    """Read the classes from lines `name:red,green,blue:parts:actions`. Colors default to VOC's."""
     lines = [line for line in lines_of(read_text(file)) if ":" in line and line[0] != "#"]
     if not lines:
         raise FormatError(f"{file} does not name any classes.", expected="name:red,green,blue::")
@@ -379,9 +378,8 @@ def _classes_of_cvat(file: Path) -> dict[str, Any]:
             red, green, blue = map(int, text.split(","))
         except ValueError as error:
             raise FormatError(
-                f"{file}: the class {name} has no color.",
+                f"{file}: the class {name} must have a color {name}:red,green,blue::.",
                 got=repr(text),
-                expected=f"{name}:red,green,blue::",
             ) from error
         colors.append([red, green, blue])
     return {"class_names": [*names], "colors": colors}
@@ -389,7 +387,7 @@ def _classes_of_cvat(file: Path) -> dict[str, Any]:
 
 @dataclass
 class _Values:
-    """Distinct values of a label picture: gray levels or indices [1, n], or colors [1, n, 3]."""
+    """Distinct values of a label image: gray levels or indices [1, n], or colors [1, n, 3]."""
 
     pixels: NDArray[Any]
     palette: NDArray[np.int64] | None
@@ -414,10 +412,10 @@ def _open_values(mask: str) -> _Values | Bad:
 
 
 def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str, Any]:
-    """Return the sections of a recipe for the number of pictures. May change the size in `data`."""
+    """Return the sections of a recipe that depend on the number of images. May change `data`."""
     from towerpack.zoo import has_pretrained
 
-    is_listed, is_color = listed.is_file(), data["channels"] == 3  # Known data sets have no list.
+    is_listed, is_color = listed.is_file(), data["channels"] == 3  # known data sets have no list
     count = len(listed.read_bytes().splitlines()) - 1 if is_listed else 0
     few = is_listed and count < _FEW
     if not (is_listed and is_color and has_pretrained()):
@@ -445,7 +443,7 @@ def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str
 
 
 def _data_set(folder: Path) -> dict[str, Any] | None:
-    """Return the section `data` of a recipe if a folder contains a known data set."""
+    """Return the section `data` of a recipe if a folder contains MNIST or CIFAR, else None."""
     where = {"path": str(folder.resolve())}
     if any(folder.glob("train-images-idx3-ubyte*")):
         from towerpack.dataflow.datasets import Mnist
@@ -539,7 +537,7 @@ def _find_pictures(folder: Path) -> tuple[_Rows, list[str]]:
 
 
 class _Pictures:
-    """Results of decoding pictures and label pictures, each of which is decoded once."""
+    """Cache of checked images. Each file is decoded once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -547,7 +545,7 @@ class _Pictures:
     def checked(
         self, files: Sequence[str], doing: str, check: Callable[[str], Any] | None = None
     ) -> list[Any]:
-        """Decode the files that are not known yet, with a progress bar titled `doing`."""
+        """Return the results of checking files. Shows a progress bar titled `doing`."""
         names = list(map(os.path.abspath, files))
         new = {n: file for n, file in zip(names, files, strict=True) if n not in self._known}
         bar = Console(stderr=True)
@@ -564,7 +562,6 @@ class _Pictures:
         return [self._known[name] for name in names]
 
     def hash_of(self, file: str) -> bytes:
-        """Return a hash of a file's content. A known file is not read again."""
         known = self._known.get(os.path.abspath(file))
         return known.digest if isinstance(known, _Picture) else _hash(Path(file).read_bytes())
 
@@ -594,9 +591,9 @@ def _divided(
     *,
     by_class: bool,
 ) -> dict[str, list[tuple[str, Any]]]:
-    """Divide rows (picture, label) into three splits by a hash of the pictures' names.
+    """Divide rows (image, label) into three splits by a hash of the image names.
 
-    Pictures with equal content share the name of the first one, so that they stay together.
+    Images with equal content share the name of the first one, so that they stay together.
     """
     first: dict[bytes, str] = {}
     names = {p.file: relative_name(first.setdefault(p.digest, p.file), folder) for p in pictures}
@@ -611,7 +608,6 @@ def _divided(
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:
-    """Return height and width for the network: the size of small pictures, or a square."""
     sizes = {(picture.height, picture.width) for picture in pictures}
     size = sizes.pop()
     if not sizes and max(size) <= _LARGE_PX:
@@ -623,7 +619,6 @@ def _size(pictures: Sequence[_Picture]) -> list[int]:
 def _write_lists(
     folder: Path, lists: Mapping[str, Sequence[tuple[str, str]]], header: tuple[str, str]
 ) -> None:
-    """Write the CSV file of each split that has rows (file, label), and delete the others."""
     for name in _SPLITS:
         path = folder / f"{name}.csv"
         path.unlink(missing_ok=True)

@@ -1,5 +1,3 @@
-"""Inference: apply a trained model to files of a user."""
-
 from __future__ import annotations
 
 import itertools
@@ -49,13 +47,14 @@ class Inference:
 def infer(
     runner: Runner, display: Display, sources: Sequence[str], folder: Path | None = None
 ) -> Inference:
-    """Predict files, and write annotated pictures or texts, a contact sheet and tables.
+    """Predict files. Write annotated images or texts, a contact sheet and tables.
 
     Args:
         runner: Runner of a run that has a checkpoint.
         display: Display of the same application.
-        sources: Files, folders, patterns (`*.jpg`), and other names for `Inputter.sources`.
-        folder: Folder for the results, which replace earlier ones. None writes no files.
+        sources: Files, folders, patterns (`*.jpg`), and other names that `Inputter.sources`
+            accepts.
+        folder: Folder for the results, which replace earlier results. None writes no files.
 
     Raises:
         ConfigError: A source does not exist, or the folder contains tables of another program.
@@ -107,7 +106,7 @@ def _remove_earlier(folder: Path) -> None:
         earlier = [row.get("files", []) for row in rows if row["source"]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{listing} was not written by `towerpack infer`.",
+            f"{listing} would be overwritten, although `towerpack infer` did not write it.",
             fix="choose another folder with --out",
         ) from error
     for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
@@ -117,7 +116,7 @@ def _remove_earlier(folder: Path) -> None:
 def _predicted(
     runner: Runner, predictor: Any, paths: Iterable[str]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Iterate over paths with their samples and outputs, or with the error that occurred."""
+    """Iterate over paths, each with its sample and outputs, or with its error."""
     inputter: Inputter = runner.inputter
     read: list[tuple[str, Any, Any]] = []
     for path in paths:
@@ -141,7 +140,6 @@ def _predicted(
 
 
 def _outputs(predictor: Any, prepared: Sequence[Any]) -> list[dict[str, np.ndarray]]:
-    """Return the outputs for each datapoint of a batch, by name."""
     results = predictor(*map(np.stack, zip(*prepared, strict=True)))
     names = predictor.output_names
     return [dict(zip(names, row, strict=True)) for row in zip(*results, strict=True)]

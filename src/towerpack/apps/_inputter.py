@@ -1,5 +1,3 @@
-"""Inputter: the data of a task, as batches for training and as samples for inference."""
-
 from __future__ import annotations
 
 import glob
@@ -16,11 +14,11 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
-CLASSES: Final = "classes.json"  # file with the classes in a run directory
+CLASSES: Final = "classes.json"  # file in a run directory with the names of the classes
 
 
 class Inputter(ABC):
-    """Data of a task, as flows of batches. An inputter may own an augmenter.
+    """Data of a task, as dataflows of batches. An inputter may also hold an augmenter.
 
     Attributes:
         batch_size: Number of datapoints in a batch.
@@ -34,11 +32,11 @@ class Inputter(ABC):
 
     @abstractmethod
     def flow(self, split: Split) -> DataFlow:
-        """Return the batches of a split, which fit the modeler's `inputs()`.
+        """Return a dataflow of the batches of a split, which match the modeler's `inputs()`.
 
         Args:
-            split: 'train' is shuffled, augmented, and has whole batches only. 'val' and 'test' are
-                in order, with each datapoint once; their last batch may be smaller.
+            split: 'train' is shuffled, augmented, and has only whole batches. 'val' and 'test' are
+                in order, with each datapoint once. Their last batch may be smaller.
 
         Raises:
             ConfigError: There are no such data.
@@ -47,7 +45,7 @@ class Inputter(ABC):
     def row_names(self, split: Split) -> Sequence[str | bytes] | None:
         """Return the name or the content of each row of a split; None if rows have no names.
 
-        A run records these names, so that an evaluation can warn about rows it was trained on.
+        A run stores hashes of the names, so that an evaluation can warn about training rows.
 
         Args:
             split: 'train', 'val' or 'test'.
@@ -55,7 +53,7 @@ class Inputter(ABC):
         del split
 
     def sources(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the sources of inference, which are passed to `read`. Here, they are files.
+        """Expand the arguments of inference to sources for `read`. The default finds files.
 
         Args:
             names: Files, folders (of which files with `suffixes` are read) and patterns; `-` reads
@@ -67,7 +65,7 @@ class Inputter(ABC):
         return list(_files(names, self.suffixes))
 
     def keep(self, run_dir: Path) -> None:
-        """Write what predictions need besides weights and recipe, such as a vocabulary.
+        """Write the files that predictions need besides weights and recipe, such as a vocabulary.
 
         Args:
             run_dir: Directory of a run, or of a version of an exported model.
@@ -75,7 +73,7 @@ class Inputter(ABC):
         del run_dir
 
     def restore(self, run_dir: Path | None) -> None:
-        """Read the files that `keep` wrote, if there are any.
+        """Read the files that `keep` wrote, if they exist.
 
         Args:
             run_dir: Directory of a run; None derives everything from the data again.
@@ -84,7 +82,7 @@ class Inputter(ABC):
 
     @abstractmethod
     def read(self, source: Any) -> Any:
-        """Read one sample for inference, such as a picture [h, w, 3] or a text, for `Display`.
+        """Read one sample for inference, such as an image [h, w, 3] or a text.
 
         Args:
             source: Path, or another source that the task accepts.
@@ -95,7 +93,7 @@ class Inputter(ABC):
 
     @abstractmethod
     def prepare(self, sample: Any) -> Sequence[Any]:
-        """Return the model's inputs for one sample, without labels and without a batch dimension.
+        """Convert a sample to the model's inputs, without labels and without a batch dimension.
 
         Args:
             sample: Result of `read`.
@@ -131,12 +129,12 @@ def _files(names: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
         elif path.is_file():
             files = [str(path)]
         elif len(names) > 1 and not glob.has_magic(str(path)):
-            files = [str(path)]  # Its error goes into its row, so that the others are predicted.
+            files = [str(path)]  # its error is shown in its row, so that other files are predicted
         else:
             files = sorted(glob.glob(str(path), recursive=True))
         if not files:
             raise ConfigError(
-                f"There is nothing to read at {source!r}.",
+                f"No files found for {source!r}.",
                 expected=f"a file, a pattern, '-', or a folder of {' '.join(suffixes)}",
             )
         yield from files

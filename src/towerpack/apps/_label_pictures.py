@@ -1,4 +1,4 @@
-"""Label pictures: files and COCO annotations with a class for each pixel."""
+"""Label images, which store a class for each pixel, as files or as COCO annotations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def to_labels(
     colors: Sequence[Color] | None,
     what: str,
 ) -> NDArray[np.int64]:
-    """Return the labels [h, w] of a label picture that `open_labels` has read.
+    """Convert a label image that `open_labels` has read to labels [h, w].
 
-    Gray levels and palette indices are labels, unless the palette contains colors of labels, or all
-    colors of labels are gray. `what` names the picture in errors.
+    Gray levels and palette indices are labels. If the palette contains colors of classes, or if all
+    class colors are gray, pixels are looked up by color. `what` names the image in errors.
     """
     if pixels.ndim == 2 and colors is not None:
         if palette is not None:
@@ -35,7 +35,7 @@ def to_labels(
         return pixels.astype(np.int64)
     if colors is None:
         raise FormatError(
-            f"{what} is in color, but the classes have no colors.",
+            f"{what} must be gray or indexed, because the classes have no colors.",
             fix="list the colors in data.colors, or in the file of data.classes",
         )
     codes, wanted = _codes(np.array(colors)), _codes(pixels)
@@ -45,14 +45,15 @@ def to_labels(
     if (codes[labels] != wanted).any():
         row, column = np.argwhere(codes[labels] != wanted)[0]
         raise FormatError(
-            f"{what} has a color that does not belong to a class.",
+            f"{what} must have only colors of classes.",
             got=f"{pixels[row, column].tolist()} in row {row}, column {column}",
+            fix="add the color to data.colors, or correct the picture",
         )
     return labels
 
 
 def open_labels(file: str, what: str) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """Return the pixels [h, w] or [h, w, 3] and the palette [colors, 3] or None of a picture."""
+    """Read a label image: pixels [h, w] or [h, w, 3], and the palette [colors, 3] or None."""
     require("matplotlib", extra="apps", needed_for="Label pictures")
     from PIL import Image
 
@@ -69,7 +70,7 @@ def open_labels(file: str, what: str) -> tuple[NDArray[Any], NDArray[np.int64] |
 def _by_palette(
     indices: NDArray[Any], palette: NDArray[Any], colors: Sequence[Color], what: str
 ) -> NDArray[np.int64]:
-    """Return labels [h, w]: by color if the palette contains colors of labels, else the indices."""
+    """Return labels [h, w]: by color if the palette contains class colors, else the indices."""
     known = {int(code): label for label, code in enumerate(_codes(np.array(colors)))}
     used = np.unique(indices).tolist()
     codes = _codes(palette)
@@ -80,7 +81,7 @@ def _by_palette(
     for i in used:
         if i not in labels and i < len(colors):
             raise FormatError(
-                f"The palette of {what} is not in the order of the classes.",
+                f"{what} must have a palette with the colors in the order of the classes.",
                 got=f"{palette[i].tolist()}, which is not the color of a class, at index {i}",
             )
     for i, label in labels.items():
@@ -95,9 +96,9 @@ def draw_instances(
     void: int,
     where: str,
 ) -> NDArray[np.uint8]:
-    """Draw COCO instances as a label picture, uint8 [h, w]; smaller instances cover larger ones.
+    """Draw COCO instances to a label image, uint8 [h, w]. Smaller instances cover larger ones.
 
-    `labels` are those of the categories, and `void` is the label of crowds.
+    `labels` maps categories to labels. Crowds get the label `void`.
     """
     masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
     canvas = np.zeros(size, np.uint8)

@@ -1,4 +1,4 @@
-"""Recognize data for detection, segmentation and text classification by files and contents."""
+"""Recognition of data for detection, segmentation and text classification in a folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MASKS: Final = {
     "masks", "mask", "labels", "label", "labelimages", "annotations", "annot", "gt", "gtfine",
     "groundtruth", "ground_truth", "segmentation", "segmentationclass",
 }  # fmt: skip
-_OBJECTS: Final = {"segmentationobject"}  # Label pictures of instances, not of classes.
+_OBJECTS: Final = {"segmentationobject"}  # label images of instances, not of classes
 # For example `trainannot` beside `train` (CamVid), or `train_images` beside `train_masks`.
 _SPLIT_KIND: Final = re.compile(rf"({_NAMES})[_-]?(annot|labels?|masks?|images?|imgs?)")
 _MASK_SUFFIX: Final = re.compile(
@@ -64,10 +64,10 @@ def recognized(folder: Path) -> Layout | None:
 
 
 def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, list[str]]:
-    """Group file names by the split that they name; all belong to 'train' if none names a split.
+    """Group file names by split. If no name contains a split, all belong to 'train'.
 
-    The whole name of a folder may be a split. Words in file names count only if each other file
-    contains one.
+    The whole name of a folder may be a split. Words in file names count only if every other file
+    name contains a split too.
     """
     by_folder = {n: next(filter(None, map(split_of, Path(n).parts[:-1])), None) for n in names}
     rest = [name for name, split in by_folder.items() if split is None]
@@ -83,7 +83,7 @@ def _by_split(names: Iterable[str], *, of_pictures: bool = False) -> dict[str, l
         if splits & {"val", "test"} and (in_folders or "train" in splits):
             other = next(name for name in rest if of_pictures or name not in by_stem)
             raise ConfigError(
-                f"{other} does not belong to a split, but other files do.",
+                f"All files must belong to a split if some do, but {other} does not.",
                 got=", ".join([*by_folder][:5]),
                 fix=f"move {other} to a folder 'train', or set data.train to the training files",
             )
@@ -110,7 +110,7 @@ def _is_coco(file: Path) -> bool:
     try:
         content: Any = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        return False  # Not a file of COCO, whose reader would raise an error.
+        return False  # not a file of COCO, whose reader would raise an error
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
@@ -123,7 +123,7 @@ def _yolo(folder: Path) -> Layout | None:
         return None
     places = folders_of_yolo(folder)
     if "train" not in places:
-        # CVAT's `obj_train_data`, pictures without splits, or labels beside pictures.
+        # CVAT's `obj_train_data`, images without splits, or labels next to images
         darknet = _by_split(path.name for path in sorted(folder.glob("obj_*_data")))
         places |= darknet or {"train": matching(folder, "images") or ["."]}
     below = (folder / name for names in places.values() for name in names)
@@ -162,7 +162,7 @@ def _voc(folder: Path) -> Layout | None:
     return Layout("detection", data) if is_voc else None
 
 
-_Key = tuple[str, ...]  # folders and stem of a picture, without words for label pictures
+_Key = tuple[str, ...]  # folders and stem of an image, without words that mark label images
 
 
 def _label_pictures(folder: Path) -> Layout | None:
@@ -170,7 +170,7 @@ def _label_pictures(folder: Path) -> Layout | None:
     images: dict[_Key, str] = {}
     masks: dict[_Key, str] = {}
     beside: dict[_Key, str] = {}
-    in_kinds = False  # Whether folder names distinguish pictures from label pictures.
+    in_kinds = False  # whether folder names distinguish images from label images
     for file in files:
         *parts, name = Path(file).relative_to(folder).parts
         parts, stem = [part.lower() for part in parts], Path(name).stem.lower()
@@ -186,7 +186,7 @@ def _label_pictures(folder: Path) -> Layout | None:
         else:
             (masks if is_mask else images)[key] = file
     pairs = _paired(images, masks)
-    if not pairs and not masks:  # Masks beside their pictures, with a suffix.
+    if not pairs and not masks:  # label images next to their images, with a suffix
         pairs = _paired(images, {k: f for k, f in images.items() if _MASK_SUFFIX.search(k[-1])})
         masks = dict.fromkeys(pairs, "")
     known = {image for image, _ in pairs.values()}
@@ -195,7 +195,7 @@ def _label_pictures(folder: Path) -> Layout | None:
         usual = any(matching(folder, name) for name in ("SegmentationClass", "gtFine"))
         if usual or (masks and in_kinds):
             raise ConfigError(
-                f"The label pictures in {folder} do not have the names of pictures.",
+                f"Label pictures in {folder} must have the same names as their pictures.",
                 got=f"{len(masks)} label pictures, {len(pairs)} of which have a picture",
                 expected="one label picture for each picture, such as images/1.jpg, masks/1.png",
             )
@@ -210,7 +210,7 @@ def _label_pictures(folder: Path) -> Layout | None:
 
 
 def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]] | None:
-    """Return the keys whose stems are in VOC's lists, by split; None without a training list."""
+    """Return the keys in VOC's lists `ImageSets/Segmentation` by split; None without lists."""
     by_split: dict[str, list[_Key]] = {}
     for split in SPLIT_NAMES:
         lists = usual_places(folder, split, "ImageSets/Segmentation/{}.txt")
@@ -224,7 +224,7 @@ def _listed_by_split(folder: Path, keys: Iterable[_Key]) -> dict[str, list[_Key]
 
 
 def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key, tuple[str, str]]:
-    """Pair pictures with label pictures of equal names, or of names that differ in a suffix."""
+    """Pair images with label images whose names are equal or differ only in a suffix."""
     pairs: dict[_Key, tuple[str, str]] = {}
     short = {(*key[:-1], _IMAGE_SUFFIX.sub("", key[-1])): key for key in images}
     equal = {key for key, mask in masks.items() if images.get(key, mask) != mask}
@@ -235,7 +235,7 @@ def _paired(images: Mapping[_Key, str], masks: Mapping[_Key, str]) -> dict[_Key,
             continue
         if image in pairs:
             raise ConfigError(
-                f"{images[image]} has several label pictures.",
+                f"{images[image]} must have only one label picture.",
                 got=f"{pairs[image][1]} and {mask}",
                 fix="remove one of them from the folder, or list the pairs in files for data.train",
             )
@@ -316,11 +316,11 @@ def _starts_with(file: Path, start: bytes) -> bool:
 
 
 def _columns(file: Path) -> tuple[str, str] | None:
-    """Return the text and label columns of a table, if its header has usual names."""
+    """Return the names of the text and label columns of a table, or None if they are not usual."""
     try:
         header = [field.strip() for field in read_rows(file)[0].fields]
     except (FormatError, IndexError):
-        return None  # Not a table of texts. A recipe that names the file reports the reason.
+        return None  # not a table of texts; a recipe that names the file reports the reason
     text = next((name for name in header if name.lower() in _TEXT_COLUMNS), None)
     label = next((name for name in header if name.lower() in _LABEL_COLUMNS), None)
     return None if text is None or label is None else (text, label)

@@ -1,4 +1,4 @@
-"""Base classes of a task: Modeler (the model), Reporting (evaluation), Display (inference)."""
+"""Base classes of applications: Modeler (model), Reporting (evaluation), Display (inference)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG = get_logger(__name__)
 
 
 class Modeler(ModelDesc, ABC):
-    """A `ModelDesc` that owns a network and defines its evaluation and export.
+    """Base class of models of an application. A modeler also defines evaluation and export.
 
     Subclasses also define `inputs`, and `build_graph`, which exposes the outputs.
 
@@ -50,19 +50,18 @@ class Modeler(ModelDesc, ABC):
         self.inputter = inputter
 
     def optimizer(self) -> Any:
-        """Create the optimizer of the configuration."""
         return make_optimizer(self.config.optimizer)
 
     @abstractmethod
     def metrics(self) -> Sequence[Inferencer]:
-        """Return the metrics of an evaluation. A `Reporting` also writes tables and pictures."""
+        """Create the metrics of an evaluation. A `Reporting` also writes tables and images."""
 
     def for_inference(self) -> ModelDesc:
-        """Return the model that computes `infer_outputs` from `Inputter.prepare`; here, self."""
+        """Return the model that computes `infer_outputs` from prepared samples; here, `self`."""
         return self
 
     def pretrained(self) -> SmartInit | None:
-        """Return the initial weights of the recipe's `transfer`; None for random weights."""
+        """Return the initial weights that `transfer` configures; None for random weights."""
         transfer = self.config.transfer
         if not transfer.pretrained:
             return None
@@ -74,9 +73,10 @@ class Modeler(ModelDesc, ABC):
         )
 
     def check_pixels(self, source: str | os.PathLike[str]) -> None:
-        """Check that pixels are normalized as they were when the weights were trained.
+        """Check that pixels are normalized in the same way as when the weights were trained.
 
-        The normalization is known for packaged networks, runs and checkpoints. Other weights pass.
+        The normalization is known for packaged networks, runs and checkpoints. Other weights are
+        not checked.
 
         Args:
             source: Name of a packaged network, or path of a run, checkpoint or file of weights.
@@ -107,7 +107,7 @@ class Modeler(ModelDesc, ABC):
             return
         if not np.allclose(augmenter.normalize(tf.constant(pixels)), wanted, atol=1e-3):
             raise ConfigError(
-                f"The weights of {name} were trained on pixels that were normalized differently.",
+                f"Pixels must be normalized as in the training of the weights of {name}.",
                 got=f"the augmenter '{augmenter.name}'",
                 expected=rule,
                 fix=f"set data.augmenter to {fix}",
@@ -116,7 +116,7 @@ class Modeler(ModelDesc, ABC):
     def weights(self, source: str) -> Any:
         """Return the weights for `transfer.pretrained` in a form that `SmartInit` accepts.
 
-        Override this method if the weights have other names, and return arrays by variable name.
+        Override this method if the weights have other names. Return arrays by variable name.
 
         Args:
             source: Value of `transfer.pretrained`.
@@ -124,7 +124,7 @@ class Modeler(ModelDesc, ABC):
         return source
 
     def with_decay(self, cost: tf.Tensor) -> tf.Tensor:
-        """Add the L2 penalty that `model.l2` and `model.l2_regex` define.
+        """Add the L2 penalty of `model.l2` and `model.l2_regex` to a cost.
 
         Args:
             cost: Scalar cost.
@@ -137,17 +137,17 @@ class Modeler(ModelDesc, ABC):
     def export_arguments(self) -> Mapping[str, Any]:
         """Return arguments of `towerpack.inference.export`, such as `preprocess`.
 
-        `model` and `batch_examples` export a different model with the same variables.
+        `model` and `batch_examples` replace the exported model by one with the same variables.
         """
         return {}
 
 
 class Reporting(Inferencer):
-    """A metric that also writes a report when an evaluation ends."""
+    """Base class of metrics that also write a report when an evaluation ends."""
 
     @abstractmethod
     def report(self, folder: Path) -> Sequence[Path]:
-        """Write tables and pictures, and return their paths.
+        """Write tables and images. Return their paths.
 
         Args:
             folder: Folder for the files.
@@ -159,7 +159,7 @@ class Reporting(Inferencer):
 
 
 class Display(ABC):
-    """Presentation of inference results.
+    """Base class for the presentation of inference results.
 
     Args:
         config: Configuration of the application.
@@ -171,14 +171,14 @@ class Display(ABC):
 
     @abstractmethod
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """Return plain values for a row in JSON and CSV files.
+        """Return the results for a datapoint as values of a row in JSON and CSV files.
 
         Args:
-            outputs: Outputs for one datapoint, by name.
+            outputs: Outputs for the datapoint, by name.
         """
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
-        """Return the content of additional files by extension: `{'.txt': b'…'}`.
+        """Return the contents of additional files by extension: `{'.txt': b'…'}`.
 
         Args:
             sample: Result of `Inputter.read`.
@@ -188,7 +188,7 @@ class Display(ABC):
         return {}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Return an annotated picture, uint8 [h, w, 3], or None.
+        """Draw the results on an image. Return uint8 [h, w, 3], or None.
 
         Args:
             sample: Result of `Inputter.read`.

@@ -1,5 +1,3 @@
-"""Optimizers by name, and schedules of the learning rate."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -32,7 +30,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
 
 
 def make_optimizer(config: Optimizer) -> Any:
-    """Create the optimizer of a configuration, with gradient clipping and accumulation."""
+    """Create the configured optimizer, with gradient clipping and accumulation."""
     make = OPTIMIZERS.get(config.name)
     options = {**_DEFAULTS.get(config.name, {}), **config.options}
     try:
@@ -46,15 +44,17 @@ def make_optimizer(config: Optimizer) -> Any:
 
 
 def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperParamSetter | None:
-    """Return the callback that schedules the learning rate; None if the rate is constant."""
+    """Create the callback that schedules the learning rate; None for a constant rate."""
     rate, end = config.learning_rate, epochs * steps
     warm = round(config.warmup * steps)
     if warm >= end:
-        raise ConfigError(f"optimizer.warmup must be less than {epochs}, got {config.warmup}.")
+        raise ConfigError(
+            f"optimizer.warmup must be less than the {epochs} epochs, got {config.warmup}."
+        )
     if config.schedule == "step":
         return piecewise_schedule([(0, rate), *_steps(config, steps)], warmup=warm)
     if config.boundaries or config.factors:
-        what = "optimizer.boundaries and optimizer.factors apply only to schedule: step."
+        what = "optimizer.boundaries and optimizer.factors need optimizer.schedule: step."
         raise ConfigError(what, got=f"schedule: {config.schedule}")
     if config.schedule == "constant":
         return warmup_schedule(rate, warm) if warm else None

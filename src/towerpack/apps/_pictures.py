@@ -1,4 +1,4 @@
-"""Picture files: reading, lists, base classes of inputters, writing, and the font for labels."""
+"""Reading and writing of image files, and base classes of inputters of images."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery
 from towerpack.ops.geometry import Geometry
 
 read_picture = ImageReader()
-"""Function from the name of a file to an upright picture, uint8 [h, w, 3]."""
+"""Function from a file name to an image, uint8 [h, w, 3], with the EXIF orientation applied."""
 
 
 def check_exist(files: Sequence[str]) -> None:
     missing = [file for file in files if not os.path.isfile(file)]
     if missing:
         raise FormatError(
-            f"{len(missing)} of {len(files)} pictures do not exist.",
+            f"All listed pictures must exist, but {len(missing)} of {len(files)} do not.",
             got=f"the first is {missing[0]}",
             fix="add the pictures, or remove them from the files that data.train names",
         )
@@ -52,9 +52,8 @@ def check_exist(files: Sequence[str]) -> None:
 def size_error(
     what: str, got: tuple[float, float], expected: tuple[float, float], other_boxes_on: str | None
 ) -> FormatError:
-    """Return the error for annotations that were measured on a picture of a different size."""
     return FormatError(
-        f"{what} are for a picture of a different size.",
+        f"{what} state a different size than the picture has.",
         got="{:g} x {:g} pixels".format(*got),
         expected="{:g} x {:g} pixels".format(*expected),
         fix=f"set data.boxes_on={other_boxes_on}"
@@ -64,7 +63,7 @@ def size_error(
 
 
 class PictureInputter(Inputter):
-    """Base of inputters of pictures. A subclass defines `find`, and `geometry` or `prepare`.
+    """Base class of inputters of images. Subclasses define `find`, and `geometry` or `prepare`.
 
     `find` is called when the data are first needed. A run stores its classes, so that predictions
     need no data. `geometry` is the deterministic transform to the network's input.
@@ -80,7 +79,7 @@ class PictureInputter(Inputter):
 
     @property
     def classes(self) -> Any:
-        """Classes of the run, or of the data if there is no run yet."""
+        """Classes of the run, or of the data if the run has not started."""
         return self._data[0] if self._run_classes is None else self._run_classes
 
     @property
@@ -89,10 +88,9 @@ class PictureInputter(Inputter):
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Data of each split."""
         classes, parts = self._data
         if self._run_classes is not None and classes != self._run_classes:
-            what = "The data have different classes than the run."
+            what = "The data must have the same classes as the run."
             raise ConfigError(what, got=f"{classes}", expected=f"{self._run_classes}")
         return parts
 
@@ -120,10 +118,10 @@ class PictureInputter(Inputter):
         return content
 
     def read(self, source: Any) -> NDArray[np.uint8]:
-        """Read an upright picture, uint8 [h, w, 3].
+        """Read an image, uint8 [h, w, 3], and apply its EXIF orientation.
 
         Args:
-            source: Name of a file, or the content of one.
+            source: Name of a file, or the bytes of a file.
         """
         return decode_image(source) if isinstance(source, bytes) else read_picture(str(source))
 
@@ -132,9 +130,9 @@ class PictureInputter(Inputter):
 
 
 class FilesInputter(PictureInputter):
-    """Base of inputters of lists of files that are short enough to check each file.
+    """Base class of inputters of file lists that are short enough to check every file.
 
-    Without 'val', a share of 'train' is held out for it.
+    If there are no 'val' data, a fraction of the training data is used for validation.
     """
 
     def __init__(self, config: Any) -> None:
@@ -143,7 +141,7 @@ class FilesInputter(PictureInputter):
 
     @abstractmethod
     def decoder(self) -> Callable[[Any], Any]:
-        """Return a function from an item of a split to a datapoint that starts with the picture."""
+        """Return a function from an item of a split to a datapoint that begins with the image."""
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         check_exist([str(getattr(i, "picture", i)) for items in parts.values() for i in items])
@@ -162,7 +160,7 @@ class FilesInputter(PictureInputter):
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
     ) -> DataFlow:
-        """Return the batches of a split. `change` transforms the flow of decoded datapoints."""
+        """Return the batches of a split. `change` transforms the dataflow of decoded datapoints."""
         training = split == "train"
         items = part_of(self.parts, split)
         if training:
@@ -179,9 +177,10 @@ def _decoded(datapoint: list[Any], decode: Callable[[Any], Any]) -> Any:
 
 
 def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> list[Row]:
-    """Return the rows of a CSV file with the paths of files, which are relative to its folder.
+    """Return the rows of a CSV file of file names, with the names as paths.
 
-    The first line is a header if its fields have no extension and do not name files.
+    Names are relative to the folder of the CSV file. The first line is a header if its fields
+    contain no dot and do not name files.
     """
 
     def path_of(name: str) -> str:
@@ -197,12 +196,13 @@ def listed(file: str, columns: Sequence[str], encoding: str | None = None) -> li
         del rows[0]
     for row in rows:
         if len(row.fields) < len(columns) or not all(map(str.strip, row.fields)):
-            raise FormatError(f"{row} has too few fields.", expected=",".join(columns))
+            expected = ",".join(columns)
+            raise FormatError(f"{row}: a line must have {len(columns)} fields.", expected=expected)
         for name in row.fields:
             if not is_file(name):
-                raise FormatError(f"{row}: there is no file {path_of(name)}.")
+                raise FormatError(f"{row}: the file {path_of(name)} does not exist.")
     if not rows:
-        raise FormatError(f"{file} does not list any {columns[0]}.")
+        raise FormatError(f"{file} must list at least one {columns[0]}.")
     return [row._replace(fields=list(map(path_of, row.fields))) for row in rows]
 
 
@@ -214,7 +214,7 @@ def listed_by_split(config: Data, columns: Sequence[str]) -> dict[str, list[Row]
 
 
 def pictures_in(folder: str | Path) -> list[str]:
-    """Return the sorted pictures in a folder and below it, and log which files are left out."""
+    """Return the images below a folder, sorted, and log which files are left out."""
     discovery = Discovery()
     pictures = sorted(discovery.files(folder))
     discovery.report(folder)
@@ -224,7 +224,7 @@ def pictures_in(folder: str | Path) -> list[str]:
 
 
 def typeface(height_px: float) -> Any:
-    """Return a font for text on pictures. The font is a part of Matplotlib."""
+    """Return a font for text on images. Matplotlib contains the font."""
     require("matplotlib", extra="apps", needed_for="Annotated pictures")
     import matplotlib
     from PIL import ImageFont
@@ -234,7 +234,7 @@ def typeface(height_px: float) -> Any:
 
 
 def write_picture(path: Path, picture: np.ndarray) -> None:
-    """Write a PNG file.
+    """Write an image as a PNG file.
 
     Args:
         path: Path of the file. Its folder is created.

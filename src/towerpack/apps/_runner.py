@@ -1,5 +1,3 @@
-"""Runner: train, evaluate, predict and export with the parts of an application."""
-
 from __future__ import annotations
 
 import io
@@ -54,7 +52,7 @@ TRAINERS: Registry[Any] = Registry(
     base=Trainer,
 )
 TRAINED_ON: Final = "trained_on.npy"
-"""Name of the file in a run directory with hashes of the names of all training rows."""
+"""File in a run directory with hashes of the names of all training rows."""
 _OVER_DEVICES = ("sync", "shared", "async")
 _CALLBACK_NAMES = (
     "CheckNumerics", "EarlyStopping", "HyperParamSetterWithFunc", "MaxSaver", "MinSaver",
@@ -66,7 +64,7 @@ CALLBACKS: Registry[Any] = Registry(
 )
 # Keys of `train` that are arguments of `TrainConfig`.
 _SHARED_KEYS = {"seed", "deterministic", "precision", "xla", "fast_dev_run", "overfit_batches"}
-# Keys that may change when a run resumes. The trainer itself checks the keys of `train`.
+# Keys that may change when a run resumes. The trainer checks the keys of `train` itself.
 _MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")
 
 
@@ -77,10 +75,10 @@ class Evaluation:
     Attributes:
         numbers: Metrics by name.
         lines: Lines of text tables.
-        files: Paths of the written pictures and tables.
+        files: Paths of the written images and tables.
         step: Step of the checkpoint.
-        count: Number of datapoints, each counted once.
-        trained_on: Number of datapoints that are also training rows; None if names are unknown.
+        count: Number of datapoints.
+        trained_on: Number of datapoints that are also training rows; None if unknown.
     """
 
     numbers: Mapping[str, float]
@@ -93,7 +91,7 @@ class Evaluation:
 
 @with_old_name("of", "from_recipe", removed_in="0.3")
 class Runner:
-    """Training, evaluation, inference and export of a model on the data of an inputter.
+    """Training, evaluation, inference and export of a modeler's model on an inputter's data.
 
     Args:
         config: Configuration of the recipe.
@@ -139,10 +137,11 @@ class Runner:
         return cls(recipe.config, inputter, recipe.modeler(inputter), folder, callbacks)
 
     def train(self, resume: str = "auto") -> Trainer:
-        """Train or resume, evaluate after each epoch, and keep the best checkpoint.
+        """Train or resume. Evaluates after each epoch and keeps the best checkpoint.
 
         Args:
-            resume: 'auto' resumes, 'never' starts again, and a path resumes from there.
+            resume: 'auto' resumes if there is a checkpoint, 'never' starts again, and a path
+                resumes from this checkpoint.
 
         Raises:
             ConfigError: The run in this directory has different settings or classes.
@@ -155,7 +154,7 @@ class Runner:
             self.inputter.restore(None)
             if list(self.inputter.class_names) != before:
                 raise ConfigError(
-                    f"The run in {self.run_dir} has different classes.",
+                    f"The classes must be the same as those of the run in {self.run_dir}.",
                     got=", ".join(self.inputter.class_names),
                     expected=", ".join(before),
                     fix="start a new run with a different --run-dir",
@@ -190,7 +189,7 @@ class Runner:
         )
 
     def evaluate(self, split: Split = "test", folder: Path | None = None) -> Evaluation:
-        """Compute the metrics over a split, and write their reports.
+        """Compute the metrics of a split with the best checkpoint, and write reports.
 
         Args:
             split: 'train', 'val' or 'test'.
@@ -226,7 +225,7 @@ class Runner:
         )
 
     def _trained_on(self, split: Split) -> int | None:
-        """Count the rows of a split that are training rows, and warn if there are any."""
+        """Count the rows of a split that are also training rows. Warn if there are any."""
         file, names = self.run_dir / TRAINED_ON, self.inputter.row_names(split)
         if names is None or split == "train":
             return None
@@ -248,7 +247,7 @@ class Runner:
     def export(
         self, folder: Path | None = None, *, format: str = "saved_model", **options: Any
     ) -> Path:
-        """Export the best checkpoint, and compare the results of both on validation data.
+        """Export the best checkpoint, and compare outputs on validation data.
 
         Args:
             folder: Folder for the versions; by default `export/FORMAT` in the run.
@@ -257,7 +256,7 @@ class Runner:
 
         Raises:
             CheckpointError: The run has no checkpoint.
-            ExportError: The exported model computes different results.
+            ExportError: The exported model computes different outputs.
         """
         defaults = {"model": self.modeler, "outputs": self.modeler.infer_outputs}
         arguments = {**defaults, **self.modeler.export_arguments()}
@@ -265,7 +264,7 @@ class Runner:
             # A packaged network needs no training and has no data.
             arguments["batch_examples"] = self._inputs(next(self._batches("val")))
         if format != "saved_model":
-            for name in ("preprocess", "serve"):  # Only SavedModel reads files.
+            for name in ("preprocess", "serve"):  # only a SavedModel can read files
                 arguments.pop(name, None)
             if self.modeler.portable_outputs:
                 arguments["outputs"] = self.modeler.portable_outputs
@@ -281,7 +280,7 @@ class Runner:
         return exported
 
     def folder(self, name: str) -> Path:
-        """Return a folder of the run to write into.
+        """Return the path of a folder in the run directory, for writing.
 
         Args:
             name: Name of the folder.
@@ -292,13 +291,13 @@ class Runner:
         folder = self.run_dir / name
         if folder.is_symlink():
             raise ConfigError(
-                f"{folder} is a link, and links in a run directory are not written to.",
+                f"{folder} must not be a link, because it may lead outside of the run directory.",
                 fix="remove the link, or put the whole run on another disk with --run-dir",
             )
         return folder
 
     def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
-        """Create a predictor with the best checkpoint.
+        """Create a predictor with the weights of the best checkpoint.
 
         Args:
             outputs: Names of the outputs.
@@ -313,9 +312,9 @@ class Runner:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Load the best checkpoint of the run, or the latest one if no best one was kept.
+        """Load the best checkpoint of the run, or the latest checkpoint if no best one was kept.
 
-        The weights of a packaged network that needs no training become the first checkpoint.
+        If the recipe uses a packaged network without training, its weights become the checkpoint.
 
         Raises:
             CheckpointError: The run has no checkpoint.
@@ -350,7 +349,6 @@ class Runner:
         return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
 
     def _configured_best(self) -> tuple[str, Mode | None]:
-        """Return the metric, and the direction if the recipe or the modeler declares one."""
         wanted, (name, mode) = self.config.train.best, self.modeler.best
         if wanted is None or wanted == name:
             return name, mode
@@ -361,7 +359,6 @@ class Runner:
         return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
 
     def _inputs(self, batch: Any, wanted: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the components of a batch by the names of the model's inputs."""
         names = [str(spec.name) for spec in self.modeler.inputs()]
         by_name = batch if isinstance(batch, dict) else dict(zip(names, batch, strict=True))
         return {name: by_name[name] for name in wanted or names}
@@ -403,14 +400,14 @@ class Runner:
         ]
         if changed:
             raise ConfigError(
-                f"The run in {self.run_dir} has different settings.",
+                f"The settings must be the same as those of the run in {self.run_dir}.",
                 details="\n".join(changed),
                 fix="restore the previous settings, or start a new run with a different --run-dir",
             )
 
 
 class _KeepRecipe(Callback):
-    """Callback that writes the configuration into the run directory, for later commands."""
+    """Callback that stores the configuration in the run directory, for later commands."""
 
     def __init__(self, config: AppConfig, inputter: Inputter) -> None:
         self._config, self._inputter = config, inputter
@@ -433,8 +430,9 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
     if name not in _OVER_DEVICES:
         if devices is not None:
             raise ConfigError(
-                f"train.devices={devices!r} does not apply to trainer: {name}.",
-                expected=f"trainer: {', '.join(_OVER_DEVICES)}",
+                f"train.devices needs one of the trainers {', '.join(_OVER_DEVICES)}.",
+                got=f"trainer: {name}, devices: {devices!r}",
+                fix="set train.trainer to sync, or remove train.devices",
             )
         return make(config)
     parts = _cpu_devices(name, devices)
@@ -445,7 +443,7 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
 
 
 def _start_tensorflow(config: Training) -> None:
-    """Divide the CPU if the recipe sets a number of devices, and let TensorFlow list devices."""
+    """Start TensorFlow. Split the CPU if the recipe sets a number of devices."""
     with quiet_start():
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = _cpu_devices(config.trainer, config.devices)
@@ -457,14 +455,14 @@ def _start_tensorflow(config: Training) -> None:
                 )
             except RuntimeError as error:
                 raise ConfigError(
-                    f"TensorFlow has started, and train.devices={parts} would change its devices.",
+                    f"train.devices={parts} must be set before TensorFlow starts.",
                     fix="set train.devices in a new process",
                 ) from error
         tf.config.list_logical_devices()
 
 
 def _cpu_devices(trainer: str, devices: int | list[str] | None) -> int | None:
-    """Return the number of devices of the CPU; None if there are GPUs or no number is set."""
+    """Return into how many devices to split the CPU; None with a GPU or without a number."""
     if trainer in _OVER_DEVICES and isinstance(devices, int):
         return None if tf.config.list_physical_devices("GPU") else devices
     return None
@@ -475,4 +473,6 @@ def _named_callback(spec: str | Mapping[str, Any]) -> Callback:
     try:
         return CALLBACKS.get(name)(**arguments)
     except TypeError as error:
-        raise ConfigError(f"train.callbacks: {name} refuses {arguments}: {error}") from error
+        raise ConfigError(
+            f"The callback {name} in train.callbacks does not accept {arguments}: {error}"
+        ) from error

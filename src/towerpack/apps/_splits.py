@@ -1,4 +1,4 @@
-"""Training, validation and test data: usual names of files, and division by hashes of names."""
+"""Training, validation and test data: usual names of files, and random division of rows."""
 
 from __future__ import annotations
 
@@ -29,25 +29,28 @@ Name = str | bytes
 
 
 def root_of(config: Data) -> Path:
-    """Return the folder to which the paths of a recipe are relative."""
+    """Return the data folder, to which the paths in a recipe are relative."""
     return Path(config.path or ".").expanduser()
 
 
 def split_of(name: str) -> Split | None:
-    """Return the split with a name such as `Training` or `val2017`; None for other names."""
+    """Return the split that a name such as `Training` or `val2017` means, or None."""
     return _SPLITS.get(_YEAR.sub("", name.lower()))
 
 
 def places(
     config: Data, *patterns: str, stated: Mapping[Any, list[str]] | None = None
 ) -> dict[str, list[str]]:
-    """Return the files or folders of each split: the configured ones, or those with usual names.
+    """Return the configured files or folders of each split, else those with usual names.
 
-    In `patterns`, such as `{}.csv`, `{}` stands for the name of the split. `stated` replaces them.
+    In `patterns`, such as `{}.csv`, `{}` stands for the name of the split. Paths in `stated`
+    replace the patterns.
     """
     root = root_of(config)
     if not root.is_dir():
-        raise ConfigError(f"There is no folder {root}.", fix="set data.path to the data folder")
+        raise ConfigError(
+            f"The data folder {root} does not exist.", fix="set data.path to the data folder"
+        )
     by_split: dict[str, list[str]] = {}
     for split in SPLIT_NAMES:
         value: str | list[str] | None = getattr(config, split)
@@ -63,7 +66,7 @@ def places(
 
 
 def matching(root: Path, name: str, split: str | None = None) -> list[str]:
-    """Return the paths below a folder that match a name in any case; `{}` is a name of `split`."""
+    """Return paths below a folder that match `name` in any case; `{}` is any name of a split."""
     paths = [""]
     for part in name.split("/"):
         form = re.compile(re.escape(part).replace(r"\{\}", "(.+)"), re.IGNORECASE)
@@ -79,20 +82,20 @@ def usual_places(root: Path, split: str, *patterns: str) -> list[str]:
 
 
 def has_splits(root: Path) -> bool:
-    """Return whether all folders in a folder have names of splits."""
     folders = _folders(root)
     return bool(folders) and all(map(split_of, folders))
 
 
 def are_classes(root: Path) -> bool:
-    """Return whether the folders in a folder are classes: at least one is not a split."""
+    """Return whether the subfolders are classes: at least one has no name of a split."""
     folders = _folders(root)
     splits = {split_of(name) for name in folders}
     if "train" in splits and None in splits and len(splits) > 2:
         known = ", ".join(name for name in folders if split_of(name))
         other = next(name for name in folders if split_of(name) is None)
         raise ConfigError(
-            f"{root} has the folders {known}, which are splits, and {other}, which is not.",
+            f"The folders in {root} must be either all splits or all classes. {known} are splits, "
+            f"but {other} is not.",
             fix=f"move {other} out of the folder, or set data.train=. if all folders are classes",
         )
     return not folders or None in splits
@@ -109,12 +112,12 @@ def _visible(folder: Path) -> list[str]:
 
 
 def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
-    """Return `folder / name`, after a check that the path stays below the folder or the root."""
+    """Return `folder / name`. Raise an error if the path leads out of `folder` and `root`."""
     path = os.path.abspath(folder / name)
     inside = (Path(path).is_relative_to(os.path.abspath(inner)) for inner in (folder, root))
     if "\0" in name or not any(inside):
         raise FormatError(
-            f"{where} names a file outside the data folder.",
+            f"{where} must name only files inside the data folder.",
             got=name,
             expected=f"a file in {root}",
             fix="write names relative to the folder of the pictures, which is below data.path",
@@ -123,14 +126,13 @@ def path_below(folder: Path, name: str, root: Path, where: str) -> Path:
 
 
 def relative_name(file: str | os.PathLike[str], root: Path) -> str:
-    """Return the name of a file relative to a folder, with `/` as separator."""
     name, start = os.fspath(file), f"{root}{os.sep}"
     name = name[len(start) :] if name.startswith(start) else os.path.relpath(name, root)
     return name.replace(os.sep, "/")
 
 
 def row_hashes(names: Iterable[Name], column: int) -> NDArray[np.uint64]:
-    """Return a hash of the name of each row. Hashes of different columns are independent."""
+    """Return a hash of each row's name. Different columns give independent hashes."""
     raw = (n.encode("utf-8", "surrogateescape") if isinstance(n, str) else n for n in names)
     digests = b"".join(hashlib.blake2b(name, digest_size=32).digest() for name in raw)
     return np.frombuffer(digests, "<u8").reshape(-1, 4)[:, column]
@@ -142,16 +144,16 @@ def held_out(
     split: Literal["test", "val"],
     labels: Sequence[int] | NDArray[Any] | None = None,
 ) -> NDArray[np.bool_]:
-    """Choose the rows of a split by a hash of each row's own name.
+    """Choose the rows of a split by hashes of their names. Return a mask, bool [rows].
 
-    A row is held out if its hash is below `share`, so other rows do not matter: a new row never
-    moves a training row into the split. If a class of at least two rows has no such row, the row
-    with the smallest hash is held out. At least one row of each class remains for training. Rows of
-    equal names stay together, unless a class has no other rows.
+    A row is chosen if its hash is below `share`, so adding rows never moves a training row into the
+    split. If this chooses no row of a class with at least two rows, the row with the smallest hash
+    is chosen. At least one row of each class remains for training. Rows with equal names stay
+    together, unless a class has no other rows.
     """
     if len(names) < 2:
         raise ConfigError(
-            f"At least 2 training rows are needed to divide them, got {len(names)}.",
+            f"Training data must have at least 2 rows to be divided, got {len(names)}.",
             fix=f"add rows, or set data.{split} to other data",
         )
     hashes = row_hashes(names, ("rows", "test", "val").index(split)) / 2.0**64
@@ -165,13 +167,13 @@ def held_out(
             chosen[members] = hashes[members] <= distinct[last]
         else:
             chosen[members[: min(max(1, round(share * len(members))), len(members) - 1)]] = True
-    if not chosen.any():  # Each class has one row.
+    if not chosen.any():  # each class has one row
         chosen[np.argmin(hashes)] = True
     return chosen
 
 
 def parted(rows: Sequence[_Item], chosen: Iterable[bool]) -> tuple[list[_Item], list[_Item]]:
-    """Return the rows that are not chosen, and the chosen rows."""
+    """Divide rows by a mask: return the rows that are not chosen, and the chosen rows."""
     pairs = list(zip(rows, chosen, strict=True))
     return [row for row, wanted in pairs if not wanted], [row for row, wanted in pairs if wanted]
 
@@ -179,10 +181,10 @@ def parted(rows: Sequence[_Item], chosen: Iterable[bool]) -> tuple[list[_Item], 
 def subset(
     names: Sequence[Name], num: int, labels: Sequence[int] | NDArray[Any]
 ) -> NDArray[np.intp]:
-    """Choose `num` rows by a hash of their names, in proportion to the sizes of the classes."""
+    """Choose `num` rows by hashes of their names, in proportion to the class sizes."""
     size = len(names)
     if num > size:
-        raise ConfigError(f"data.samples is {num}, but there are only {size} training rows.")
+        raise ConfigError(f"data.samples must be at most the {size} training rows, got {num}.")
     order = np.argsort(row_hashes(names, 3), kind="stable")
     order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
     return np.sort(order[np.diff(np.arange(size + 1) * num // size) > 0])
@@ -191,7 +193,7 @@ def subset(
 def check_batch(count: int, batch_size: int) -> None:
     if count < batch_size:
         raise ConfigError(
-            f"{count} training rows do not fill a batch of {batch_size}.",
+            f"Training data must have at least one batch of {batch_size} rows, got {count} rows.",
             fix="set data.batch_size to a smaller number",
         )
 
@@ -199,7 +201,7 @@ def check_batch(count: int, batch_size: int) -> None:
 def part_of(parts: Mapping[str, _Item], split: str) -> _Item:
     if split not in parts:
         raise ConfigError(
-            f"There are no '{split}' data.",
+            f"The recipe has no '{split}' data.",
             got=", ".join(parts),
             fix=f"set data.{split} to files or folders",
         )

@@ -1,5 +1,3 @@
-"""Hyperparameter search: Optuna suggests settings, and each trial is a training."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +37,7 @@ class Search:
         rows: Leaderboard, best trial first: trial, value, state, and the settings.
         titles: Column titles of the leaderboard.
         best: Settings of the best trial.
-        value: Value of the best trial.
+        value: Score of the best trial.
         files: Written files: the best recipe, the leaderboard, a plot of importances.
     """
 
@@ -51,18 +49,18 @@ class Search:
 
 
 def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Search:
-    """Run trials until the study has `trials`, counting those of earlier calls and processes.
+    """Run trials until the study has `trials` trials, including those of earlier calls.
 
     The score of a trial is the best value of the recipe's metric on validation data. Test data are
-    never read. A trial below the median of the others at the same epoch is stopped (Golovin et al.
-    2017). Settings of trials whose process was killed are tried again.
+    never read. A trial that is below the median of the others at the same epoch is stopped (Golovin
+    et al. 2017). Settings of trials whose process was killed are tried again.
 
     Args:
         recipe: Recipe with a search space: `search: {optimizer.learning_rate: {low: 1e-4, high: 1,
             log: true}, optimizer.name: [adam, momentum]}`.
-        folder: Folder for the study and its runs. Several processes may share it.
+        folder: Folder for the study and its runs. Several processes may share the folder.
         trials: Total number of trials.
-        seed: Seed of the suggestions, which it determines if a single process works.
+        seed: Seed of the suggestions. With a single process, they depend only on the seed.
 
     Raises:
         ConfigError: The search space is invalid.
@@ -79,7 +77,7 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
             counted = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
             if len([t for t in counted if t.state.name != "WAITING"]) >= trials:
                 break
-            # Each trial has its own sampler, so that restarts do not change the suggestions.
+            # Each trial has its own sampler, so that suggestions do not depend on restarts.
             drawn = derive_seed(seed, "trial", len(counted)) >> 33
             study.sampler = _optuna().samplers.TPESampler(seed=drawn, constant_liar=True)
             trial = study.ask()
@@ -94,7 +92,7 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
 
 
 class _Watch(Callback):
-    """Callback that reports the metric to a trial, and stops training if Optuna prunes it."""
+    """Callback that reports the metric to Optuna, and stops a trial that Optuna prunes."""
 
     def __init__(self, trial: Any, metric: str, mode: Mode) -> None:
         self.trial, self._metric = trial, metric
@@ -147,7 +145,7 @@ def _study(folder: Path, mode: str) -> Any:
 
 
 def _retake(study: Any, folder: Path) -> None:
-    """Enqueue the settings of trials whose process no longer runs."""
+    """Queue the settings of trials whose process has ended, to try them again."""
     for trial in study.get_trials(False):
         if trial.state.name != "RUNNING" or is_held(_lock_of(folder, trial)):
             continue
@@ -165,13 +163,15 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
     space, known = recipe.config.search, key_paths(type(recipe.config))
     if not space:
         raise ConfigError(
-            f"The recipe {recipe.name} has no search space.",
-            expected="search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true}}, or "
-            "--space FILE",
+            f"The recipe {recipe.name} must have a search space.",
+            expected="search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true}}",
+            fix="add the key `search` to the recipe, or pass --space FILE",
         )
     for name, choices in space.items():
         if name not in known:
-            raise ConfigError(f"search: there is no key '{name}'.", fix=did_you_mean(name, known))
+            raise ConfigError(
+                f"The search space names an unknown key '{name}'.", fix=did_you_mean(name, known)
+            )
         is_range = isinstance(choices, dict) and {"low", "high"} <= choices.keys() <= _RANGE
         if is_range:
             low, high = choices["low"], choices["high"]
@@ -179,7 +179,7 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
             is_range = numbers and low < high and (low > 0 or not choices.get("log"))
         if not is_range and not (isinstance(choices, list) and choices):
             raise ConfigError(
-                f"search: {name} has an invalid range, {choices!r}.",
+                f"The search space of {name} must be a range or a list of values, got {choices!r}.",
                 expected="{low: 1e-4, high: 1, log: true}, with integers {low, high, step}, or a "
                 "list of values",
             )
@@ -188,7 +188,7 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
 
 def _suggested(trial: Any, name: str, choices: Any) -> Any:
     if isinstance(choices, list):
-        # Optuna accepts only plain values as choices, so choose an index.
+        # Optuna accepts only plain values as choices, so let it choose an index.
         return choices[trial.suggest_categorical(name, range(len(choices)))]
     whole = all(isinstance(choices[end], int) for end in ("low", "high"))
     suggest = trial.suggest_int if whole else trial.suggest_float
@@ -207,9 +207,9 @@ def _result(study: Any, recipe: Recipe, folder: Path, metric: str) -> Search:
     if not complete:
         errors = [t.user_attrs["error"] for t in done if "error" in t.user_attrs]
         raise TowerpackError(
-            "No trial was completed.",
+            "All trials failed or were stopped early, so there is no best trial.",
             details="\n".join(errors[:1]),
-            fix="try the recipe with `towerpack train` first",
+            fix="run the recipe with `towerpack train` first, and correct its errors",
         )
     sign = 1 if study.direction.name == "MINIMIZE" else -1
     complete.sort(key=lambda t: sign * t.value)
@@ -233,7 +233,7 @@ def _result(study: Any, recipe: Recipe, folder: Path, metric: str) -> Search:
 
 
 def _drawn(study: Any, complete: int, metric: str) -> bytes:
-    """Draw the importance of settings (Hutter et al. 2014) and the values of the trials."""
+    """Draw the importance of settings (Hutter et al. 2014) and the scores of the trials."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Vocabularies, word vectors, and the texts that a user passes to inference."""
+"""Vocabularies, word vectors, and text sources of inference."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Kind = Literal["word", "wordpiece", "char", "spaced"]
 PAD, UNKNOWN, BEGIN, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 VOCABULARY: Final = "tokenizer.json"  # vocabulary file in a run directory
 PIECES: Final[Mapping[str, str]] = {"char": r"[\s\S]", "spaced": r" ?[\p{L}\p{M}\p{N}']+|[\s\S]"}
-"""Regular expressions for tokens, for kinds of vocabularies that preserve the whole text."""
+"""Regular expressions of tokens, for the kinds of vocabularies that preserve the whole text."""
 _CHUNK: Final = 1000
-# All code points except surrogates and planes 4 to 13, which have no characters.
+# All code points except surrogates and planes 4 to 13, which contain no characters.
 _CODES: Final = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0x110000))
 _RULES: Final = ("normalizer", "pre_tokenizer", "model")
 _LOG = get_logger(__name__)
 
 
 class Vocabulary:
-    """Tokens and their ids, on top of a `tokenizers.Tokenizer` of Hugging Face.
+    """Tokens and their ids, based on a `tokenizers.Tokenizer` of Hugging Face.
 
-    Id 0 is `[PAD]`; unknown tokens are `[UNK]`. Words are split as for BERT (Devlin et al. 2018,
-    `BasicTokenizer`). `ends` are the ids of `[CLS]` and `[SEP]`, if these surround texts.
+    Id 0 is `[PAD]`, and unknown tokens are `[UNK]`. Words are split as for BERT (Devlin et al.
+    2018, `BasicTokenizer`). `ends` are the ids of `[CLS]` and `[SEP]`, or None without these.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # Treat `[CLS]` in a text as plain text.
+        tokenizer.encode_special_tokens = True  # treat `[CLS]` in a text as plain text
         self.tokenizer = tokenizer
         numbers: Mapping[str, int] = tokenizer.get_vocab()
         self.tokens = sorted(numbers, key=lambda token: numbers[token])
@@ -54,17 +54,17 @@ class Vocabulary:
     def train(
         cls, texts: Iterable[str], kind: Kind, size: int, *, lowercase: bool = True
     ) -> Vocabulary:
-        """Create a vocabulary of the most frequent tokens of texts, whose order does not matter.
+        """Create a vocabulary of the most frequent tokens of texts. The order does not matter.
 
         'word' and 'wordpiece' (parts of words, Schuster & Nakajima 2012) may be converted to lower
-        case without accents. 'char' and 'spaced' (words with the space before them, and all other
+        case without accents. 'char' and 'spaced' (words with the preceding space, and single other
         characters) preserve the whole text.
         """
         trainers = _tokenizers().trainers
         tokenizer, specials = _tokenizer_of(kind, lowercase), _specials(kind)
         make = trainers.WordLevelTrainer
         if kind == "wordpiece":
-            # Sorted, because the library's order differs from call to call.
+            # Sort the characters, because the library's order is random.
             texts = list(texts)
             normalize = tokenizer.normalizer.normalize_str
             every = sorted({c for text in texts for c in normalize(text) if not c.isspace()})
@@ -77,29 +77,29 @@ class Vocabulary:
     def read(cls, path: Path, kind: Kind = "word", *, lowercase: bool = True) -> Vocabulary:
         """Read a `tokenizer.json`, or a file with one token per line like BERT's `vocab.txt`.
 
-        `kind` and `lowercase` apply only to the latter.
+        `kind` and `lowercase` apply only to files with one token per line.
         """
         written = read_text(path)
         if path.suffix == ".json":
             try:
                 vocabulary = cls(_tokenizers().Tokenizer.from_str(written))
             except Exception as error:  # The library raises only this class.
-                raise FormatError(f"{path} is not a tokenizer: {error}.") from error
+                raise FormatError(f"{path} is not a valid tokenizer.json: {error}.") from error
         else:
             listed = lines_of(written)
             needed = _specials(kind)[:-1] if kind == "wordpiece" else _specials(kind)
             if len(set(listed)) < len(listed) or not set(needed) <= set(listed):
                 raise FormatError(
-                    f"{path} is not a vocabulary of kind '{kind}'.",
+                    f"The vocabulary {path} of kind '{kind}' must list unique tokens and all "
+                    "special tokens.",
                     got=f"{len(listed)} lines, {len(set(listed))} different ones",
                     expected=f"one token per line without duplicates, including {' '.join(needed)}",
                 )
             vocabulary = cls(_tokenizer_with(listed, kind, lowercase))
         if vocabulary.tokens[0] != PAD or UNKNOWN not in vocabulary.tokens:
             raise FormatError(
-                f"{path} is not a vocabulary of Towerpack.",
+                f"The vocabulary {path} must begin with {PAD} and contain {UNKNOWN}.",
                 got=f"first token {vocabulary.tokens[0]!r}",
-                expected=f"{PAD} first, and {UNKNOWN}",
             )
         return vocabulary
 
@@ -107,17 +107,17 @@ class Vocabulary:
         replace_file(path, self.tokenizer.to_str(pretty=True).encode())
 
     def ids(self, text: str) -> NDArray[np.int32]:
-        """Return the ids of a text's tokens, without `[CLS]` and `[SEP]`."""
+        """Return the token ids of a text, without `[CLS]` and `[SEP]`."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def text(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids, as far as the tokens preserve the text."""
+        """Convert token ids to text, as far as the tokens preserve the text."""
         return self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def encoded(
         self, texts: Sequence[str], length: int
     ) -> tuple[list[NDArray[np.int32]], int, int]:
-        """Return at most `length` ids per text, and the numbers of cut and of empty texts."""
+        """Return at most `length` ids per text, and how many texts were truncated or empty."""
         encoded: list[NDArray[np.int32]] = []
         cut = empty = 0
         for start in range(0, len(texts), _CHUNK):
@@ -150,7 +150,7 @@ class Vocabulary:
         normalize = self.tokenizer.normalizer.normalize_str
         every = list(map(chr, _CODES))
         results = {c: normalize(c) for c in every}
-        # Between digits, which are not split from letters.
+        # Put characters between digits, which are not split from letters.
         blocks = (every[i : i + _CHUNK] for i in range(0, len(every), _CHUNK))
         rule = self.tokenizer.pre_tokenizer.pre_tokenize_str
         pieces = {piece for some in blocks for piece, _ in rule("0" + "0".join(some) + "0")} - {"0"}
@@ -160,7 +160,7 @@ class Vocabulary:
         return {c: result for c, result in new.items() if result != c}
 
     def operations(self, length: int) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-        """Return lookup tables, and a TensorFlow function that does the same as `encoded`.
+        """Return lookup tables, and a TensorFlow function that tokenizes like `encoded`.
 
         The function maps strings [n] to int32 [n, longest]. Only tokenizers with `rules` have it.
         """
@@ -225,8 +225,8 @@ def _tokenizer_with(tokens: Sequence[str], kind: Kind, lowercase: bool) -> Any:
 def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray[np.float32]:
     """Read word vectors, float32 [tokens, size], from a text file in GloVe's format.
 
-    Tokens that are not in the file get random vectors with the mean and deviation of the others;
-    `[PAD]` gets zeros (Pennington et al. 2014).
+    Missing tokens get random vectors with the same mean and standard deviation. `[PAD]` gets
+    zeros (Pennington et al. 2014).
     """
     wanted = {token: i for i, token in enumerate(tokens)}
     vectors: dict[int, NDArray[np.float32]] = {}
@@ -236,7 +236,7 @@ def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray
             for number, line in enumerate(lines, 1):
                 word, *values = line.rstrip("\n").split(" ")
                 if number == 1 and len(values) == 1:
-                    continue  # Header of word2vec: number of words, number of values.
+                    continue  # header of word2vec: number of words, number of values
                 size = size or len(values)
                 if len(values) != size:
                     raise ValueError(f"{len(values)} values instead of {size}")
@@ -247,7 +247,9 @@ def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray
     except ValueError as error:
         raise FormatError(f"{path}, line {number}: {error}.") from error
     if not vectors:
-        raise ConfigError(f"{path} contains none of the {len(tokens)} tokens.")
+        raise ConfigError(
+            f"{path} must have vectors for some of the {len(tokens)} tokens, but has none."
+        )
     known = np.stack(list(vectors.values()))
     rng = stream(seed, "vectors of words")
     matrix = rng.normal(known.mean(), known.std(), [len(tokens), size]).astype(np.float32)
@@ -258,15 +260,14 @@ def read_vectors(path: Path, tokens: Sequence[str], *, seed: int = 0) -> NDArray
 
 
 class _Unread(str):
-    """Name of a text file that cannot be decoded."""
-
     error: FormatError
 
 
 def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[str]:
-    """Return texts for inference: plain texts, and the lines of files or of `-` (standard input).
+    """Return texts for inference: the sources themselves, or lines of files or of `-` (stdin).
 
-    A path with a separator may name a folder. `text_of` reports files that cannot be decoded.
+    A path with a separator may be a folder. `text_of` raises the errors of files that cannot be
+    decoded.
     """
     texts: list[str] = []
     for source in sources:
@@ -286,16 +287,18 @@ def text_sources(sources: Sequence[str], encoding: str | None = None) -> list[st
                 unread.error = error
                 texts.append(unread)
         elif path.suffix.lower() in TEXT_EXTENSIONS and not any(map(str.isspace, source)):
-            raise ConfigError(f"There is no file {source!r}.", expected="a file, or a text")
+            raise ConfigError(
+                f"The file {source!r} does not exist.", expected="an existing file, or a text"
+            )
         else:
             texts.append(source)
     return texts
 
 
 def text_of(source: Any, *, empty: bool = False) -> str:
-    """Return a text of `text_sources`. Raise its error if it is undecodable or empty."""
+    """Return a text from `text_sources`. Raise FormatError if it is undecodable or empty."""
     if isinstance(source, _Unread):
         raise source.error
     if not empty and not str(source).strip():
-        raise FormatError("The text is empty.")
+        raise FormatError("The text must not be empty.")
     return str(source)

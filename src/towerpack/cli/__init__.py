@@ -1,4 +1,4 @@
-"""The `towerpack` command. Each command is a module with its name: `data grid` is `_data_grid`."""
+"""The `towerpack` command. The module of a command has its name: `data grid` is `_data_grid`."""
 
 from importlib import import_module
 from typing import Final
@@ -28,7 +28,7 @@ def _add_commands() -> None:
         group = typer.Typer(help=_HELP[prefix], no_args_is_help=True) if prefix else app
         for name in names.split():
             module = import_module("_".join(filter(None, (f"{__name__}.", prefix, name))))
-            # `eval` and `import` are words of Python, so these functions end with `_`.
+            # `eval` and `import` are Python keywords or built-ins, so their functions end with `_`.
             function = getattr(module, name, None) or getattr(module, f"{name}_")
             # Arguments after a script belong to the script.
             settings = {"allow_interspersed_args": name != "launch"}

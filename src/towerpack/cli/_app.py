@@ -44,8 +44,8 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 def main() -> None:
     """Run the `towerpack` command.
 
-    Errors are printed without the frames of Towerpack, unless `--debug` is set. The exit code is
-    then 1.
+    If a command fails, print the error without the frames of Towerpack, and exit with code 1.
+    With `--debug`, print the full traceback.
     """
     write_plainly()
     if "--debug" in sys.argv:

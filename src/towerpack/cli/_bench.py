@@ -39,7 +39,8 @@ def bench(
     """Measure latency and throughput of exported models on random inputs, one call at a time."""
     if not all(text.isdecimal() and int(text) for text in batch.split(",")):
         raise ConfigError(
-            f"--batch must be positive integers, got {batch}.", fix="write --batch 1,8,32"
+            f"--batch must be positive integers separated by commas, got {batch}.",
+            fix="pass batch sizes, such as --batch 1,8,32",
         )
     sizes = [int(text) for text in batch.split(",")]
     rows = [row for path in exports for row in _measured(path, sizes, seconds, signature)]

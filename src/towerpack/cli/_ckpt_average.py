@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def average(
-    sources: Annotated[list[str], typer.Argument(help=f"{SOURCE_HELP} Name at least two.")],
+    sources: Annotated[list[str], typer.Argument(help=f"{SOURCE_HELP} At least two are needed.")],
     output: OUTPUT,
 ) -> None:
     """Average the weights of checkpoints (Vaswani et al. 2017, section 6.1).
 
-    Integers are taken from the last source. Moving averages of batch normalization are averaged,
-    too, which is only approximate: evaluate the result.
+    Integers are taken from the last source. Statistics of batch normalization are averaged too,
+    which is only an approximation, so evaluate the result.
     """
     import numpy as np
 
     if len(sources) < 2:
         raise ConfigError(
-            "An average needs at least two sources.",
-            fix="name several checkpoints, such as run/checkpoints/step-0000[789]*",
+            f"An average needs at least two sources, got {len(sources)}.",
+            fix="pass several checkpoints, such as run/checkpoints/step-0000[789]*",
         )
     sums: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
@@ -37,7 +37,9 @@ def average(
         if sums and shapes != expected:
             unlike = sorted(n for n in {**shapes, **expected} if shapes.get(n) != expected.get(n))
             raise CheckpointMismatchError(
-                f"{source} and {sources[0]} have different tensors.", got=", ".join(unlike[:20])
+                f"{source} and {sources[0]} must have the same tensors, but some names or shapes "
+                "differ.",
+                got=", ".join(unlike[:20]),
             )
         for name, value in weights.items():
             wide = value.astype(np.float64) if is_float(value) else value

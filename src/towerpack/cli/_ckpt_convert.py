@@ -17,7 +17,7 @@ def convert(
         bool, typer.Option("--ema", help="Use the moving averages of the weights (WeightEMA).")
     ] = False,
 ) -> None:
-    """Write weights by name to an npz or safetensors file."""
+    """Write the weights of a checkpoint to an npz or safetensors file."""
     weights = read_weights(source, tag=tag, ema=ema)
     write_weights(output, weights)
     console().print(f"Wrote {len(weights)} tensors to {escape(str(output))}.")

@@ -17,13 +17,13 @@ def diff(
     first: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     second: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     tolerance: Annotated[
-        float, typer.Option(help="Largest difference of numbers to ignore.", min=0)
+        float, typer.Option(help="Difference up to which numbers count as equal.", min=0)
     ] = 0.0,
 ) -> None:
-    """Show the weights in which two checkpoints differ. Exit code 1 if there are any.
+    """Show which weights of two checkpoints differ. The exit code is 1 if any weights differ.
 
-    Each row shows the largest difference of two numbers, and the norm of all differences divided by
-    the norm of the first array. NaN equals NaN.
+    Each row shows the largest difference of two numbers, and the norm of all differences relative
+    to the norm of the first array. NaN equals NaN.
     """
     left, right = read_weights(first), read_weights(second)
     rows = table("name", ">shape", ">largest difference", ">relative")
@@ -41,7 +41,7 @@ def diff(
 
 
 def _difference(left: Any, right: Any, tolerance: float) -> Sequence[str]:
-    """Return the cells of a row. Return none if the arrays are the same."""
+    """Return the cells of a row for the difference of two arrays; no cells if they are equal."""
     import numpy as np
 
     if left is None or right is None:

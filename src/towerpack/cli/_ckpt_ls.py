@@ -25,8 +25,8 @@ def ls(
 ) -> None:
     """List a run's checkpoints, and mark damaged ones.
 
-    Without --check, only names, sizes and structure are compared, which does not detect flipped
-    bits. With --check, the exit code is 1 if a checkpoint is damaged.
+    Without --check, only names, sizes and structure are checked, so flipped bits are not found.
+    With --check, the exit code is 1 if a checkpoint is damaged.
     """
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import list_abandoned, list_checkpoints
@@ -58,5 +58,5 @@ def _footer(rows: list[CheckpointRow], checked: bool) -> Text:
     if len(valid) < len(rows):
         text.append(f" {len(rows) - len(valid)} damaged.", "red")
     if not checked:
-        text.append(" Pass --check to compare the contents, too.")
+        text.append(" Pass --check to verify the checksums too.")
     return text

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def show(
-    path: Annotated[Path, typer.Argument(help="A checkpoint, or a run for its newest valid one.")],
+    path: Annotated[Path, typer.Argument(help="A checkpoint, or a run (its newest checkpoint).")],
     tag: TAG = None,
     match: Annotated[
-        str, typer.Option(help="Show only tensors whose name matches this expression.")
+        str, typer.Option(help="Show only tensors whose names match this regular expression.")
     ] = "",
 ) -> None:
-    """Show every tensor of a checkpoint with its statistics, and the state.
+    """Show the tensors of a checkpoint with statistics, and the saved state.
 
-    All checksums are compared first.
+    All checksums are verified first.
     """
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
@@ -81,7 +81,7 @@ def _tensor_table(checkpoint: Checkpoint, group: str, pattern: re.Pattern[str]) 
 
 
 def _statistics(array: np.ndarray) -> list[str]:
-    """Return mean, standard deviation, minimum, maximum, NaN count and inf count as text."""
+    """Return mean, standard deviation, minimum, maximum, and numbers of NaN and inf, as text."""
     import numpy as np
 
     if array.size == 0 or array.dtype.kind == "c":

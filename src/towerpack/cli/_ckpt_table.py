@@ -1,4 +1,4 @@
-"""Checkpoints as rows of a table or as JSON."""
+"""Tables and JSON objects that describe checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkpoint_as_json(row: CheckpointRow) -> dict[str, Any]:
 
 
 def info_text(info: Mapping[str, Any]) -> str:
-    """Return, as one line, the information that is stored with a checkpoint."""
+    """Return the information stored with a checkpoint, such as its best metric, as one line."""
     # BestSaver stores {'best': [{'name': 'val/error', 'value': 0.18}]}, or one item with a tag.
     best = info.get("best") or ([info] if {*info} == {"name", "value"} else [])
     items = {item["name"]: item["value"] for item in best} if best else info
@@ -49,7 +49,7 @@ def info_text(info: Mapping[str, Any]) -> str:
 
 
 def brief(value: Any, limit: int = 40) -> str:
-    """Return a value as text, shortened to `limit` characters."""
+    """Convert a value to text of at most `limit` characters."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = " ".join((value if isinstance(value, str) else repr(value)).split())
@@ -57,7 +57,7 @@ def brief(value: Any, limit: int = 40) -> str:
 
 
 def time_text(saved_at: float | None) -> str:
-    """Return a time and its age in Rich's markup."""
+    """Return a time and its age, such as "(3 h ago)", with Rich's markup."""
     if saved_at is None:
         return ""
     try:

@@ -22,7 +22,9 @@ def client(
     url: Annotated[str, typer.Argument(help="URL of the server, such as http://127.0.0.1:8501.")],
     sources: Annotated[
         list[str],
-        typer.Argument(help="Image files. For text models: texts, or files with a text per line."),
+        typer.Argument(
+            help="Image files. For text models: texts, or files with one text per line."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name of the model (default: the only one of the server).")
@@ -32,7 +34,7 @@ def client(
     token: Annotated[str | None, typer.Option(envvar="TOWERPACK_TOKEN")] = None,
     as_json: JSON_LINES = False,
 ) -> None:
-    """Request predictions for images or texts from a server of `towerpack serve`.
+    """Send images or texts to a server of `towerpack serve`, and show its predictions.
 
     If the server rejects a source, its row shows the error and the exit code is 1.
     """
@@ -54,7 +56,7 @@ def client(
         else:
             missing = [file for file in sources if not Path(file).is_file()]
             if missing:
-                raise ConfigError(f"There is no file {missing[0]}.")
+                raise ConfigError(f"The image file {missing[0]} does not exist.")
             requests = [(file, Path(file)) for file in sources]
         class_names = description.get("class_names", [])
         rows: list[dict[str, Any]] = []
@@ -75,7 +77,7 @@ def client(
 def _row(
     server: Any, source: str, inputs: Any, names: list[str], top: int, file: Path | None
 ) -> dict[str, Any]:
-    """Return the prediction for one source (classes, objects, text or images), or an error."""
+    """Return the prediction for a source (classes, objects, text or images), or its error."""
     row: dict[str, Any] = {"source": source}
     try:
         outputs = {key: array[0] for key, array in server.predict(inputs).items()}
@@ -111,7 +113,7 @@ def _row(
 
 
 def _save(image: bytes, key: str, file: Path | None) -> str:
-    """Write an image to a file named after `file` and the output, and return its path."""
+    """Write an image to a file named after the source and the output. Return the path."""
     if file is None:
         return f"{len(image):,} bytes (pass --out FOLDER to save the image)"
     ending = "png" if image.startswith(b"\x89PNG") else "jpg"

@@ -1,4 +1,4 @@
-"""Tables and text output of all commands."""
+"""Helpers of all commands for tables and text on the terminal."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _PLAIN = str.maketrans("✓✗·→×…µ─│├└", "+x->x~u-|++")
 
 
 def visible(text: str) -> str:
-    """Escape control characters, which could make a terminal hide or replace other text."""
+    """Escape control characters, which could hide or replace text in a terminal."""
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def escape(text: str) -> str:
-    """Escape control characters and the markup of Rich in a text from a file."""
+    """Escape control characters and Rich markup in untrusted text."""
     return markup.escape(visible(text))
 
 
 def console() -> Console:
-    """Create a console for tables on standard output."""
+    """Create a Rich console for tables on standard output."""
     terminal = Console(highlight=False)
     # Without a terminal, Rich limits tables to 80 columns. Files and pipes have no such limit.
     return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Create an empty table. A `>` before a column's title aligns the column to the right."""
+    """Create an empty table. A column title that begins with `>` aligns the column to the right."""
     rows = Table(
         box=box.SIMPLE_HEAD,
         title=title,
@@ -55,7 +55,6 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Create a table of labels and texts without titles."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -65,7 +64,7 @@ def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def write_plainly() -> None:
-    """Make standard output replace characters that its encoding does not have."""
+    """Replace characters that the encoding of the terminal lacks, instead of failing."""
     codecs.register_error("towerpack", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "surrogateescape":

@@ -14,7 +14,7 @@ _TEXT = 48
 
 @dataclass(frozen=True)
 class Component:
-    """Leaf of a datapoint: its keys joined by dots, and the range or text of its value."""
+    """Leaf value of a datapoint. `name` is its path of keys, `value` its range or text."""
 
     name: str
     type: str
@@ -24,7 +24,7 @@ class Component:
 
 
 def components_of(datapoint: Any) -> list[Component]:
-    """Return the leaves of a datapoint in order. Long lists and deep levels are one leaf each."""
+    """Return the leaf values of a datapoint in order. Long lists and deep levels are not split."""
     return list(_leaves(datapoint, ""))
 
 

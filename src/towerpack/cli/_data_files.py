@@ -1,5 +1,3 @@
-"""Detection of data formats by the content and name of files and folders."""
-
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +18,7 @@ _PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:
-    """Return a flow over the data of a file or folder, without shuffling."""
+    """Return an unshuffled dataflow over the data in a file or folder."""
     start = b""
     if path.is_file():
         with open(path, "rb") as file:
@@ -30,7 +28,7 @@ def open_data(path: Path) -> DataFlow:
             return open_kind(path)
     got = f"a file that begins with {start[:8]!r}" if start else "an empty file"
     raise ConfigError(
-        f"The data format of {path} is unknown.",
+        f"{path} has no known data format.",
         got="a folder without folders and images" if path.is_dir() else got,
         expected=", ".join(_KINDS),
         fix="write a function that returns a DataFlow, and pass file.py:function",
@@ -72,7 +70,7 @@ def _lmdb(path: Path) -> DataFlow:
     from towerpack.dataflow.formats import LMDBData, LMDBSerializer
 
     ds = LMDBData(path, shuffle=False)
-    # Show the datapoints that a serializer packed.
+    # If a serializer wrote the file, show its datapoints instead of bytes.
     for _, value in itertools.islice(ds, 1):
         if value.startswith(_PACKED_MAGIC):
             return LMDBSerializer.load(path, shuffle=False)

@@ -32,7 +32,7 @@ def grid(
 ) -> None:
     """Draw the first images to a PNG file, with labels, masks, boxes or keypoints."""
     if out.suffix.lower() != ".png":
-        raise ConfigError(f"The name of a PNG file must end in .png, got {out}.")
+        raise ConfigError(f"The name of the output file must end in .png, got {out}.")
     from towerpack.dataflow.images import image_grid
 
     drawn = image_grid(
@@ -53,5 +53,5 @@ def grid(
 
 
 def _index(text: str | None) -> int | str | None:
-    """Convert `1` to an index. Leave a key such as `boxes` unchanged."""
+    """Convert digits to an integer index. Return keys such as `boxes` unchanged."""
     return int(text) if text is not None and text.lstrip("-").isdigit() else text

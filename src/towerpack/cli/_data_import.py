@@ -30,7 +30,7 @@ def import_(
     split: Annotated[
         float,
         typer.Option(
-            min=0.01, max=0.99, help="Share for training. The rest is split into val and test."
+            min=0.01, max=0.99, help="Fraction for training. The rest is split into val and test."
         ),
     ] = 0.8,
     out: Annotated[
@@ -41,7 +41,7 @@ def import_(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check and list the files of a folder, and write a recipe. Copies no data.
+    """Check the files of a data folder, list them, and write a recipe. Copies no data.
 
     towerpack data import pets && towerpack train pets/recipe.yaml
     """

@@ -18,8 +18,8 @@ def keys(
 ) -> None:
     """Create keys for `towerpack data serve` and RemoteDataZMQ.
 
-    Other machines need a key to connect. An existing folder keeps its keys and gets those of the
-    new clients.
+    Other machines need a key to connect. An existing folder keeps its keys and gets additional keys
+    for the new clients.
     """
     from towerpack.dataflow.remote import generate_keys
 

@@ -23,7 +23,7 @@ def profile(
     seed: SEED = 0,
     as_json: JSON = False,
 ) -> None:
-    """Measure each stage, and show the bottleneck and how to remove it."""
+    """Measure the stages of a pipeline. Show the bottleneck and how to remove it."""
     from towerpack.dataflow.profiling import profile as measure
 
     def step(datapoint: object) -> None:

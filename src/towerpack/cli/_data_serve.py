@@ -20,7 +20,7 @@ def serve(
     ] = None,
     bind: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address to listen at for RemoteDataZMQ(bind=False)."),
+        typer.Option(metavar="ADDRESS", help="Address to listen on for RemoteDataZMQ(bind=False)."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of this producer for consumers.")] = None,
     keys: Annotated[
@@ -33,17 +33,17 @@ def serve(
     ] = None,
     seed: SEED = None,
 ) -> None:
-    """Send data to a RemoteDataZMQ until Ctrl-C or until the passes end.
+    """Send data to a RemoteDataZMQ until Ctrl-C or until the last pass ends.
 
-    Datapoints in transit at the end are lost. A restart begins with the first pass.
+    Datapoints in transit at the end are lost. After a restart, the first pass is sent again.
     """
     from towerpack.dataflow import send_dataflow_zmq
 
     if (to is None) == (bind is None):
         raise ConfigError(
-            "A producer needs either --to or --bind.",
+            "`towerpack data serve` needs exactly one of --to and --bind.",
             got="neither" if to is None else "both",
-            fix="pass --to with the address of a RemoteDataZMQ, or --bind to listen for one",
+            fix="pass --to with the address of a RemoteDataZMQ, or --bind to wait for connections",
         )
     show_log()
     try:

@@ -21,7 +21,7 @@ def speed(
     warmup: Annotated[int, typer.Option(min=0, help="Number of datapoints to skip first.")] = 0,
     as_json: JSON = False,
 ) -> None:
-    """Measure the datapoints per second of a pipeline. Repeats passes until there are enough."""
+    """Measure how many datapoints per second a pipeline reads. Repeats short data."""
     from towerpack.dataflow import TestDataSpeed
 
     deadline = math.inf

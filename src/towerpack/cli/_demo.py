@@ -69,7 +69,6 @@ def demo(
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Write test digits to files whose names contain the labels."""
     from towerpack.apps import write_picture
     from towerpack.dataflow import datasets
 
@@ -82,7 +81,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _served(export_dir: Path) -> Generator[str]:
-    """Run a server in another process. The context value is its URL."""
+    """Run `towerpack serve` in a subprocess during the block. Yield its URL."""
     command = [sys.executable, "-P", "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
         [*command, "--port", "0"],
@@ -95,7 +94,8 @@ def _served(export_dir: Path) -> Generator[str]:
             urls = [word for word in line.split() if word.startswith("http")]
             if not urls:
                 raise InternalError(
-                    "The server did not start.", fix=f"run `{' '.join(command)}` to see why"
+                    "The server of the demonstration did not start.",
+                    fix=f"run `{' '.join(command)}` to see the error",
                 )
             yield urls[0].rstrip("/")
         finally:

@@ -29,7 +29,7 @@ _FEW_FILES: Final = 1024
 _INSTALL_CUDA: Final = 'pip install "towerpack[cuda]"'
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
-# Runs in another process, so that a crash or hang of TensorFlow can be reported.
+# Program that runs in a subprocess, so that a crash or hang of TensorFlow can be reported.
 _PROBE: Final = """
 import ctypes, glob, json, os, sys, time
 
@@ -116,7 +116,6 @@ def doctor(
 
 
 def machine(root: Path = Path("/")) -> list[Finding]:
-    """Report system, processors and memory."""
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     findings = [
         Finding("Machine", "Towerpack", __version__),
@@ -143,7 +142,6 @@ def machine(root: Path = Path("/")) -> list[Finding]:
 
 
 def packages() -> list[Finding]:
-    """Report the installed packages, and how to install missing ones."""
     findings: list[Finding] = []
     if not (needed := requirements()):
         fix = "run `pip install --editable .` in the directory of pyproject.toml"
@@ -194,7 +192,7 @@ def surroundings(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
-    """Load TensorFlow in another process, and multiply two matrices."""
+    """Load TensorFlow in a subprocess, multiply two matrices, and report the results."""
     section = "TensorFlow"
     reinstall = 'pip install --force-reinstall "towerpack[tf]"'
     command = [sys.executable, "-P", "-c", probe]

@@ -60,7 +60,7 @@ def export(
     ] = None,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Export a trained model, and compare its outputs with those of the exported model.
+    """Export a trained model, and check that the exported model computes the same outputs.
 
     towerpack export runs/digits --format onnx
 
@@ -75,7 +75,8 @@ def export(
         return
     if to is None and not (run / "checkpoints").is_dir():
         raise ConfigError(
-            f"{run} is not a run directory.", fix="pass --to with the directory to write to"
+            f"--run must be a run directory if --to is missing, got {run}.",
+            fix="pass --to with the directory to write to",
         )
     with explain_missing("towerpack export"):
         from towerpack.inference import export as write
@@ -98,21 +99,22 @@ def export(
 
 
 def _refuse(target: str, options: dict[str, Any]) -> None:
-    """Raise an error for a script without --run, a run of a script, or options of scripts."""
+    """Raise an error for a script without --run, the run of a script, or options for scripts."""
     script, _, name = target.partition(":")
     if name or script.endswith(".py"):
         raise ConfigError(
-            f"The script {target} needs --run.", fix=f"run `towerpack export {target} --run RUN`"
+            f"The script {target} needs --run, the run directory with its weights.",
+            fix=f"run `towerpack export {target} --run RUN`",
         )
     if Path(target).is_dir() and not (Path(target) / "recipe.yaml").is_file():
         raise ConfigError(
-            f"The run {target} does not contain its script.",
+            f"The run {target} was started by a script, so its model must be named.",
             fix=f"run `towerpack export SCRIPT.py:Model --run {target}`",
         )
     for option, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"--{option} is only for scripts, because a recipe decides it.",
+                f"--{option} applies only to scripts, because a recipe sets it.",
                 fix=f"remove --{option}",
             )
 
@@ -125,8 +127,8 @@ def _read_examples(path: Path) -> dict[str, Any]:
             return dict(arrays)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {error}.",
-            fix="write the --examples with np.savez('examples.npz', image=images)",
+            f"The --examples file {path} cannot be read: {error}.",
+            fix="write the --examples file with np.savez('examples.npz', image=images)",
         ) from error
 
 

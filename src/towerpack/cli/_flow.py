@@ -16,12 +16,12 @@ _EXPECTED = "a function without arguments that returns a DataFlow"
 
 
 def open_flow(target: str) -> DataFlow:
-    """Return the flow of a file, a folder or a function."""
+    """Return the dataflow of a file or folder, or the dataflow that a function returns."""
     path = Path(os.path.expanduser(target))
     if path.exists():
         if path.suffix == ".py":
             raise ConfigError(
-                f"{target} is a script without a function name.",
+                f"The script {target} needs the name of a function.",
                 fix=f"name the function: {target}:function",
             )
         return open_data(path)
@@ -33,12 +33,12 @@ def open_flow(target: str) -> DataFlow:
 
 
 def call_flow_function(spec: str) -> DataFlow:
-    """Return the flow that a function, `module:function` or `file.py:function`, returns."""
+    """Call `module:function` or `file.py:function`, and return its dataflow."""
     from towerpack.dataflow import DataFlow
 
     where, _, name = spec.rpartition(":")
     if not where or not name.isidentifier():
-        raise ConfigError(f"{spec!r} does not name a function.", expected=CODE_FORM)
+        raise ConfigError(f"{spec!r} is not the name of a function.", expected=CODE_FORM)
     module = load_module(where)
     function = getattr(module, name, None)
     if function is None:
@@ -49,7 +49,7 @@ def call_flow_function(spec: str) -> DataFlow:
         )
     if not callable(function):
         raise ConfigError(
-            f"{name!r} in {where} is not a function.",
+            f"{name!r} in {where} must be a function.",
             got=f"a {type(function).__name__}",
             expected=_EXPECTED,
             fix=f"write `def make(): return {name}`, and pass `make`"
@@ -59,8 +59,7 @@ def call_flow_function(spec: str) -> DataFlow:
     flow = run_user_code(function, f"{spec} raised")
     if not isinstance(flow, DataFlow):
         raise ConfigError(
-            f"{spec} returned a {type(flow).__name__}.",
-            expected="a DataFlow",
+            f"{spec} must return a DataFlow, got a {type(flow).__name__}.",
             fix=f"end {name} with `return ds`",
         )
     return flow

@@ -27,7 +27,7 @@ def infer(
     allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
-    """Run predictions on files with the best checkpoint of a run."""
+    """Run the best checkpoint of a run on files or texts, and show the predictions."""
     settings = [source for source in sources if _is_setting(source)]
     runner, display = open_run(run, settings, run_dir, allow_code)
     from towerpack.apps import infer as run_inference

@@ -17,7 +17,7 @@ def launch(
         int, typer.Option(min=0, help="Number of parameter servers. If any, adds a chief.")
     ] = 0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Largest number of restarts of the job after failures.")
+        int, typer.Option(min=0, help="Maximum number of restarts of the job after failures.")
     ] = 0,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL for processes.")
@@ -27,14 +27,14 @@ def launch(
     ] = 1.0,
     min_life: Annotated[
         float,
-        typer.Option(min=0, help="End the job after three failures that come sooner (seconds)."),
+        typer.Option(min=0, help="Seconds; three failures sooner than this end the job."),
     ] = 60.0,
 ) -> None:
     """Train in several local processes: towerpack launch --workers 2 -- SCRIPT.py.
 
-    TF_CONFIG tells each process its task, and output lines start with its name. If a process fails,
-    the others are ended, and its exit code is returned. SIGTERM and Ctrl-C are passed on (exit code
-    143 or 130); the same command then continues the job.
+    TF_CONFIG tells each process its task, and output lines start with the task's name. If a process
+    fails, the others are stopped, and its exit code is returned. SIGTERM and Ctrl-C are passed on
+    (exit code 143 or 130). Run the same command again to continue the job.
     """
     from towerpack.cluster import Launcher
 

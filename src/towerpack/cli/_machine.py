@@ -1,4 +1,4 @@
-"""CPUs and memory available to this process, including affinity and control groups."""
+"""CPUs and memory that this process may use, considering affinity and control groups."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ _ROOT: Final = Path("/")
 
 
 def cpus_by_affinity() -> int:
-    """Return the number of CPUs that the scheduler may use for this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Return the CPU time limit of the control group in CPUs, or None if there is none."""
+    """Return the CPU quota of the control group, as a number of CPUs; None without a quota."""
     quotas: list[float] = []
     for group in _groups(root, "cpu"):
         # Version 2 has one file, version 1 has two.
@@ -31,7 +30,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Return the memory limit of the control group in bytes, or None if there is none."""
+    """Return the memory limit of the control group in bytes; None without a limit."""
     limits: list[int] = []
     for group in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -43,7 +42,7 @@ def memory_limit(root: Path = _ROOT) -> int | None:
 
 
 def memory(root: Path = _ROOT) -> tuple[int, int | None]:
-    """Return total and available memory in bytes. The latter is None if unknown."""
+    """Return total and available memory in bytes. Available memory is None if unknown."""
     try:
         rows = (root / "proc" / "meminfo").read_text().splitlines()
     except OSError:
@@ -53,7 +52,7 @@ def memory(root: Path = _ROOT) -> tuple[int, int | None]:
 
 
 def size_text(nbytes: float) -> str:
-    """Return a size as text such as `12.3 MB`, with three digits and a decimal unit."""
+    """Format a size in bytes with three digits and a decimal unit, such as `12.3 MB`."""
     if nbytes < 1000:
         return f"{nbytes:.0f} B"
     power = min(int(math.log10(nbytes) / 3), 5)
@@ -64,7 +63,6 @@ def size_text(nbytes: float) -> str:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Iterate over the control groups of this process from the innermost. Each may set a limit."""
     try:
         rows = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -27,10 +27,10 @@ def show(
     ] = False,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Show the layers of a model with outputs, parameters and multiply-adds. Runs its script.
+    """Show the layers of a model with output shapes, parameters and multiply-adds.
 
-    For the run of a script, show the variables of its newest checkpoint: it does not contain the
-    script.
+    Runs the script of the model. For the run directory of a script, show the variables of the
+    newest checkpoint, because the directory does not contain the script.
     """
     of_recipe = target.endswith((".yaml", ".yml")) or (Path(target) / "recipe.yaml").is_file()
     if Path(target).is_dir() and not of_recipe:

@@ -1,4 +1,4 @@
-"""Arguments and options used by several commands."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towerpack._core.extras import explain_missing
 
 
 def recipe_completion(incomplete: str) -> list[str]:
-    """Return the names of recipes that start with `incomplete`."""
+    """Return the names of recipes that start with a prefix, for shell completion."""
     with explain_missing("Applications"):
         from towerpack.apps import recipe_names
     return [name for name in recipe_names() if name.startswith(incomplete)]

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False) -> Recipe:
-    """Return the recipe with a name, in a file, or of a run directory."""
     with explain_missing("Applications"):
         from towerpack.apps import find_recipe
     with quiet_start():  # A recipe may name a module that loads TensorFlow.
@@ -21,7 +20,7 @@ def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False
 def open_run(
     where: str, settings: list[str] | None, run_dir: Path | None, allow_code: bool
 ) -> tuple[Any, Any]:
-    """Return the runner and the display of a run. A recipe's name means the run `runs/NAME`."""
+    """Create the runner and the display of a run. The name of a recipe means `runs/NAME`."""
     require("tensorflow", extra="apps", needed_for="Applications")
     with explain_missing("Applications"):
         from towerpack.apps import RECIPE, Runner

@@ -1,4 +1,4 @@
-"""Contents of a run directory: record, starts and monitored numbers."""
+"""Reading of a run directory: record, starts and monitored values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from towerpack.training.state.ledger import Life
 
 Curve = tuple[list[int], list[float]]
-"""Steps and values of a monitored number."""
+"""Steps and values of a monitored name."""
 
 
 def record_of(run: Path) -> dict[str, Any]:
-    """Return the content of `run.json`. Raise ConfigError if the directory is not a run."""
+    """Read `run.json`. Raise ConfigError if the directory is not a run."""
     with explain_missing("towerpack runs"):
         from towerpack.training.state.run_dir import read_record
     record = read_record(run)
@@ -35,7 +35,7 @@ def record_of(run: Path) -> dict[str, Any]:
 
 
 def lives_of(run: Path) -> list[Life]:
-    """Return the starts of a run. Runs of old versions did not record them."""
+    """Return the recorded starts of a run. Empty for runs of old versions."""
     from towerpack.training.state.ledger import read_ledger
 
     path = run / "ledger.jsonl"
@@ -47,7 +47,7 @@ def is_running(run: Path) -> bool:
 
 
 def stats_of(run: Path) -> list[Record]:
-    """Return the monitored numbers of a run, oldest first."""
+    """Read the monitored values of a run, oldest first."""
     record_of(run)
     from towerpack.callbacks.monitors import read_stats
 
@@ -56,12 +56,12 @@ def stats_of(run: Path) -> list[Record]:
 
 
 def last_values(records: list[Record]) -> Mapping[str, float]:
-    """Return the last value of each number."""
+    """Return the last value of each monitored name."""
     return {name: value for record in records for name, value in record.scalars.items()}
 
 
 def compiled(match: str) -> re.Pattern[str]:
-    """Compile the regular expression of --match."""
+    """Compile the regular expression passed as --match."""
     try:
         return re.compile(match)
     except re.error as error:
@@ -72,7 +72,7 @@ def compiled(match: str) -> re.Pattern[str]:
 
 
 def curves_of(run: Path, match: str) -> dict[str, Curve]:
-    """Return the finite values of each number whose name matches."""
+    """Return the finite values of each monitored name that matches `match`."""
     pattern = compiled(match)
     curves: dict[str, Curve] = {}
     for record in stats_of(run):

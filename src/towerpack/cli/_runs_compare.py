@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def compare(runs: RUNS, match: MATCH = "") -> None:
-    """Show the settings in which runs differ, and the last, lowest and highest values."""
+    """Show settings that differ between runs, and the last, lowest and highest metric values."""
     by_run = {str(run): curves_of(run, match) for run in runs}
     rows = table("", *map(escape, by_run))
     settings = [_settings(run) for run in runs]
@@ -29,7 +29,6 @@ def compare(runs: RUNS, match: MATCH = "") -> None:
 
 
 def _settings(run: Path) -> dict[str, str]:
-    """Return the settings of a run and of its recipe."""
     record = record_of(run)
     values = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():

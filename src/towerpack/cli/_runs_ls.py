@@ -22,7 +22,7 @@ def ls(
     pattern = compiled(match)
     runs = sorted(p.parent for p in [*path.glob("run.json"), *path.glob("**/run.json")])
     if not runs:
-        raise ConfigError(f"There is no run below {path}.", expected="directories with a run.json")
+        raise ConfigError(f"{path} contains no runs.", expected="directories with a run.json")
     rows = table("run", "began", "state", ">epoch", ">step", "last numbers")
     for run in dict.fromkeys(runs):
         records = stats_of(run)

@@ -31,16 +31,16 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Plot the curves of runs: a plot for each number, a line for each run."""
+    """Plot the curves of runs: one plot per monitored name, one line per run."""
     by_run = {str(run): curves_of(run, match) for run in runs}
     names = list(dict.fromkeys(name for curves in by_run.values() for name in curves))
     every = [item for run in runs for record in stats_of(run) for item in record.scalars.items()]
     odd = Counter(n for n, v in every if not math.isfinite(v) and compiled(match).search(n))
     if not names and odd:
-        raise ConfigError(f"No value of {', '.join(odd)} is finite.")
+        raise ConfigError(f"All values of {', '.join(odd)} are NaN or infinite.")
     if not names:
         raise ConfigError(
-            f"No number has a name that matches {match!r}.",
+            f"No monitored name matches {match!r}.",
             fix=did_you_mean(match, [name for name, _ in every]),
         )
     for name, count in odd.items():

@@ -21,13 +21,13 @@ def serve(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Name of the model in URLs (default: that of the run).")
+        str | None, typer.Option(help="Name of the model in URLs (default: the run's name).")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 accepts other machines.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 chooses a free port.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free port.")
     ] = 8501,
     token: Annotated[
         str | None,
@@ -36,8 +36,8 @@ def serve(
             help="Accept only requests with `Authorization: Bearer TOKEN`.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Largest batch size.")] = 32,
-    body_mb: Annotated[float, typer.Option(min=0.001, help="Largest request body in MiB.")] = 16.0,
+    batch: Annotated[int, typer.Option(min=1, help="Maximum batch size.")] = 32,
+    body_mb: Annotated[float, typer.Option(min=0.001, help="Maximum request body in MiB.")] = 16.0,
 ) -> None:
     """Serve an exported model with TensorFlow Serving's REST protocol and a test page.
 
@@ -71,11 +71,14 @@ def serve(
 
 
 def _exported(path: Path) -> tuple[Path, str]:
-    """Return the directory of the versions, and the name of its run or folder."""
+    """Return the directory of the exported versions, and the name of its run or folder."""
     inner, run = Path("export") / "saved_model", path
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ConfigError(f"There is no recipe {str(path)!r}.")
+            raise ConfigError(
+                f"There is no recipe {str(path)!r}.",
+                expected="a run, an exported model or a recipe file",
+            )
         name = path.absolute().parent.name if path.name == "recipe.yaml" else path.stem
         is_stored = (path.parent / "checkpoints").is_dir()
         run = path.parent if is_stored else Path("runs") / name
@@ -84,7 +87,7 @@ def _exported(path: Path) -> tuple[Path, str]:
             return folder / inner, folder.resolve().name
         if run != path or (folder / "checkpoints").is_dir():
             raise ConfigError(
-                f"{folder} has not been exported to a SavedModel.",
+                f"{folder} must be exported as a SavedModel before it can be served.",
                 fix=f"run `towerpack export {folder}`, or serve another directory",
             )
     whole = path.resolve()

@@ -8,12 +8,11 @@ import traceback
 from itertools import dropwhile
 from pathlib import Path
 
-from towerpack._core.errors import MapError, TowerpackError
+from towerpack._core.errors import DataFlowError, MapError, TowerpackError
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # may be in the standard library's folder
-_REFERS = "see the cause above"
 
 
 def traceback_of(error: BaseException) -> str:
@@ -37,10 +36,11 @@ def cause_of(error: TowerpackError) -> str | None:
     cause = error.__cause__
     if isinstance(cause, MapError) and not _enters_user_code(cause):
         return cause_of(cause)  # the last error, if too many datapoints were skipped
-    if cause is None or cause.__traceback__ is None:
+    if cause is None or cause.__traceback__ is None or type(error) not in (DataFlowError, MapError):
         return None
-    in_user_code = isinstance(error, MapError) and _enters_user_code(cause)
-    return traceback_of(cause) if in_user_code or _REFERS in (error.fix or "") else None
+    # A function such as `int` has no frame, but its error is one of the user's code, too.
+    is_built_in = isinstance(error, MapError) and not isinstance(cause, TowerpackError)
+    return traceback_of(cause) if is_built_in or _enters_user_code(cause) else None
 
 
 def _trim(trimmed: traceback.TracebackException, error: BaseException) -> None:

@@ -21,7 +21,7 @@ def train(
     allow_code: ALLOW_CODE = False,
     json_: JSON = False,
 ) -> None:
-    """Train with a recipe. Running the same command again continues a stopped run.
+    """Train with a recipe. Run the same command again to continue a stopped run.
 
     towerpack train digits train.epochs=5 batch_size=32
 

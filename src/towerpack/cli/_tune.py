@@ -35,7 +35,7 @@ def tune(
 ) -> None:
     """Search for the settings with the best score on validation data.
 
-    Running the same command again continues the search. Then run: towerpack train OUT/best.yaml
+    Run the same command again to continue the search. Then run: towerpack train OUT/best.yaml
     """
     from towerpack.config import change, code_in, read_yaml
 
@@ -44,7 +44,7 @@ def tune(
         search_space = read_yaml(space)
         if not allow_code and code_in(base.application.config, {"search": search_space}):
             raise ConfigError(
-                f"{space} names code that is not part of towerpack.",
+                f"{space} names code (module:name) that is not part of towerpack.",
                 fix="add --allow-code if you trust the file",
             )
         base = replace(base, config=change(base.config, search=search_space))
@@ -63,7 +63,6 @@ def tune(
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
-    """Run this command in several processes until all trials are done."""
     folder.mkdir(parents=True, exist_ok=True)
     if "--workers" in arguments:
         index = arguments.index("--workers")
@@ -80,6 +79,6 @@ def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
             process.terminate()
     if any(codes):
         raise TowerpackError(
-            f"{sum(map(bool, codes))} of {workers} workers failed.",
-            fix=f"see {folder}/worker-*.log",
+            f"{sum(map(bool, codes))} of {workers} worker processes failed.",
+            fix=f"see the errors in {folder}/worker-*.log",
         )

@@ -1,4 +1,4 @@
-"""Modules and scripts named on the command line."""
+"""Import of modules and scripts that the command line names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL_FORMS = "path/to/file.py, file.py:Name, module:Name, or a run directory"
 
 
 def load_module(where: str) -> ModuleType:
-    """Import a module by name, or a script by its path."""
+    """Import a module by its name, or a script by its path."""
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
     # Console scripts do not search the working directory, unlike `python -m`. Append it, so that
@@ -59,7 +59,7 @@ def _module_of_file(path: Path) -> ModuleType:
 
 
 def run_user_code(function: Any, what: str) -> Any:
-    """Call a function of the user. Report its errors with the traceback in the user's code."""
+    """Call a user's function. Report its errors with the traceback in the user's code."""
     try:
         return function()
     except TowerpackError:
@@ -67,13 +67,16 @@ def run_user_code(function: Any, what: str) -> Any:
     except Exception as error:
         raise ConfigError(
             f"{what} {type(error).__name__}: {error}",
-            fix="see the traceback below",
+            fix="correct the error in your code that is shown below",
             details=traceback_of(error),
         ) from error
 
 
 def model_of(target: str) -> Any:
-    """Return the model of a script or module: a class, an object or a function's result."""
+    """Return the model that `file.py:Name` or `module:Name` names.
+
+    The name may be a class, a model object, or a function that returns one.
+    """
     from towerpack.describe import is_model
     from towerpack.model import ModelDesc
 
@@ -94,7 +97,7 @@ def model_of(target: str) -> Any:
         names = [key for key, value in vars(module).items() if defines(value)]
         if len(names) != 1:
             raise ConfigError(
-                f"{where} has {'several models' if names else 'no model'}.",
+                f"{where} must define one model, but it defines {len(names) or 'none'}.",
                 got=", ".join(names) or None,
                 expected="one ModelDesc (or Keras model)",
                 fix=f"pass {where}:{names[0] if names else 'function_that_returns_a_model'}",

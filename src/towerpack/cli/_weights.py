@@ -1,4 +1,4 @@
-"""Reading weights from any source that `SmartInit` supports, and writing them to files."""
+"""Reading weights from any source of `SmartInit`, and writing weights to files."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def write_weights(path: Path, weights: Weights) -> None:
 
     if path.suffix not in (".npz", ".safetensors") or path.exists():
         raise ConfigError(
-            f"{path} exists." if path.exists() else f"The file format of {path} is not supported.",
-            expected="a new file, .npz or .safetensors",
+            f"The output {path} must be a new .npz or .safetensors file, but "
+            + ("it exists." if path.exists() else f"the suffix is {path.suffix!r}."),
+            fix="pass a different --output",
         )
     arrays = {name: np.asarray(value) for name, value in weights.items()}
     kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
     if path.suffix == ".npz" and "bfloat16" in kinds.values():
-        raise ConfigError("npz files cannot hold bfloat16.", fix="write to -o weights.safetensors")
+        raise ConfigError("npz files do not support bfloat16.", fix="pass -o weights.safetensors")
     part = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         if path.suffix == ".npz":
@@ -61,5 +62,5 @@ def write_weights(path: Path, weights: Weights) -> None:
 
 
 def is_float(array: np.ndarray) -> bool:
-    """Return whether an array holds floats, including bfloat16, which NumPy does not know."""
+    """Return whether an array contains floats, including bfloat16."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"

@@ -1,5 +1,3 @@
-"""Translation of errors from the Python API to the command line."""
-
 from __future__ import annotations
 
 import re
@@ -40,7 +38,7 @@ _WORDS = {
 
 
 def in_commands(error: TowerpackError, command: str) -> None:
-    """Replace Python code in an error's texts by options of a command."""
+    """Replace Python code in the texts of an error with options of a command."""
     for name in ("what", "got", "expected", "fix") if command in _COMMANDS else ():
         if text := getattr(error, name):
             for python, words in _WORDS.items():

@@ -1,4 +1,4 @@
-"""Typed configuration: YAML files, `key=value` overrides, errors that say which key."""
+"""Typed configuration from YAML files and `key=value` overrides. Errors name the wrong keys."""
 
 from towerpack._core.extras import require
 

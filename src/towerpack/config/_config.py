@@ -1,4 +1,4 @@
-"""The base class of all configurations, and an iterator over its keys."""
+"""Base class of configurations, and functions that iterate over the keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _compiled(pattern: str) -> str:
 
 
 Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
-"""Regular expression, as text."""
+"""Regular expression, as a string."""
 
 
 def _normalized(name: str) -> str:
@@ -34,26 +34,26 @@ def _normalized(name: str) -> str:
 
 
 Name = Annotated[str, "code", pydantic.AfterValidator(_normalized)]
-"""Name of an object in a registry, in lower case with underscores; or `module:attribute`."""
+"""Name in a registry, in lower case with underscores; or the import path `module:attribute`."""
 
 NamesCode = Annotated[T, "code"]
-"""Setting whose value may contain names of code, written `module:attribute`."""
+"""Setting whose value may contain import paths `module:attribute` of Python objects."""
 
 PathText = Annotated[str, "path"]
-"""Path of a file or folder. In a YAML file, it is relative to the folder of that file."""
+"""Path of a file or folder. In a YAML file, a path is relative to the folder of that file."""
 
 
 class Config(pydantic.BaseModel):
-    """Typed configuration. Unknown keys are errors; values are converted only without loss.
+    """Base class of typed configurations. Unknown keys are errors.
 
-    A string below a field describes the field; subclasses inherit the description:
+    A string below a field describes the field. Subclasses inherit the description:
 
         class Data(Config):
             batch_size: int = Field(64, ge=1)
             "Datapoints in a batch."
 
     Attributes:
-        old_keys: Former names of fields, with the current names. Both work in all places.
+        old_keys: Current names of renamed fields, by old name. Both names work everywhere.
     """
 
     model_config = pydantic.ConfigDict(
@@ -73,10 +73,13 @@ class Config(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class Key:
-    """A field of a configuration or of one of its sections.
+    """Field of a configuration or of one of its sections.
 
-    `path` is dotted. `old_path` is the former path, or the same. `section` is the class of a
-    section, and None for a value. `free` marks mappings whose keys the user chooses.
+    Attributes:
+        path: Dotted path of the key.
+        old_path: Dotted path before the key was renamed; `path` if it was not.
+        section: Class of the section; None for a value.
+        free: Whether the value is a mapping whose keys the user chooses.
     """
 
     path: str
@@ -89,14 +92,14 @@ class Key:
 
 
 def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
-    """Iterate over all keys. A section comes before the keys in the section."""
-    former_names = {new: old for old, new in config.old_keys.items()}
+    """Iterate over all keys of a configuration, each section before the keys in it."""
+    old_names = {new: old for old, new in config.old_keys.items()}
     for name, field in config.model_fields.items():
         kinds, section = _kinds(field.annotation), _section_of(field)
         free = any(typing.get_origin(k) is dict or k is dict for k in kinds)
         marks = [m for kind in kinds for m in getattr(kind, "__metadata__", field.metadata)]
         is_path = name == "path" or "path" in marks or pathlib.Path in kinds
-        old_path = f"{prefix}{former_names.get(name, name)}"
+        old_path = f"{prefix}{old_names.get(name, name)}"
         about = _description(config, name) or ((section and section.__doc__) or "").split("\n")[0]
         yield Key(f"{prefix}{name}", old_path, about, section, free, "code" in marks, is_path)
         if section is not None:
@@ -104,7 +107,7 @@ def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
 
 
 def key_paths(config: type[Config]) -> list[str]:
-    """Return the dotted paths of all values.
+    """Return the dotted paths of all values of a configuration.
 
     Args:
         config: Class of the configuration.
@@ -113,13 +116,13 @@ def key_paths(config: type[Config]) -> list[str]:
 
 
 def with_current_keys(config: type[Config], values: Any) -> Any:
-    """Return a copy of YAML values in which the keys of `Config.old_keys` have their new names."""
+    """Return a copy of YAML values with old key names (`Config.old_keys`) replaced."""
     if not isinstance(values, Mapping):
         return values
     current: dict[str, Any] = {}
     for name, value in cast("Mapping[str, Any]", values).items():
         new = config.old_keys.get(name, name)
-        name = name if new in values else new  # If both are there, the old one is unknown.
+        name = name if new in values else new  # With both names, the old one is an unknown key.
         field = config.model_fields.get(name)
         section = None if field is None else _section_of(field)
         current[name] = value if section is None else with_current_keys(section, value)

@@ -1,4 +1,4 @@
-"""Read a configuration from YAML and `key=value` overrides, check and compare configurations."""
+"""Functions that read, check, change and compare configurations."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CODE = re.compile(r"[^/]+:(?!/).*", re.DOTALL)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
+    """Read a YAML file that contains a mapping.
 
     Args:
         path: Path of the file.
 
     Raises:
-        ConfigError: The file cannot be read, is not YAML, or does not hold a mapping.
+        ConfigError: The file cannot be read, is not YAML, or does not contain a mapping.
     """
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path} does not hold a configuration.",
+            f"{path} must contain a YAML mapping.",
             got=f"a {type(values).__name__}",
             expected="lines `key: value`",
         )
@@ -50,14 +50,14 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load(
     config: type[C], values: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str
 ) -> C:
-    """Check values and return them as a configuration.
+    """Create a configuration from YAML values and overrides, and validate it.
 
     Args:
         config: Class of the configuration.
         values: Values from YAML.
-        overrides: Texts `key=value`, with the value in YAML. A key is a dotted path, or its last
-            part if no other key ends with that part. Later overrides win.
-        where: Name of the file, for errors.
+        overrides: Strings `key=value`, with the value in YAML. A key is a dotted path, or the
+            last part of a path if that is unique. Later overrides win.
+        where: Name of the YAML file for error messages.
 
     Raises:
         ConfigError: Keys are unknown or ambiguous, or values are invalid. Lists all of them.
@@ -84,15 +84,15 @@ def load(
 def from_folder(
     config: type[Config], values: Mapping[str, Any], folder: Path, names: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return YAML values in which relative paths start at the folder of the file.
+    """Return YAML values with relative paths resolved against the folder of the YAML file.
 
-    A path that exists only relative to the working directory stays as it is.
+    A path that exists only relative to the working directory is not changed.
 
     Args:
         config: Class of the configuration.
         values: Values from YAML.
         folder: Folder of the YAML file.
-        names: Values that are names and not paths, such as those of packaged weights.
+        names: Names that are not paths, such as those of packaged weights.
     """
     changed = copy.deepcopy(with_current_keys(config, values))
     leaves = dict(_leaves(changed))
@@ -106,7 +106,7 @@ def from_folder(
 
 
 def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of code (`module:attribute`) in YAML values, by dotted key.
+    """Return the import paths (`module:attribute`) in YAML values, as a list for each dotted key.
 
     Args:
         config: Class of the configuration.
@@ -124,7 +124,7 @@ def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[s
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Iterate over the texts in a nested value, including the keys of mappings."""
+    """Iterate over the strings in a nested value, including the keys of mappings."""
     if isinstance(value, str | bytes):  # pydantic accepts bytes (`!!binary`) as text
         yield value if isinstance(value, str) else value.decode(errors="replace")
     elif isinstance(value, Mapping):
@@ -152,10 +152,10 @@ def change(config: C, **values: Any) -> C:
 
 
 def differences(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
-    """Return the dotted keys whose values differ, with the old and the new value.
+    """Return the dotted keys whose values differ, each with the old and the new value.
 
-    Two paths of the same file count as equal. So does a path whose file no longer exists, if the
-    new path has the same file name: the file was moved with its folder.
+    Paths that lead to the same file are equal. If the old file is missing, paths with the same
+    file name are equal too, because the file was probably moved with its folder.
 
     Args:
         old: Earlier configuration.
@@ -182,7 +182,7 @@ def _is_same_file(old: str, new: str) -> bool:
 def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:
     name, equals, text = override.partition("=")
     if not equals or not name:
-        raise ConfigError(f"{override!r} is not a setting.", expected="key=value")
+        raise ConfigError(f"{override!r} is not a setting.", expected="a setting key=value")
     try:
         value = parse_yaml(text)
     except ValueError as error:
@@ -204,7 +204,7 @@ def _path_of(name: str, keys: Sequence[Key]) -> str:
         return matches.pop()
     if matches:
         expected = f"one of {', '.join(sorted(matches))}"
-        raise ConfigError(f"The name '{name}' fits several keys.", expected=expected)
+        raise ConfigError(f"The key '{name}' is ambiguous.", expected=expected)
     last = {key.path.rpartition(".")[2] for key in keys if key.section is None}
     names = known if "." in name else {*known, *last}
     raise ConfigError(f"There is no key '{name}'.", fix=did_you_mean(name, sorted(names)))

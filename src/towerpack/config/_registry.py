@@ -1,5 +1,3 @@
-"""Registry of objects by name: those of the package and those of the user."""
-
 from __future__ import annotations
 
 import importlib
@@ -15,12 +13,12 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Objects by name. Modules are imported when a name is first used.
+    """Registry of named objects. It also finds a user's objects by import path.
 
     Args:
         kind: Noun for error messages, such as 'network'.
-        known: Objects, or their locations `module:attribute`, by name.
-        base: Base class of the registered classes; None for objects of other kinds.
+        known: Object for each name, or its import path `module:attribute`, imported on first use.
+        base: Base class that the registered classes must have; None for objects of other kinds.
     """
 
     def __init__(
@@ -33,11 +31,11 @@ class Registry(Generic[T]):
         return iter(self._known)
 
     def register(self, name: str, target: str | T) -> None:
-        """Add a name.
+        """Register an object.
 
         Args:
             name: New name.
-            target: Object, or its location `module:attribute`.
+            target: Object, or its import path `module:attribute`.
 
         Raises:
             ConfigError: The name is already registered.
@@ -49,13 +47,14 @@ class Registry(Generic[T]):
         self._known[name] = target
 
     def get(self, spec: str | T) -> T:
-        """Return a registered object. An object that is not text is returned as it is.
+        """Return the object with a name or import path.
 
         Args:
-            spec: Name (case, `-` and `_` do not matter), or `module:attribute`.
+            spec: Name (case, `-` and `_` do not matter) or import path `module:attribute`. Any
+                other object is returned unchanged.
 
         Raises:
-            ConfigError: There is no such object, or it is not of the right kind.
+            ConfigError: There is no such object, or it does not have the required base class.
         """
         if not isinstance(spec, str):
             return spec
@@ -70,21 +69,22 @@ class Registry(Generic[T]):
                 fix=did_you_mean(spec, self),
             )
         if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
-            raise ConfigError(f"{spec!r:.80} does not name a {self.kind}.", expected="module:name")
+            raise ConfigError(
+                f"{spec!r:.80} is not the name of a {self.kind}.", expected="module:name"
+            )
         value = _attribute(self.kind, module, attribute)
         base = self._base
         if base and not (isinstance(value, type) and issubclass(value, base)):
             raise ConfigError(
-                f"{target} is not a {self.kind}.",
+                f"The {self.kind} {target} must be a subclass of {base.__name__}.",
                 got=f"{value!r:.80}",
-                expected=f"a subclass of {base.__name__}",
             )
         return cast("T", value)
 
 
 def _attribute(kind: str, module: str, name: str) -> Any:
     if os.getcwd() not in sys.path:
-        # Console scripts do not search it. Append it, so that no file there hides a package.
+        # Console scripts do not search the working directory. Append it: packages take priority.
         sys.path.append(os.getcwd())
     try:
         loaded = importlib.import_module(module)

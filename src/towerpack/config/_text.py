@@ -1,5 +1,3 @@
-"""Write a configuration as YAML text."""
-
 from __future__ import annotations
 
 from typing import Any, cast
@@ -12,7 +10,7 @@ _COLUMN = 44
 
 
 def to_yaml(config: Config) -> str:
-    """Return all values as YAML that `load` accepts.
+    """Return a configuration as YAML text that `load` accepts.
 
     Args:
         config: Configuration to write.
@@ -23,7 +21,7 @@ def to_yaml(config: Config) -> str:
 
 
 def explained(config: Config) -> str:
-    """Return all values as YAML, each with a comment that describes the key.
+    """Return a configuration as YAML text, with a comment that describes each key.
 
     Args:
         config: Configuration to write.

@@ -1,5 +1,3 @@
-"""Number of multiply-adds of a TensorFlow operation."""
-
 from __future__ import annotations
 
 import math
@@ -14,8 +12,8 @@ _CALLS = ("PartitionedCall", "While", "If", "Case")  # each also as Stateful… 
 def multiply_adds(op: tf.Operation) -> int | None:
     """Return the multiply-adds of a convolution, matrix product or einsum; 0 for other operations.
 
-    None if the number is unknown, because of an unknown dimension, a loop or a branch. TensorFlow's
-    profiler counts two FLOPs for each, but does not support all of these operations.
+    Return None if a dimension is unknown, or if the operation is a loop or a branch. TensorFlow's
+    profiler counts two FLOPs per multiply-add, but does not support all of these operations.
     """
     if op.type.endswith(_CALLS):
         return _in_call(op)

@@ -1,4 +1,4 @@
-"""Diagrams of networks as boxes and arrows, drawn by Graphviz if installed, else as simple SVG."""
+"""Diagrams of networks as boxes and arrows. Drawn with Graphviz if installed, else as SVG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = """<svg xmlns="http://www.w3.org/2000/svg" width="{:g}" height="{:g}" te
 
 
 class Box(Protocol):
-    """A box with lines of text and the names of the boxes from which arrows lead to it."""
+    """Box of a diagram, with lines of text and the names of the boxes that point to it."""
 
     name: str
     kind: str
@@ -32,17 +32,17 @@ class Box(Protocol):
 
 
 def save_picture(boxes: Sequence[Box], path: Path) -> None:
-    """Write a diagram of boxes, which are listed after their sources."""
+    """Draw boxes with arrows to a file. Each box must come after its sources."""
     dot = shutil.which("dot")
     kind = path.suffix.lower().removeprefix(".")
     if dot is None and kind == "svg":
         path.write_text(_svg(boxes), encoding="utf-8")
         return
     if dot is None or not kind:
-        reason = "Graphviz (the program `dot`) is not installed" if kind else "it has no suffix"
+        reason = "needs Graphviz (the program `dot`)" if kind else "needs a suffix, such as .svg"
         raise ConfigError(
-            f"The diagram {path} cannot be drawn, because {reason}.",
-            fix="install Graphviz for .png, .pdf and others, or use a name that ends in .svg",
+            f"The diagram {path} {reason}.",
+            fix="write an .svg file, or install Graphviz and write .png, .pdf or another format",
         )
     command = [dot, f"-T{kind}", "-o", str(path)]
     done = subprocess.run(command, input=_dot(boxes).encode(), capture_output=True, check=False)
@@ -61,7 +61,7 @@ def _dot(boxes: Sequence[Box]) -> str:
 
 
 def _svg(boxes: Sequence[Box]) -> str:
-    """Draw rows of boxes below their sources. Arrows that pass rows are curved to the right."""
+    """Return an SVG drawing. Each box is below its sources; arrows that skip rows are curved."""
     row_of: dict[str, int] = {}
     rows: list[list[str]] = []
     for box in boxes:

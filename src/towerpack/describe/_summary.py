@@ -1,8 +1,8 @@
-"""Summary of a model: output shape, parameters, multiply-adds and sources of each layer.
+"""Summary of a model: output shape, parameters and multiply-adds of each layer.
 
-The graph of one trace is analyzed. A layer is a layer by name, or the variables that share a path
-(`backbone/conv1/kernel` and `…/bias`), also those of Keras and tf_slim. Its operations are those
-that read its variables or lie in its name scope.
+The graph of one trace is analyzed. A layer is a layer by name, or a group of variables with the
+same path (`backbone/conv1/kernel` and `…/bias`), such as a Keras or tf_slim layer. It contains the
+operations that read its variables or lie in its name scope.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _HEAD = ("layer", "output", "parameters", "multiply-adds")
 
 @dataclass
 class LayerSummary:
-    """Summary of a layer, of an input, or of an operation that joins several layers.
+    """Summary of a layer, an input, or an operation that combines several layers.
 
     Attributes:
         name: Name of the layer, input or operation.
         kind: `'layer'`, `'input'` or `'join'`.
-        output: Shape of the output; None if this trace does not compute the layer.
-        parameters: Number of parameters, with moving averages.
+        output: Output shape; None if the traced graph does not compute the layer.
+        parameters: Number of parameters, including moving averages.
         multiply_adds: Multiply-adds of convolutions and matrix products; None if unknown.
-        sources: Names of the layers, inputs and operations whose outputs it reads.
-        sign: Sign of a joining operation, such as `+`.
+        sources: Names of the layers, inputs and operations that feed this one.
+        sign: Symbol of an operation that combines layers, such as `+`.
     """
 
     name: str
@@ -55,7 +55,7 @@ class LayerSummary:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Texts of a table: name, shape, parameters and multiply-adds."""
+        """Cells of a table row: name, shape, parameters and multiply-adds, as text."""
         shape = "" if self.output is None else str(self.output).replace("None", "?")
         numbers = self.parameters, self.multiply_adds
         parameters, count = ("?" if n is None else f"{n:,}" if n else "" for n in numbers)
@@ -63,7 +63,7 @@ class LayerSummary:
 
     @property
     def lines(self) -> list[str]:
-        """Lines of text in a diagram."""
+        """Lines of text in a box of a diagram."""
         name, shape, parameters, count = self.cells
         if self.kind == "join":
             return [self.sign]
@@ -73,22 +73,22 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Summary of a model for one batch, with a table as its text.
+    """Summary of a model for one batch. Its `str` is a table of the layers.
 
     Attributes:
-        parts: Layers, inputs and operations that join layers, in order.
+        parts: Layers, inputs, and operations that combine layers, in graph order.
     """
 
     parts: Sequence[LayerSummary]
 
     @property
     def layers(self) -> list[LayerSummary]:
-        """Layers among `parts`."""
+        """Entries of `parts` that are layers."""
         return [part for part in self.parts if part.kind == "layer"]
 
     @property
     def total(self) -> LayerSummary:
-        """Sums over all layers of the parameters and operations that are known."""
+        """Total parameters and known multiply-adds of all layers."""
         layers = self.layers
         count = sum(layer.multiply_adds or 0 for layer in layers)
         return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)
@@ -104,7 +104,7 @@ class ModelSummary:
         return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])
 
     def save_picture(self, path: str | Path) -> None:
-        """Draw a diagram of the network. Raise `ConfigError` if the format is not supported.
+        """Draw a diagram of the network. Raises `ConfigError` if the file format is not supported.
 
         Args:
             path: File name that ends in `.svg`, or with Graphviz `.png`, `.pdf` and others.
@@ -113,13 +113,13 @@ class ModelSummary:
 
 
 def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
-    """Summarize the layers of a model, for a batch of one if the batch size is unknown.
+    """Return a summary of a model's layers, which prints as a table.
 
-    Creates the model's variables and graph, without running them. Print the result for a table.
+    Traces the model and creates its variables, without running it. An unknown batch size is 1.
 
     Args:
         model: A `ModelDesc`, a tuple of functions, or a Keras model with inputs.
-        is_training: Whether to summarize the training graph instead of the inference graph.
+        is_training: Whether to trace the training graph instead of the inference graph.
 
     Raises:
         ConfigError: The argument is not a model.
@@ -156,8 +156,8 @@ class _Keras(ModelDesc):
     def __init__(self, model: Any) -> None:
         if not getattr(model, "inputs", None):
             raise ConfigError(
-                f"The Keras model '{model.name}' has no inputs.",
-                fix="build it from keras.Input, or pass a ModelDesc that calls it",
+                f"The Keras model '{model.name}' has no inputs, so it cannot be summarized.",
+                fix="build the model from keras.Input, or pass a ModelDesc that calls the model",
             )
         vars(self)[""] = model  # without a name, so that variables have their Keras paths
 
@@ -175,14 +175,14 @@ class _Keras(ModelDesc):
 
 
 class _Reading:
-    """Analysis of the operations of a graph, in order of creation."""
+    """Analysis of the operations of a graph, in the order in which they were created."""
 
     def __init__(self, trace: TowerTrace, inputs: Sequence[str], layers: Mapping[str, str]) -> None:
         self._parts: dict[str, LayerSummary] = {}
-        self._readers: dict[tf.Operation, list[str]] = {}  # names of the layers that are read
-        self._fixed: dict[tf.Operation, list[str]] = {}  # depend on variables and constants only
+        self._readers: dict[tf.Operation, list[str]] = {}  # layers whose variables are read
+        self._fixed: dict[tf.Operation, list[str]] = {}  # depend only on variables and constants
         self._owners: dict[tf.Operation, str] = {}
-        self._left: dict[str, tf.Tensor] = {}  # the first output of a layer that others read
+        self._left: dict[str, tf.Tensor] = {}  # first output of a layer that other layers use
         self._feeding: dict[tf.Operation, list[str]] = {}
         operations: list[tf.Operation] = trace.graph.get_operations()
         handles = {t.op: layers[name] for name, t in trace.handles.items() if name in layers}
@@ -203,7 +203,6 @@ class _Reading:
         return self._parts.setdefault(name, LayerSummary(name, kind))
 
     def used_parts(self) -> list[LayerSummary]:
-        """Return all layers, and other parts that are direct or indirect sources of them."""
         waiting = [name for name, part in self._parts.items() if part.kind == "layer"]
         used: set[str] = set()
         while waiting:
@@ -229,7 +228,7 @@ class _Reading:
                 self._readers[op] = read
 
     def _find_scopes(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, str]:
-        """Return the name scopes of the graph that belong to exactly one layer."""
+        """Return the name scopes that contain exactly one layer, each with the layer's name."""
         layers = {layer for read in self._readers.values() for layer in read}
         self._named: dict[str, tf.Tensor] = {}
         scopes: dict[str, str] = {}
@@ -237,7 +236,7 @@ class _Reading:
         for path, tensor in outputs.items():
             layer = path.removesuffix(_OUTPUT)
             if layer == path or id(tensor) in seen:
-                continue  # not the output of a layer, or of one that returns its input
+                continue  # not an output of a layer, or a layer that returns its input
             seen.add(id(tensor))
             if not any(other.startswith(f"{layer}/") for other in {*layers, *self._named}):
                 self._named[layer] = tensor
@@ -288,13 +287,13 @@ def _sizes(tensor: tf.Tensor) -> list[int | None] | None:
 
 
 def _layer_of(variable: str, by_name: Container[str]) -> str:
-    """Return the layer by name that contains a variable, else the variable's path."""
+    """Return the layer by name that owns a variable. Without one, return the variable's path."""
     path = _CELL.sub("", variable.rpartition("/")[0] or variable)
     return next((above for above in _above(variable) if above in by_name), path)
 
 
 def _above(name: str) -> Iterator[str]:
-    """Iterate over the scopes that enclose a name, the innermost first."""
+    """Iterate over the enclosing scopes of a name, the innermost first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

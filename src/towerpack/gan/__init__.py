@@ -1,4 +1,4 @@
-"""Generative adversarial networks: models, losses, and trainers for two players."""
+"""Generative adversarial networks (GANs): models, losses, training steps and trainers."""
 
 from towerpack._core.extras import require
 

@@ -13,12 +13,12 @@ from towerpack.gan._samples import fed, seeded
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Return the squared Fréchet distance of two normal distributions, fitted to features.
+    """Return the squared Fréchet distance between two normal distributions fitted to features.
 
     Heusel et al. 2017, section 3: ‖μ_a - μ_b‖² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
 
     Args:
-        features_a, features_b: [n, features], with at least two rows each.
+        features_a, features_b: Arrays [n, features] with at least two rows each.
 
     Raises:
         ConfigError: The shapes do not match, or there are fewer than two rows.
@@ -26,12 +26,12 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
     a, b = (np.asarray(features, np.float64) for features in (features_a, features_b))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise ConfigError(
-            "frechet_distance needs features [n, features] and [m, features] with n and m at least "
-            f"2, got {a.shape} and {b.shape}."
+            "frechet_distance must get features of shape [n, features] and [m, features] with n "
+            f"and m at least 2, got {a.shape} and {b.shape}."
         )
     difference = a.mean(0) - b.mean(0)
     cov_a, cov_b = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (a, b))
-    # A symmetric matrix with the same eigenvalues has the same trace of the square root.
+    # root @ cov_b @ root is symmetric and has the same eigenvalues as cov_a @ cov_b.
     values, vectors = np.linalg.eigh(cov_a)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     products = np.linalg.eigvalsh(root @ cov_b @ root)
@@ -42,21 +42,21 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 class FID(Callback):
     """Callback that reports the Fréchet distance between real and generated images.
 
-    With Inception-v3 and 50,000 images, the result is the FID of papers. With any other network, it
-    compares runs that use the same network.
+    With Inception-v3 and 50,000 images, the result is the FID of the literature. With other
+    networks, only compare runs that use the same network.
 
     Args:
-        real: Finite dataflow of batches of real images, or of datapoints that begin with a batch.
+        real: Finite dataflow of batches of images, or of datapoints whose first component is one.
         network: Function from a batch of images to features [batch, features], such as a
             `Predictor`.
         output: Name of the generator's output.
         flow: Finite dataflow of the generator's inputs, the same in each evaluation:
             `FixedSizeData(RandomZData([100, 64]), 100)`.
-        name: Name of the reported number.
+        name: Name of the reported value.
         ema: Whether to use the averaged weights of `WeightEMA`.
 
     Raises:
-        ConfigError: A flow is infinite.
+        ConfigError: A dataflow is infinite.
     """
 
     def __init__(
@@ -70,7 +70,9 @@ class FID(Callback):
         ema: bool = False,
     ) -> None:
         if math.inf in (length_of(real), length_of(flow)):
-            raise ConfigError("FID: a flow has no end.", fix="pass FixedSizeData(flow, batches)")
+            raise ConfigError(
+                "FID needs finite dataflows.", fix="pass FixedSizeData(flow, batches)"
+            )
         self.real, self.network, self.output, self.flow = real, network, output, flow
         self.name, self.ema = name, ema
         self._real_features: np.ndarray | None = None

@@ -13,7 +13,7 @@ G_LOSS, D_LOSS, SUM = "g_loss", "d_loss", "gan_loss"
 
 
 class GANModelDesc(ModelDesc):
-    """Model with two players, whose variables are told apart by scope.
+    """Base class of models with two players, a generator and a discriminator, each in a scope.
 
         def build_graph(self, image, z):
             with scope("gen"):
@@ -23,25 +23,25 @@ class GANModelDesc(ModelDesc):
                 logits_fake = self.discriminator(fake)
             return self.build_losses(logits_real, logits_fake)
 
-    `optimizer()` returns one optimizer, which each player gets a copy of, or
-    `{'g_optimizer': …, 'd_optimizer': …}`. Wrap the first in `WeightEMA(…)` to average the
-    generator's weights.
+    `optimizer()` returns one optimizer, of which each player gets a copy, or
+    `{'g_optimizer': …, 'd_optimizer': …}`. Wrap the generator's optimizer in `WeightEMA(…)` to
+    average the generator's weights.
     """
 
     def build_losses(
         self, logits_real: tf.Tensor, logits_fake: tf.Tensor, loss: Loss = non_saturating
     ) -> tf.Tensor:
-        """Set the costs of both players, and return the cost for `build_graph` to return.
+        """Set the costs of both players. Return the cost that `build_graph` must return.
 
-        This also reports the fractions of real and of generated data that the discriminator
-        classifies as real (logits above 0).
+        Also reports the fractions of real and of generated data that the discriminator classifies
+        as real (logits above 0).
 
         Args:
             logits_real, logits_fake: Outputs of the discriminator for real and generated data.
-            loss: One of `towerpack.gan.losses`.
+            loss: Function of `towerpack.gan.losses`.
 
         Raises:
-            LayerError: The loss returned something other than `Costs`.
+            LayerError: The loss did not return `Costs`.
         """
         for name, logits in (("real_as_real", logits_real), ("fake_as_real", logits_fake)):
             share = tf.reduce_mean(tf.cast(logits > 0, tf.float32))
@@ -49,7 +49,7 @@ class GANModelDesc(ModelDesc):
         costs: Any = loss(logits_real, logits_fake)
         if getattr(costs, "_fields", None) != Costs._fields:
             raise LayerError(
-                f"The loss must return Costs, got {type(costs).__name__}.",
+                f"The loss function must return Costs, got {type(costs).__name__}.",
                 fix="return towerpack.gan.losses.Costs(generator=…, discriminator=…)",
             )
         return self.set_costs(**costs._asdict())
@@ -57,9 +57,9 @@ class GANModelDesc(ModelDesc):
     def build_began_losses(
         self, error_real: tf.Tensor, error_fake: tf.Tensor, gamma: float = 0.5, rate: float = 0.001
     ) -> tf.Tensor:
-        """Set the costs of `losses.began`, and return the cost for `build_graph` to return.
+        """Set the costs of `losses.began`. Return the cost that `build_graph` must return.
 
-        A variable `began_k` stores the control `k`, and each step updates it.
+        The variable `began_k` stores the weight `k` and is updated in each training step.
 
         Args:
             error_real, error_fake, gamma, rate: Same as for `losses.began`.
@@ -75,36 +75,36 @@ class GANModelDesc(ModelDesc):
         return self.set_costs(**costs._asdict())
 
     def set_costs(self, *, generator: tf.Tensor, discriminator: tf.Tensor) -> tf.Tensor:
-        """Set the cost of each player, outside of any scope.
+        """Set the cost of each player. Call this outside of any scope.
 
         The costs are exposed and reported as 'g_loss' and 'd_loss', and their sum as 'gan_loss'.
 
         Args:
-            generator, discriminator: Scalars that the players minimize.
+            generator, discriminator: Scalars to minimize.
 
         Returns:
-            The sum, for `build_graph` to return. `build_graph` may add terms such as weight decay,
-            which each player minimizes over its own variables.
+            The sum, which `build_graph` must return. `build_graph` may add terms such as weight
+            decay. Each player minimizes the added terms over its own variables.
         """
         costs: list[Any] = []
         for name, cost in ((G_LOSS, generator), (D_LOSS, discriminator)):
             costs.append(tf.cast(expose(name, cost), tf.float32))
             summary.moving_average(name, costs[-1])
-        # Without gradients, the returned cost contributes only the terms that are added to it.
+        # The gradient of the returned cost comes only from terms that `build_graph` adds.
         return expose(SUM, tf.stop_gradient(costs[0] + costs[1]))
 
 
 class RandomZData(RepeatedData):
     """Infinite dataflow of noise, uniform in [-1, 1): `(z float32,)`.
 
-        JoinData([images, RandomZData([64, 100])])  # batches of both
+        JoinData([images, RandomZData([64, 100])])  # batches of images and noise
 
     Contract: infinite; random, depends only on the run's seed and the position; thread- and
     fork-safe; resumable at once.
 
     Args:
-        shape: Shape of each datapoint, including the batch if the other data comes in batches.
-        seed: Seed of this noise; None for the run's seed.
+        shape: Shape of each datapoint. Include the batch size to get batches of noise.
+        seed: Seed of the noise; None for the run's seed.
     """
 
     def __init__(self, shape: Sequence[int], *, seed: int | None = None) -> None:

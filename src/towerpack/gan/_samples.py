@@ -16,14 +16,14 @@ class SampleGrid(Callback):
         SampleGrid("gen/fake", RandomZData([64, 100]))
         SampleGrid(["image_a", "gen/fake_b"], pairs)  # side by side
 
-    The grid also goes to the monitors. Its input is the flow's first datapoint, which depends only
-    on the run's seed, so all grids of a run show the same noise.
+    The grid is also sent to the monitors. All grids of a run use the first datapoint of the flow,
+    which depends only on the run's seed.
 
     Args:
-        outputs: Names of outputs [batch, height, width(, 1 or 3)]. Several outputs are drawn side
-            by side for each datapoint.
+        outputs: Names of outputs [batch, height, width(, 1 or 3)]. The images of several outputs
+            are drawn side by side.
         flow: Dataflow of batches of the inputs that the outputs need, in order or as dicts by name.
-        columns: Datapoints per row; None for about as many as rows.
+        columns: Datapoints per row; None for a square grid.
         value_range: Values that are drawn as black and as white.
         name: Name of the folder and of the reported image.
         ema: Whether to use the averaged weights of `WeightEMA`.
@@ -66,8 +66,9 @@ class SampleGrid(Callback):
     def _as_uint8(self, part: np.ndarray) -> np.ndarray:
         if part.ndim not in (3, 4) or part.shape[3:] not in ((), (1,), (3,)):
             raise CallbackError(
-                f"{self!r} needs an output of shape [batch, height, width(, 1 or 3)], got "
-                f"{part.shape}."
+                f"Each output of {self!r} must have the shape [batch, height, width] or [batch, "
+                f"height, width, 1 or 3], got {part.shape}.",
+                fix="pass names of outputs that are batches of images",
             )
         low, high = self.value_range
         shares = (part.astype(np.float32) - low) / (high - low)
@@ -75,13 +76,13 @@ class SampleGrid(Callback):
 
 
 def seeded(flow: Iterable[Any], seed: int, name: str) -> Any:
-    """Return an iterator over the first pass of a flow, seeded by the run's seed and a name."""
+    """Iterate once over a dataflow, seeded with the run's seed and a name."""
     iterate = getattr(flow, "iterate", None)
     return iter(flow) if iterate is None else iterate(seed=derive_seed(seed, name), epoch=0)
 
 
 def fed(callback: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
-    """Return the arrays of a datapoint for the named inputs, in order.
+    """Convert a datapoint to arrays for the inputs `names`, in their order.
 
     Raises:
         CallbackError: The datapoint is missing, or its components or dtypes do not match.
@@ -95,7 +96,8 @@ def fed(callback: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
     castable = all(np.can_cast(array.dtype, dtype, "same_kind") for array, dtype in pairs)
     if len(arrays) != len(names) or not castable:
         raise CallbackError(
-            f"{callback!r}: the flow must provide batches of {', '.join(names) or 'nothing'} (in "
-            f"this order or as a dict), got {', '.join(str(a.dtype) for a in arrays) or 'nothing'}."
+            f"The dataflow of {callback!r} must provide batches of {', '.join(names) or 'nothing'} "
+            "(in this order or as a dict), "
+            f"got {', '.join(str(a.dtype) for a in arrays) or 'nothing'}."
         )
     return [array.astype(dtype, copy=False) for array, dtype in pairs]

@@ -10,16 +10,16 @@ from towerpack.nn import SpectralNorm, get_current_tower_context, remap_variable
 
 @contextmanager
 def spectral_norm(regex: str = ".*kernel", *, power_iterations: int = 1) -> Iterator[None]:
-    """Make layers inside compute with weights divided by their largest singular value.
+    """Divide the weights of layers in the block by their largest singular value.
 
-    Miyato et al. 2018. For each weight, an untrained variable `LAYER/spectral_norm/u` approximates
-    the singular vector and improves in each training step.
+    Miyato et al. 2018. For each weight, a non-trainable variable `LAYER/spectral_norm/u`
+    approximates the singular vector. Each training step improves the approximation.
 
     Args:
-        regex: Regular expression for whole names of the trainable variables to divide.
-        power_iterations: Number of updates of `u` in a step.
+        regex: Regular expression that must match the whole name of a trainable variable.
+        power_iterations: Number of updates of `u` per step.
     """
-    # Calls of one tower that share layers also share the divided weights.
+    # Calls of a shared layer in one tower use the same divided weights.
     called = get_current_tower_context().called
 
     def divided(variable: tf.Variable) -> Any:

@@ -1,5 +1,3 @@
-"""Training steps of two players, and trainers that use them."""
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +25,7 @@ _PLAYERS = {DISCRIMINATOR: "discriminator", GENERATOR: "generator"}
 
 
 class GANStep(TrainStep):
-    """Training step that updates both players at once, from one call of the tower.
+    """Training step that updates generator and discriminator together, from one call of the tower.
 
     Args:
         generator_scope: Scope of the generator's variables.
@@ -49,9 +47,9 @@ class GANStep(TrainStep):
             setup: Traced tower, variables and optimizers.
 
         Raises:
-            ConfigError: A player has no variables, a variable does not belong to one player, or an
-                optimizer belongs to both.
-            LayerError: The tower's cost is not the sum of both costs, plus terms.
+            ConfigError: A player has no variables, a variable does not belong to exactly one
+                player, or both players have the same optimizer object.
+            LayerError: The tower does not return the sum of both costs, plus optional terms.
         """
         _check_cost(setup.trace)
         by_player = _by_player(setup.trainable, self._scopes)
@@ -65,7 +63,7 @@ class GANStep(TrainStep):
         for name, (variables, optimizer) in self._players.items():
             if _COSTS[name] not in outputs:
                 raise LayerError(
-                    f"The tower has no output '{_COSTS[name]}'.",
+                    f"The tower function must expose the output '{_COSTS[name]}'.",
                     fix="call build_losses(…) or set_costs(…) in build_graph, outside of any scope",
                 )
             if self._periods[name] > 1:
@@ -74,32 +72,34 @@ class GANStep(TrainStep):
                 context.minimize([outputs[_COSTS[name]], *added], variables, optimizer)
             except LayerError as error:
                 raise LayerError(
-                    f"'{_COSTS[name]}' depends on no variable of the {_PLAYERS[name]}.",
+                    f"The cost '{_COSTS[name]}' must depend on the variables of the "
+                    f"{_PLAYERS[name]}.",
                     got=error.got,
-                    fix="compute it from the outputs of both networks, without tf.stop_gradient",
+                    fix="compute the cost from the outputs of both networks, without "
+                    "tf.stop_gradient",
                 ) from error
 
 
 class SeparateGANStep(GANStep):
-    """Training step in which each player is updated at multiples of its period.
+    """Training step that updates generator and discriminator with different periods.
 
-    The first step updates both players. An idle player keeps its weights, slots, averages and
-    optimizer count. Its gradients are computed anyway.
+    The first step updates both networks. A step that skips a network keeps its weights, optimizer
+    state and averages, but still computes its gradients.
 
     Args:
-        d_period: Period of the discriminator in steps.
-        g_period: Period of the generator in steps: 5 for a critic that is updated 5 times as often.
+        d_period: Number of steps between updates of the discriminator.
+        g_period: Number of steps between updates of the generator, such as 5 for a Wasserstein GAN.
         *scopes: Same as for `GANStep`.
 
     Raises:
-        ConfigError: The periods are not integers, or none of them is 1.
+        ConfigError: The periods are not positive integers, or neither is 1.
     """
 
     def __init__(self, d_period: int = 1, g_period: int = 1, *scopes: str) -> None:
         super().__init__(*scopes)
         if min(d_period, g_period) != 1 or any(int(p) != p for p in (d_period, g_period)):
             raise ConfigError(
-                "d_period and g_period must be positive integers, one of them 1, got "
+                "d_period and g_period must be positive integers, and at least one must be 1, got "
                 f"{d_period} and {g_period}."
             )
         self._periods = {DISCRIMINATOR: int(d_period), GENERATOR: int(g_period)}
@@ -110,8 +110,8 @@ class GANTrainer(Trainer):
 
     Args:
         config: Configuration; None if `launch_train_with_config` provides it.
-        devices: None for one replica, or a list with a device per replica, as in
-            `SyncMultiGPUTrainer`. A step then uses one batch per replica.
+        devices: One device per replica, as in `SyncMultiGPUTrainer`; None for a single replica.
+            Each replica gets one batch per step.
         step: Training step; None for `GANStep()`.
     """
 
@@ -145,7 +145,7 @@ class SeparateGANTrainer(GANTrainer):
 
 
 class _Periodic(ProxyOptimizer):
-    # Unlike wrappers of users, this one also wraps an optimizer with loss scaling.
+    # Unlike wrappers of users, this wrapper also accepts an optimizer with loss scaling.
     def __init__(self, optimizer: Any, period: int, step: tf.Variable) -> None:
         self.inner = optimizer
         self._period, self._step = period, step
@@ -164,9 +164,10 @@ def _check_cost(trace: TowerTrace) -> None:
     factor = 0.0 if slope is None else float(lifted(slope, SUM))
     if factor != 1.0:
         raise LayerError(
-            "build_graph must return the cost of build_losses(…) or set_costs(…), plus terms.",
-            got=f"{factor} times the sum of the players' costs" if factor else "another tensor",
-            fix="return the cost unchanged, and scale the players' costs in set_costs(…)",
+            "build_graph must return the cost from build_losses(…) or set_costs(…). Terms may be "
+            "added, but the cost must not be scaled or replaced.",
+            got=f"{factor} times the cost" if factor else "a tensor that does not contain the cost",
+            fix="return the cost unchanged, and scale the costs in the call of set_costs(…)",
         )
 
 
@@ -180,16 +181,17 @@ def _by_player(
     for player, variables in by_player.items():
         if not variables:
             raise ConfigError(
-                f"The {_PLAYERS[player]} has no variables in the scope '{scopes[player]}'.",
+                f"The {_PLAYERS[player]} has no trainable variables in its scope "
+                f"'{scopes[player]}'.",
                 got=f"trainable variables: {', '.join(trainable) or 'none'}",
-                fix="set other scopes, as in step=GANStep('generator', 'critic')",
+                fix="pass the names of your scopes, as in step=GANStep('generator', 'critic')",
             )
     for name in trainable:
         players = sum(name in variables for variables in by_player.values())
         if players != 1:
             raise ConfigError(
-                f"'{name}' belongs to {'both players' if players else 'neither player'}; the "
-                f"scopes are {sorted(scopes.values())}.",
+                f"The variable '{name}' must be in exactly one of the scopes "
+                f"{sorted(scopes.values())}, but is in {'both' if players else 'neither'}.",
                 fix="build it in one of two separate scopes, or freeze it: TrainConfig(frozen=…)",
             )
     return by_player
@@ -201,8 +203,8 @@ def _two(optimizers: Mapping[str, Any]) -> dict[str, Any]:
         return {GENERATOR: _copied(optimizer), DISCRIMINATOR: optimizer}
     if GENERATOR in optimizers and optimizers[GENERATOR] is optimizers.get(DISCRIMINATOR):
         raise ConfigError(
-            "The players have the same optimizer object, which can serve only one of them.",
-            fix="create two optimizers, or return only one: each player then gets a copy",
+            "The generator and the discriminator must not have the same optimizer object.",
+            fix="create two optimizers, or return one from optimizer(), which is then copied",
         )
     return dict(optimizers)
 
@@ -213,6 +215,6 @@ def _copied(optimizer: Any) -> Any:
     if isinstance(optimizer, str | tf.compat.v1.train.Optimizer):
         return copy.deepcopy(optimizer)
     raise ConfigError(
-        f"{type(optimizer).__name__} cannot be copied for the second player.",
+        f"The optimizer {type(optimizer).__name__} cannot be copied for the second player.",
         fix="return {'g_optimizer': …, 'd_optimizer': …} from optimizer()",
     )

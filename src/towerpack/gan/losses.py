@@ -1,4 +1,4 @@
-"""Costs of the two players as pure functions.
+"""Losses of generator and discriminator as pure functions.
 
 `logits` are the outputs of the discriminator (or critic) without a sigmoid, [batch, …]: one per
 image, or one per patch. All costs are means over the batch.
@@ -54,7 +54,7 @@ def non_saturating(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
 
 
 def least_squares(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """Return the squared distances of logits from 1 (real) and 0 (generated).
+    """Return least-squares costs: logits should be 1 for real and 0 for generated data.
 
     Mao et al. 2017, equation 9.
 
@@ -93,10 +93,11 @@ def hinge(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
 def gradient_penalty(
     critic: Callable[[tf.Tensor], tf.Tensor], real: tf.Tensor, fake: tf.Tensor, seed: Any
 ) -> tf.Tensor:
-    """Return the mean of (‖∇ critic(x)‖ - 1)², at random points between real and generated data.
+    """Return the gradient penalty of a critic: the mean of (‖∇ critic(x)‖ - 1)².
 
-    Gulrajani et al. 2017, equation 3, without its factor of 10. The critic must treat each
-    datapoint separately, so it must not use batch normalization.
+    The points x lie at random between real and generated data. Gulrajani et al. 2017, equation 3,
+    without the factor of 10. The critic must not use batch normalization or any other layer
+    that combines the datapoints of a batch.
 
     Args:
         critic: Function from data to logits that shares layers between calls (`auto_reuse_scope`).
@@ -115,7 +116,7 @@ def gradient_penalty(
         logits = critic(between)
     slope: Any = tape.gradient(logits, between)
     if slope is None:
-        raise LayerError("gradient_penalty: the critic's logits do not depend on its argument.")
+        raise LayerError("In gradient_penalty, the critic's logits must depend on its argument.")
     squares = tf.reduce_sum(tf.square(tf.reshape(slope, [shape[0], -1])), 1)
     # The square root has no derivative at 0.
     return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - 1.0))
@@ -128,12 +129,12 @@ def began(
 
     Args:
         error_real, error_fake: Scalar reconstruction errors of real and of generated data.
-        k: Current weight of `error_fake` in the discriminator's cost, in [0, 1]; initially 0.
-        gamma: Desired ratio of the errors (diversity).
+        k: Weight of `error_fake` in the discriminator's cost, in [0, 1]; 0 in the first step.
+        gamma: Desired ratio of `error_fake` to `error_real`.
         rate: Learning rate of `k` (λ_k).
 
     Returns:
-        The costs, the next `k`, and a measure of convergence.
+        The costs, `k` for the next step, and the convergence measure of the paper.
     """
     balance = gamma * error_real - error_fake
     k_next = tf.stop_gradient(tf.clip_by_value(k + rate * balance, 0.0, 1.0))
@@ -141,9 +142,9 @@ def began(
 
 
 def categorical_information(logits: tf.Tensor, code: tf.Tensor) -> tf.Tensor:
-    """Return a lower bound, in nats, of the information about a uniform categorical code.
+    """Return a lower bound, in nats, of the information of an image about a categorical code.
 
-    Chen et al. 2016 (InfoGAN), equation 5. Both players maximize it.
+    Chen et al. 2016 (InfoGAN), equation 5, for a uniform code. Both players maximize the bound.
 
     Args:
         logits: Prediction of the code from the image, [batch, classes].
@@ -154,9 +155,9 @@ def categorical_information(logits: tf.Tensor, code: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_information(mean: tf.Tensor, code: tf.Tensor, *, stddev: float = 1.0) -> tf.Tensor:
-    """Return the mean of log N(code; mean, stddev²), the bound for a continuous code.
+    """Return the InfoGAN bound for continuous codes: the mean of log N(code; mean, stddev²).
 
-    The bound of `categorical_information` for a continuous code, without the code's entropy.
+    Same as `categorical_information`, but without the entropy of the code.
 
     Args:
         mean: Prediction of the codes from the image, [batch, codes].
@@ -170,7 +171,7 @@ def gaussian_information(mean: tf.Tensor, code: tf.Tensor, *, stddev: float = 1.
 def cycle_consistency(original: tf.Tensor, and_back: tf.Tensor) -> tf.Tensor:
     """Return the mean absolute difference between images and their reconstructions.
 
-    Zhu et al. 2017 (CycleGAN), equation 2, one of its two terms.
+    One of the two terms of equation 2 of Zhu et al. 2017 (CycleGAN).
 
     Args:
         original: Images.

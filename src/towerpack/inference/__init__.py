@@ -1,4 +1,4 @@
-"""Inference after training: predictors and exported models."""
+"""Prediction with trained models, and export of models to other formats."""
 
 from towerpack._core.extras import require
 from towerpack._core.old_arguments import accept as _accept

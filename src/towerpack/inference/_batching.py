@@ -17,28 +17,27 @@ _TRIES: Final = 3
 
 
 class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
-    """Predictor that combines requests of single examples from many threads into batches.
+    """Predictor that combines single examples from many threads into batches.
 
         with BatchingPredictor(predictor, max_batch=32) as predict:
             future = predict.submit(image)      # from any thread; without the batch dimension
             prob = future.result()
 
-    Requests that arrive while a batch is computed form the next batch. A single request is computed
-    at once. Batches are padded with copies of their last example to one of a few sizes, so that
-    TensorFlow sees only these shapes.
+    Requests that arrive while a batch is computed form the next batch. Batches are padded with
+    copies of the last example to one of a few sizes, so that TensorFlow compiles few shapes.
 
     Args:
         predictor: Predictor whose inputs and outputs have a batch dimension.
-        max_batch: Largest batch size.
+        max_batch: Maximum batch size.
         sizes: Allowed batch sizes. None for 1, 2, 4, … and `max_batch`.
-        latency_s: Target for the duration of a request, in seconds. Batch sizes that took longer
-            than half of it are no longer used, because a request also waits for the batch before
-            its own. An overloaded device exceeds this target.
+        latency_s: Target for the duration of a request, in seconds. Batch sizes that take longer
+            than half of the target are avoided, because a request also waits for the previous
+            batch. Requests to an overloaded device take longer.
         max_waiting: Number of requests that may wait. `submit` blocks if there are more.
         devices: Names of devices, each of which gets a thread and a copy of the weights. If empty,
             the predictor's own device is used.
-        example: Inputs of one example. Every batch size is computed with it before the first
-            request. () uses zeros, None skips this.
+        example: Inputs of one example, to compute each batch size once before the first request.
+            () uses zeros, None skips this.
 
     Raises:
         ConfigError: An input has no batch dimension, or a size is less than 1.
@@ -59,7 +58,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         self.sizes = sorted({*doubled, max_batch} if sizes is None else sizes)
         if not self.sizes or self.sizes[0] < 1 or max_waiting < 1:
             raise ConfigError(
-                "max_batch, sizes and max_waiting must be at least 1, got "
+                "The arguments max_batch, sizes and max_waiting must be at least 1, got "
                 f"{max_batch}, {sizes} and {max_waiting}."
             )
         for spec in predictor.specs:
@@ -71,7 +70,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
                 )
         self._first = predictor
         self._latency_s, self._max_waiting = latency_s, max_waiting
-        # Number of measurements and shortest time in seconds of each batch size.
+        # Number of measurements, and shortest duration in seconds, of each batch size.
         self._seconds: dict[int, tuple[int, float]] = {}
         self._waiting: list[Request[list[np.ndarray], Future[Any]]] = []
         self._changed = threading.Condition()
@@ -91,14 +90,14 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
             thread.start()
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Any]:
-        """Request a prediction, and return a future of the outputs without a batch dimension.
+        """Submit one example. Return a future of the outputs, without a batch dimension.
 
         Args:
             *arrays: Inputs of one example, in order.
             **named: Inputs by name.
 
         Raises:
-            ConfigError: The predictor has been closed. The future raises all other errors.
+            ConfigError: The predictor is closed. All other errors are raised by the future.
         """
         future: Future[Any] = Future()
         try:
@@ -116,13 +115,13 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
             while len(self._waiting) >= self._max_waiting and not self._closed:
                 self._changed.wait()
             if self._closed:
-                raise ConfigError("This BatchingPredictor has been closed.")
+                raise ConfigError("BatchingPredictor must not be called after close().")
             self._waiting.append(request)
             self._changed.notify()
         return future
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Predict one example, and wait for the result.
+        """Compute the outputs of one example, and wait for the result.
 
         Args:
             *arrays: Inputs of the example, in order.
@@ -134,7 +133,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         return self.submit(*arrays, **named).result()
 
     def close(self) -> None:
-        """Compute the waiting requests, and refuse new ones. May be called again."""
+        """Compute the waiting requests, and reject new requests. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -161,14 +160,14 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
                     request.answer.set_result(answer)
 
     def _take(self) -> list[Request[list[np.ndarray], Future[Any]]] | None:
-        """Return the requests of the next batch, or None after the last."""
+        """Wait for requests. Return the requests of the next batch, or None after `close`."""
         with self._changed:
             while not self._waiting:
                 if self._closed:
                     return None
                 self._changed.wait()
-        # Let threads submit whose futures were just set. Otherwise the first of them would be
-        # computed alone, and every second batch would have size 1.
+        # Let threads submit requests after their futures were set. Otherwise the first request
+        # would be computed alone, and every second batch would have size 1.
         before = 0
         while before < len(self._waiting) < self.sizes[-1]:
             before = len(self._waiting)
@@ -179,7 +178,7 @@ class BatchingPredictor(AbstractContextManager["BatchingPredictor"]):
         return requests
 
     def _largest_size(self) -> int:
-        """Return the largest batch size that was not measured to exceed the latency."""
+        """Return the largest batch size that meets the latency target, as far as measured."""
         limit = np.inf if self._latency_s is None else self._latency_s / 2
         seen = self._seconds.items()
         slow = {size for size, (times, least) in seen if times >= _TRIES and least > limit}

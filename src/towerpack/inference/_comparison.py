@@ -16,11 +16,12 @@ def compare_exported(
     examples: Mapping[str, np.ndarray],
     preprocess: Callable[[Any], Any] | None = None,
 ) -> dict[str, float]:
-    """Return the largest difference of each output, for all examples at once and the first alone.
+    """Return the largest difference between each output of an exported model and a predictor.
 
-    Differences of floats are relative to the output's largest magnitude. The difference of other
-    dtypes is the share of elements that differ. The difference of a class is half of the distance
-    between its probability and the largest one. Signatures with other inputs are skipped.
+    Compares all examples in one batch, and the first example alone. Differences of floats are
+    relative to the output's largest magnitude. For other dtypes, the difference is the fraction of
+    elements that differ. For class ids or names, it is half of the distance between the class's
+    probability and the largest probability. Signatures with other inputs are skipped.
 
     Args:
         exported: Model written by `export`, whose metadata names the outputs.

@@ -27,7 +27,7 @@ from towerpack.inference.predictor import Predictor
 from towerpack.model import as_model
 
 TOLERANCES: Final = {None: 1e-4, "float16": 1e-2, "dynamic": 0.1, "int8": 0.1}
-"""Largest allowed difference of outputs for each quantization."""
+"""Default tolerance for differences of outputs, by quantization."""
 _logger = get_logger(__name__)
 _LONGEST = 1000  # characters of a converter's message
 
@@ -52,37 +52,37 @@ def export(
     version: int | None = None,
     tell: Callable[[str], None] = _logger.info,
 ) -> Path:
-    """Export the inference part of a model to `path/VERSION/`, for programs without Towerpack.
+    """Export a model for inference to `path/VERSION/`, for programs without Towerpack.
 
         export(Model(), 'runs/mnist', 'exports/mnist', outputs='prob', format='onnx')
 
-    Before the directory appears, the exported model is loaded in its own runtime, and its outputs
-    are compared with those of a `Predictor`.
+    The exported model is loaded by its own runtime, and its outputs are compared with those of a
+    `Predictor`. The directory appears only after this check has passed.
 
     Args:
         model: A `ModelDesc`, or the plain functions.
-        checkpoint: A run directory, one checkpoint, or a loaded one.
-        path: Directory of the versions.
+        checkpoint: A run directory, a checkpoint, or a loaded `Checkpoint`.
+        path: Directory for the versions of the exported model.
         format: 'saved_model', 'onnx', 'litert' or 'keras'.
-        inputs: Names of inputs, in order. None uses those that the outputs need.
+        inputs: Names of inputs, in order. None uses the inputs that the outputs need.
         outputs: Names of outputs, or a dict from exported names to names in the model.
         preprocess: TensorFlow function from the bytes of an image file to the input of one example,
-            for a SavedModel. Its signature 'serving_default' then takes `image_bytes`, and
+            for a SavedModel. The signature 'serving_default' then takes `image_bytes`, and
             'tensors' takes the model's input.
         class_names: Names of the classes, if the output is probabilities [n, classes]. 'tensors'
             then returns `class_ids` and `probabilities`, 'serving_default' returns `classes` and
             `probabilities`.
         serve: Function that returns 'serving_default' as a `tf.function` with an input signature,
-            for a SavedModel. It gets the function of 'tensors', from the model's inputs to a dict
-            of its outputs.
-        metadata: Further entries for `towerpack.json`.
+            for a SavedModel. Its argument is the function of 'tensors', which maps the model's
+            inputs to a dict of outputs.
+        metadata: Additional entries for `towerpack.json`.
         tag: Name of the checkpoint to use, for example `'best-val/error'`.
-        ema: Use the moving averages of the weights.
+        ema: Whether to use the moving averages of the weights.
         batch_examples: Inputs for comparison and calibration: a dict, or arrays in order. None uses
             random numbers.
         quantize: 'dynamic' (ONNX, LiteRT), 'float16' or 'int8' (LiteRT; needs `batch_examples`).
-        tolerance: Largest allowed difference of outputs. None chooses it by `quantize`.
-        version: Version number. None uses the next one.
+        tolerance: Maximum difference of outputs. None for the default of `quantize`.
+        version: Version number. None uses the next free number.
         tell: Function that gets a line of text after each action.
 
     Returns:
@@ -95,7 +95,8 @@ def export(
         LayerError: The model has no output with one of the names.
     """
     if format not in FILES:
-        raise ConfigError(f"format={format!r} is not supported.", fix=did_you_mean(format, FILES))
+        what = f"format={format!r} is not one of the export formats."
+        raise ConfigError(what, fix=did_you_mean(format, FILES))
     if quantize is not None and quantize not in QUANTIZATIONS[format]:
         known = ", ".join(map(repr, QUANTIZATIONS[format])) or "None"
         raise ConfigError(
@@ -103,23 +104,26 @@ def export(
         )
     if preprocess is not None and format != "saved_model":
         raise ConfigError(
-            f"The format '{format}' does not support preprocess=.",
+            f"preprocess= needs format='saved_model', got format={format!r}.",
             fix="remove preprocess to export a model of pixels, or use format='saved_model'",
         )
     if serve is not None and (format != "saved_model" or preprocess or class_names):
         raise ConfigError(
-            "serve= needs format='saved_model', and replaces preprocess= and class_names=.",
+            "serve= needs format='saved_model', and excludes preprocess= and class_names=.",
             got=f"format={format!r}",
+            fix="export as saved_model, and pass serve= alone",
         )
     if quantize == "int8" and batch_examples is None:
         raise ConfigError(
-            "quantize='int8' needs real inputs for its calibration.", fix="pass batch_examples="
+            "quantize='int8' needs real inputs for its calibration.",
+            fix="pass batch_examples= with about 100 examples",
         )
     listed = [outputs] if isinstance(outputs, str) else outputs
     named = dict(listed if isinstance(listed, Mapping) else zip(listed, listed, strict=True))
     if version is not None and (Path(path) / str(version)).exists():
         raise ConfigError(
-            f"Version {version} exists in {path}.", fix="use version=None for the next number"
+            f"Version {version} already exists in {path}.",
+            fix="use version=None for the next number",
         )
     desc = as_model(model)
     predictor = Predictor(desc, checkpoint, inputs, list(named.values()), tag=tag, ema=ema)
@@ -142,7 +146,8 @@ def export(
     for key, value in (metadata or {}).items():
         if description.setdefault(key, value) != value:
             raise ConfigError(
-                f"The metadata key {key!r} is reserved for export.", fix="rename the key"
+                f"The metadata must not have the key {key!r}, which export() writes itself.",
+                fix="rename the key",
             )
 
     def save() -> None:
@@ -151,7 +156,7 @@ def export(
 
     Path(path).mkdir(parents=True, exist_ok=True)
     holder = Path(tempfile.mkdtemp(prefix=".export-", dir=path))
-    temporary = holder / "model"  # mkdtemp makes its own directory unreadable for others
+    temporary = holder / "model"  # mkdtemp makes its own directory unreadable for other users
     try:
         temporary.mkdir()
         save()
@@ -169,9 +174,7 @@ def export(
             if "untracked" in str(error):
                 fix = "create layers with lookup tables outside build_graph, such as in __init__"
             raise ExportError(
-                f"The model cannot be exported as {format}.",
-                details=f"{error}"[:_LONGEST],
-                fix=fix,
+                f"The model cannot be exported as {format}.", details=f"{error}"[:_LONGEST], fix=fix
             ) from error
         name, greatest = max(differences.items(), key=lambda item: item[1])
         rows = len(next(iter(examples.values()), ()))
@@ -185,7 +188,7 @@ def export(
         tell(f"compared: greatest difference {greatest:.1e} on {rows} examples")
         if not greatest <= limit:
             raise ExportError(
-                f"The outputs of the exported {format} differ from those of the model.",
+                f"The outputs of the exported {format} differ too much from those of the model.",
                 got=f"a difference of {greatest:.2g} in '{name}'",
                 expected=f"at most {limit:g}",
                 fix="compare with real inputs (batch_examples=), or pass tolerance=",
@@ -195,7 +198,7 @@ def export(
     finally:
         shutil.rmtree(holder)
         with contextlib.suppress(OSError):
-            Path(path).rmdir()  # succeeds only if it is empty
+            Path(path).rmdir()  # succeeds only if the directory is empty
 
 
 def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
@@ -209,7 +212,7 @@ def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
 
 
 def _examples(predictor: Predictor, inputs: Any) -> dict[str, np.ndarray]:
-    """Return example inputs by name; random numbers if they are None."""
+    """Return example inputs by name, or random numbers if `inputs` is None."""
     names = predictor.input_names
     if inputs is None:
         return Signature(infos_of({str(s.name): s for s in predictor.specs}), {}).random_inputs(8)
@@ -231,11 +234,11 @@ def _check(
     class_names: Sequence[str] | None,
     preprocess: Any,
 ) -> None:
-    """Check that the model, the format and the arguments match."""
+    """Check that the model, the format and the arguments of `export` are compatible."""
     odd = [name for name in predictor.input_names if not re.fullmatch(r"[a-zA-Z]\w*", name, re.A)]
     if odd:
         wanted = "a letter, then letters, digits or _"
-        raise ConfigError(f"Input names {odd} cannot be exported.", expected=wanted)
+        raise ConfigError(f"The input names {odd} cannot be exported.", expected=wanted)
     try:
         results = predictor(**examples)
     except tf.errors.OpError as error:
@@ -245,15 +248,16 @@ def _check(
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]
     if strings and format != "saved_model":
-        raise ConfigError(f"The format '{format}' has no strings.", got=", ".join(strings))
+        raise ConfigError(f"'{format}' does not support strings.", got=", ".join(strings))
     if preprocess is not None and [spec.dtype for spec in predictor.specs] != [tf.uint8]:
         got = ", ".join(f"{spec.dtype.name} {spec.name}" for spec in predictor.specs)
         fix = "remove preprocess, or read other files in a function for serve="
-        raise ConfigError("preprocess needs a single input of dtype uint8.", got=got, fix=fix)
+        what = "preprocess= needs a model with a single input of dtype uint8."
+        raise ConfigError(what, got=got, fix=fix)
     shapes = [list(result.shape) for result in results]
     if class_names is not None and [shape[1:] for shape in shapes] != [[len(class_names)]]:
         raise SpecError(
-            f"{len(class_names)} class names do not match the outputs.",
+            f"With {len(class_names)} class names, the model must have one output of shape "
+            f"[n, {len(class_names)}].",
             got=", ".join(map(str, shapes)),
-            expected=f"one output [n, {len(class_names)}]",
         )

@@ -11,10 +11,10 @@ from towerpack.inference.exported import DEFAULT_SIGNATURE
 
 @keras.saving.register_keras_serializable("towerpack")
 class InferenceGraph(keras.layers.Layer):
-    """Keras layer that calls a concrete function for inference, from a dict to a dict of tensors.
+    """Keras layer that calls a concrete function, from a dict to a dict of tensors.
 
-    A `.keras` file stores the function as a SavedModel, because importing a graph would mix up
-    functions of the same name.
+    A `.keras` file stores the function as a SavedModel, because importing a graph would confuse
+    functions with the same name.
     """
 
     def __init__(
@@ -32,30 +32,25 @@ class InferenceGraph(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Compute the outputs."""
         return self._function(**inputs)
 
     def compute_output_spec(self, inputs: dict[str, Any]) -> dict[str, keras.KerasTensor]:
-        """Return the specs of the outputs."""
         return {name: keras.KerasTensor(*spec) for name, spec in self._outputs.items()}
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration of the layer without its function."""
         return {**super().get_config(), "outputs": self._outputs}
 
     def save_assets(self, dir_path: str) -> None:
-        """Save the function and its variables."""
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(self._module, dir_path, {DEFAULT_SIGNATURE: self._function}, options)
 
     def load_assets(self, dir_path: str) -> None:
-        """Load the function and its variables."""
         self._module = tf.saved_model.load(dir_path)
         self._function = self._module.signatures[DEFAULT_SIGNATURE]
 
 
 def as_keras_model(module: tf.Module, function: Any, specs: Sequence[tf.TensorSpec]) -> keras.Model:
-    """Return a Keras model of a concrete function that takes `specs` and returns a dict."""
+    """Wrap a concrete function, which takes `specs` and returns a dict, as a Keras model."""
     outputs = {
         name: (list(tensor.shape), tensor.dtype.name)
         for name, tensor in function.structured_outputs.items()

@@ -14,10 +14,10 @@ class PredictConfig:
     """Configuration of an `OfflinePredictor`: model, weights, inputs and outputs.
 
     Attributes:
-        model: A `ModelDesc`. Pass either this or `tower_func` and `input_signature`.
+        model: A `ModelDesc`. Pass either `model`, or `tower_func` and `input_signature`.
         tower_func: Tower function.
         input_signature: Spec of each input of the tower function.
-        input_names: Names of the inputs of a call. None uses those that the outputs need.
+        input_names: Names of the inputs of a call. None uses the inputs that the outputs need.
         output_names: Names of the outputs to compute.
         session_init: A `SmartInit`, a run directory or a checkpoint.
     """
@@ -46,7 +46,7 @@ class OfflinePredictor(Predictor):
     def __init__(self, config: PredictConfig) -> None:
         if (config.model is None) == (config.tower_func is None) or config.session_init is None:
             raise ConfigError(
-                "PredictConfig needs a model and its weights.",
+                "PredictConfig must get weights, and either a model or a tower function.",
                 fix="set session_init=, and either model= or tower_func= with input_signature=",
             )
         model = config.model

@@ -1,4 +1,4 @@
-"""Formats of exported models, and the runtimes that load them."""
+"""Formats of exported models, and functions that load each format with a runtime."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FILES: Final = {
 
 
 def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
-    """Convert TensorFlow's or Keras's specs."""
+    """Convert specs of TensorFlow or Keras to `TensorInfo`."""
     return _infos((name, getattr(s.dtype, "name", s.dtype), s.shape) for name, s in specs.items())
 
 
 def _infos(tensors: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
-    """Return infos for names, dtypes and shapes. Unknown sizes are names, negative or None."""
+    """Return a `TensorInfo` by name. In shapes, unknown sizes may be names, negative or None."""
 
     def size(n: Any) -> int | None:
         return int(n) if isinstance(n, int | np.integer) and n >= 0 else None
@@ -101,7 +101,9 @@ def _onnx(path: Path) -> Functions:
 
 def _openvino(path: Path) -> Functions:
     if importlib.util.find_spec("openvino") is None:
-        raise MissingExtraError("OpenVINO is not installed.", fix="pip install openvino")
+        raise MissingExtraError(
+            "The package openvino is not installed.", fix="pip install openvino"
+        )
     openvino: Any = importlib.import_module("openvino")
     # By default OpenVINO computes in bfloat16 on CPUs that support it, with errors of up to 1 %.
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -145,7 +147,7 @@ def _litert(path: Path) -> Functions:
         try:
             return runner(**inputs)
         except RuntimeError as error:  # raised by LiteRT for values out of range, for example
-            raise SpecError("LiteRT fails on these inputs.", details=str(error)) from error
+            raise SpecError("LiteRT cannot process these inputs.", details=str(error)) from error
 
     return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
 
@@ -159,8 +161,8 @@ def _keras(path: Path) -> Functions:
         raise FormatError(
             f"Keras cannot load {path / FILES['keras']}.",
             got=" ".join(str(error).split())[:500],
-            expected="layers of Keras or registered layers of imported modules, and no Lambda "
-            "layer, because it contains code",
+            expected="only layers of Keras and registered layers of imported modules. Lambda "
+            "layers are not loaded, because they contain code",
         ) from error
     function = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
     specs = {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in model.input.items()}
@@ -189,7 +191,7 @@ _RUNTIMES: Final[Mapping[str, Mapping[str, tuple[Callable[[Path], Functions], st
     "litert": {"litert": (_litert, "ai_edge_litert")},
     "keras": {"keras": (_keras, "keras")},
 }
-"""Loading function and required package of each runtime, by format and name."""
+"""Loading function and required package of each runtime, by format and name of the runtime."""
 
 
 def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> ExportedModel:
@@ -197,7 +199,7 @@ def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> E
 
     Args:
         path: Directory of the model, or of versions `1/`, `2/`, …, of which the newest is loaded.
-        runtime: Name of the runtime. None chooses the usual one of the format.
+        runtime: Name of the runtime. None for the default runtime of the format.
 
     Raises:
         ConfigError: There is no exported model, or the runtime does not support its format.
@@ -251,6 +253,6 @@ def _find(path: Path) -> tuple[Path, str]:
             if (directory / file).is_file():
                 return directory, form
     raise ConfigError(
-        f"There is no exported model in {path}.",
+        f"{path} does not contain an exported model.",
         expected=", ".join(FILES.values()) + ", or a directory 1, 2, … with one of them",
     )

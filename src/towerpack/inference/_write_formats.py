@@ -1,4 +1,4 @@
-"""Functions of an exported model, and writers of all formats."""
+"""Functions of an exported model, and functions that write each format."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OPSET: Final = 18
 
 
 class ExportModule(tf.Module):
-    """Module with the functions of a predictor by signature, for saving.
+    """Module that holds the functions of an exported model, one per signature.
 
-    The arguments are those of `export`. `plain` is the name of the signature that takes the
-    model's inputs.
+    The arguments are the same as those of `export`. `plain` is the name of the signature that
+    takes the model's inputs.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ExportModule(tf.Module):
             specs = self.specs if preprocess is None else files
             self.by_signature[DEFAULT_SIGNATURE] = _function(classify, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
-        # A SavedModel contains the variables and tables that are attributes of the module.
+        # A SavedModel contains only variables and tables that are attributes of the module.
         graphs = [f.get_concrete_function().graph for f in self.by_signature.values()]
         captured = {id(outer) for graph in graphs for outer, _ in graph.captures}
         self.tables = [t for t in _tables() if id(t._resource_handle) in captured]
@@ -82,9 +82,9 @@ class ExportModule(tf.Module):
 
 
 def _tables() -> list[Any]:
-    """Return all lookup tables of this process. Keras layers, lists and globals may hold them."""
+    """Return all lookup tables of this process, wherever they are referenced."""
     resource, frozen = tf.saved_model.experimental.TrackableResource, gc.get_freeze_count()
-    gc.unfreeze()  # otherwise get_objects() omits objects created before gc.freeze()
+    gc.unfreeze()  # otherwise get_objects() omits objects older than gc.freeze()
     tables = [item for item in gc.get_objects() if issubclass(type(item), resource)]
     if frozen:
         gc.freeze()
@@ -102,11 +102,11 @@ def write(
     quantize: str | None,
     examples: Mapping[str, np.ndarray],
 ) -> None:
-    """Write the files of a model in a format of `FILES`. Quantization calibrates on `examples`."""
+    """Write the files of an exported model. `quantize='int8'` calibrates on `examples`."""
     file = directory / FILES[form]
     with quiet_start():
         if form == "saved_model":
-            # Inference needs no gradients, and TensorFlow cannot save all custom ones.
+            # Inference needs no gradients, and TensorFlow cannot save all custom gradients.
             options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             signatures = functions.by_signature
             tf.saved_model.save(functions, os.fspath(directory), signatures, options)

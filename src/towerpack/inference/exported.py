@@ -1,4 +1,4 @@
-"""Exported models as functions of named arrays, in any runtime."""
+"""Exported models as functions of NumPy arrays, in any runtime."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TensorInfo:
 
     Attributes:
         name: Name of the tensor.
-        dtype: NumPy's name of the dtype, or 'string'.
-        shape: Size of each dimension. None if the size may vary.
+        dtype: Name of the NumPy dtype, or 'string'.
+        shape: Size of each dimension; None if the size is variable.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Signature:
     outputs: Mapping[str, TensorInfo]
 
     def random_inputs(self, rows: int) -> dict[str, np.ndarray]:
-        """Return random inputs, the same in each call.
+        """Return random inputs. Every call returns the same values.
 
         Floats are from 0 to 1, uint8 from 0 to 255, other integers 0 or 1.
 
         Args:
-            rows: Batch size, if it may vary. Other sizes that may vary are 32.
+            rows: Batch size, if it is variable. Other variable sizes are 32.
 
         Raises:
             ConfigError: An input has the dtype 'string'.
@@ -61,7 +61,7 @@ class Signature:
 def _random(info: TensorInfo, rows: int, rng: np.random.Generator) -> np.ndarray:
     if info.dtype == STRING:
         raise ConfigError(
-            f"Random inputs cannot be generated for '{info.name}', because it takes strings.",
+            f"Random values cannot be generated for the input '{info.name}', which takes strings.",
             fix="pass example inputs",
         )
     shape = [n or (32 if axis else rows) for axis, n in enumerate(info.shape)]
@@ -76,7 +76,7 @@ Functions = Mapping[str, tuple[Signature, Call]]
 
 
 class ExportedModel:
-    """Exported model loaded by `load_exported`. Several threads may call it.
+    """Exported model, loaded by `load_exported`. Thread-safe.
 
     Args:
         path: Directory of the model.
@@ -120,7 +120,7 @@ class ExportedModel:
         wanted = info.inputs
         if inputs.keys() != wanted.keys():
             raise SpecError(
-                f"The inputs do not match the signature '{signature}'.",
+                f"The signature '{signature}' takes other inputs.",
                 got=", ".join(sorted(inputs)) or "none",
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
@@ -168,9 +168,9 @@ def _metadata(file: Path) -> dict[str, Any]:
 
 
 def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
-    """Convert lists, numbers and arrays to a dtype if no value changes. Floats may be rounded.
+    """Convert a value to an array of a dtype if no value changes. Floats may be rounded.
 
-    Other arrays keep their dtype. A ragged list raises ValueError.
+    If values would change, the array keeps its dtype. A ragged list raises ValueError.
     """
     array = np.asarray(value)
     if array.dtype == wanted or array.dtype.kind not in "biuf":
@@ -182,7 +182,7 @@ def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def fitting(value: Any, info: TensorInfo) -> np.ndarray:
-    """Convert a value to an array with the dtype and shape of an input."""
+    """Convert a value to an array that matches an input, or raise SpecError."""
     dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
         array = np.asarray(value, dtype if info.dtype == STRING else None)
@@ -194,7 +194,7 @@ def fitting(value: Any, info: TensorInfo) -> np.ndarray:
     sizes = zip(info.shape, array.shape, strict=False)
     if array.dtype != dtype or not same_rank or any(n not in (None, m) for n, m in sizes):
         raise SpecError(
-            f"The input '{info.name}' does not match the exported model.",
+            f"The array for the input '{info.name}' has a wrong dtype or shape.",
             got=f"{array.dtype.name} {list(array.shape)}",
             expected=str(info),
         )

@@ -1,4 +1,4 @@
-"""Prediction with a model and a checkpoint as a function of NumPy arrays."""
+"""Predictors: functions of NumPy arrays made from a model and a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from towerpack.tower import TowerFunction, TowerTrace
 
 
 class WeightsSource(Protocol):
-    """Source of weights with the interface of `towerpack.training.SmartInit`."""
+    """Source of weights with the same interface as `towerpack.training.SmartInit`."""
 
     def load(self, variables: Mapping[str, Any]) -> Collection[str]:
-        """Assign values to variables, and return the names of the assigned variables."""
+        """Assign values to variables. Return the names of the assigned variables."""
         ...
 
 
@@ -38,18 +38,17 @@ class Predictor:
         predictor = Predictor(Model(), 'runs/mnist', outputs=['prob'])
         [prob] = predictor(images)
 
-    Only inputs that the outputs depend on are needed: no labels for `'prob'`. Any number of threads
-    may call the predictor.
+    Needs only the inputs that the outputs depend on: no labels for `'prob'`. Thread-safe.
 
     Args:
         model: A `ModelDesc`, or the plain functions.
-        checkpoint: A run directory (its newest valid checkpoint), one checkpoint, a loaded one, or
-            a `SmartInit` for weights of any other source.
+        checkpoint: A run directory (uses the newest valid checkpoint), a checkpoint, a loaded
+            `Checkpoint`, or a `SmartInit` for weights of any other source.
         inputs: Names of the inputs of a call, in order. None uses those that the outputs need.
-        outputs: Names of layers' outputs (`'conv0/output'`) or exposed tensors, or a single name.
+        outputs: Names of layer outputs (`'conv0/output'`) or exposed tensors, or a single name.
         tag: Name of the checkpoint to use, for example `'best-val/error'`.
-        ema: Use the moving averages of the weights that `WeightEMA` computed.
-        batch_size: Split longer inputs into batches of this size, and join the results.
+        ema: Whether to use the moving averages of the weights that `WeightEMA` computed.
+        batch_size: Maximum batch size. Longer inputs are split, and the results are joined.
 
     Attributes:
         input_names: Names of the inputs of a call, in order.
@@ -80,7 +79,7 @@ class Predictor:
         ema: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        # `PathLike`s have no `load`; a loaded checkpoint has none either.
+        # Paths and loaded checkpoints have no `load` method, but a `SmartInit` has one.
         source: Any = checkpoint
         if not hasattr(source, "load") and not isinstance(source, Checkpoint):
             source = load_checkpoint(source, tag=tag)
@@ -98,7 +97,7 @@ class Predictor:
             _load(tower, list(self.variables), saved, f"the checkpoint {source.path}")
         elif ema or tag is not None:
             raise ConfigError(
-                f"ema=True and tag= need a run directory or checkpoint, got {source!r}.",
+                f"ema=True and tag= need a run directory or a checkpoint, got {source!r}.",
                 fix="pass the run directory as checkpoint",
             )
         else:
@@ -107,8 +106,8 @@ class Predictor:
             missing = [name for name in self.variables if name not in loaded]
             if missing:
                 raise CheckpointMismatchError(
-                    f"{source!r} has no value for {len(missing)} variables of the model.",
-                    got=", ".join(missing[:20]),
+                    f"{source!r} has no values for {len(missing)} variables of the model.",
+                    got=f"no values for {', '.join(missing[:20])}",
                     fix="map names with rename=; the log lists the loaded and the unused values",
                 )
 
@@ -147,8 +146,8 @@ class Predictor:
     ) -> None:
         if not outputs:
             raise ConfigError(
-                "Predictor needs the names of its outputs.",
-                fix="pass, for example, outputs=['prob']",
+                "A Predictor must have at least one output.",
+                fix="pass names of outputs, for example outputs=['prob']",
             )
         self.single = isinstance(outputs, str)
         self.output_names = [outputs] if isinstance(outputs, str) else list(outputs)
@@ -182,15 +181,15 @@ class Predictor:
         return predictor
 
     def warm_up(self, *example: Any, sizes: Sequence[int] = (1,)) -> dict[int, float]:
-        """Compute batches of some sizes, so that later calls are fast.
+        """Compute a batch of each size, so that later calls are fast.
 
         Args:
             *example: Inputs of one example, without the batch dimension. By default zeros or empty
-                strings, in which sizes that the specs leave open are 1.
+                strings. Variable sizes are 1.
             sizes: Batch sizes.
 
         Returns:
-            Duration in seconds of a second call for each batch size.
+            Duration of a second call in seconds, for each batch size.
 
         Raises:
             SpecError: The example does not match the specs.
@@ -207,14 +206,14 @@ class Predictor:
         return seconds
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Compute the outputs.
+        """Compute the outputs for a batch.
 
         Args:
             *arrays: Inputs in the order of `input_names`. Lists are converted to arrays.
             **named: Inputs by name.
 
         Returns:
-            List of arrays in the order of `output_names`, or one array if `outputs` was one name.
+            List of arrays in the order of `output_names`. One array if `outputs` was a single name.
 
         Raises:
             SpecError: An input is missing, or has the wrong dtype or shape.
@@ -225,7 +224,7 @@ class Predictor:
     def checked(
         self, arrays: Sequence[Any], named: Mapping[str, Any] | None = None
     ) -> list[np.ndarray]:
-        """Return the inputs of a call as arrays that match `specs`, in order.
+        """Convert the inputs of a call to arrays that match `specs`, in order.
 
         Args:
             arrays: Inputs in the order of `input_names`.
@@ -237,7 +236,7 @@ class Predictor:
         return self._check(self._ordered(tuple(arrays), dict(named or {})), None)
 
     def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the outputs by name as tensors, for use in a graph.
+        """Compute the outputs as a dict of tensors, for use in a graph.
 
         Args:
             *inputs: Tensors that match `specs`.
@@ -245,13 +244,13 @@ class Predictor:
         return dict(zip(self.output_names, self._function(*inputs), strict=True))
 
     def over(self, dataflow: Iterable[Any]) -> Iterator[Any]:
-        """Predict batch by batch over a flow.
+        """Compute the outputs for each batch of a dataflow.
 
         Args:
-            dataflow: Flow of batches in a form that `predict` takes.
+            dataflow: Dataflow of batches in a form that `predict` accepts.
 
         Yields:
-            Outputs of each batch, as a call returns them.
+            Outputs of each batch, in the same form as a call returns them.
 
         Raises:
             SpecError: A batch lacks an input, or does not match the specs.
@@ -259,11 +258,11 @@ class Predictor:
         return map(self.predict, dataflow)
 
     def predict(self, datapoint: Any) -> Any:
-        """Predict one batch from a datapoint of a flow.
+        """Compute the outputs for a batch in the form of a datapoint.
 
         Args:
-            datapoint: Tuple or list of exactly the needed inputs in order, dict that contains them,
-                or array if there is one input.
+            datapoint: Tuple or list of exactly the required inputs in order, or dict that contains
+                them. An array if there is one input.
 
         Raises:
             SpecError: The batch lacks an input, or does not match the specs.
@@ -304,7 +303,7 @@ class Predictor:
             return self.compute(batch)
         if any(array.ndim == 0 or len(array) != rows for array in batch):
             raise SpecError(
-                "Inputs with different numbers of rows cannot be split into batches.",
+                "All inputs must have the same number of rows to be split into batches.",
                 got=", ".join(str(list(array.shape)) for array in batch),
                 expected=f"{rows} rows each",
             )
@@ -312,7 +311,7 @@ class Predictor:
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def compute_rows(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of one batch that have one row for each row of the inputs.
+        """Compute the outputs for a batch, and check that each has one row per input row.
 
         Args:
             batch: Arrays returned by `checked`, with at least one row each.
@@ -331,7 +330,7 @@ class Predictor:
         return results
 
     def compute(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of one batch, in order.
+        """Compute the outputs for a batch, in order.
 
         Args:
             batch: Arrays returned by `checked`.
@@ -346,7 +345,7 @@ class Predictor:
 
 
 def checked_device(device: str) -> str:
-    """Return the name of a device as TensorFlow lists it, such as `'GPU:1'`."""
+    """Return the name of an existing device in TensorFlow's form, such as `'GPU:1'`."""
     devices = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
     wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
     if wanted not in devices:  # TensorFlow would use a different device
@@ -355,7 +354,6 @@ def checked_device(device: str) -> str:
 
 
 def copies_on(device: str | None, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
-    """Return copies of variables on a device."""
     with tf.device(device):
         return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}
 
@@ -367,7 +365,7 @@ def _zeros(spec: tf.TensorSpec) -> np.ndarray:
 
 
 def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
-    """Convert lists, numbers and tensors to the input's dtype if no value changes."""
+    """Convert a list, number or tensor to the dtype of an input if no value changes."""
     if isinstance(value, np.ndarray) or spec.dtype == tf.string:
         return value
     try:

@@ -1,4 +1,4 @@
-"""Reinforcement learning: environments, experience, and agents trained by the library's loop."""
+"""Reinforcement learning: environments, replay memory, and agents such as PPO and DQN."""
 
 from towerpack._core.extras import require
 

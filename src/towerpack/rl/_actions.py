@@ -1,8 +1,8 @@
-"""Distributions of actions for discrete and continuous action spaces.
+"""Probability distributions of actions, for discrete and continuous action spaces.
 
-Their parameters [B, k] come from a network. On the host, `sample` computes actions from parameters
-and noise, and `for_environment` converts them for the environments; in a tower, `head` computes the
-parameters, `mode` the most likely action in the environment's form, `log_prob` and `entropy` [B].
+A network computes the parameters [B, k] of the distribution. `head`, `mode` (the most likely
+action), `log_prob` and `entropy` are TensorFlow functions for towers. `noise`, `sample` and
+`for_environment`, which converts actions to the form of the environment, use NumPy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from towerpack.rl import math
 
 
 class Categorical:
-    """Categorical distribution over n actions, by logits."""
+    """Categorical distribution over n actions, with logits as parameters."""
 
     log_prob = staticmethod(math.categorical_log_prob)
     entropy = staticmethod(math.categorical_entropy)
@@ -47,7 +47,7 @@ class Categorical:
 
 
 class Gaussian:
-    """Independent normal distributions; actions are clipped to the space for the environment."""
+    """Independent normal distribution of each component. Environments get clipped actions."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._space = space
@@ -94,12 +94,11 @@ def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) ->
         return Gaussian(space)
     kinds = "Discrete or Box" if continuous else "Discrete"
     raise ConfigError(
-        f"{agent} needs an action space of type {kinds}, got {space!r}.",
-        fix="wrap the environment (gymnasium.ActionWrapper)"
+        f"The action space of the environment for {agent} must be of type {kinds}, got {space!r}.",
+        fix="convert the actions with gymnasium.ActionWrapper"
         + ("" if continuous else ", or use PPO or A2C for Box"),
     )
 
 
 def linear(name: str, x: tf.Tensor, units: int, gain: float) -> tf.Tensor:
-    """Apply a fully connected layer with orthogonal initialization (Saxe et al. 2014)."""
     return FullyConnected(name, x, units, kernel_initializer=keras.initializers.Orthogonal(gain))

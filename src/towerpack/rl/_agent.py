@@ -1,5 +1,3 @@
-"""Base class of agents and of their settings."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -30,17 +28,17 @@ _RANGES = {
     **dict.fromkeys(["discount", "gae_lambda"], (0, 1)),
     **dict.fromkeys(["exploration_fraction", "exploration_final"], (0, 1)),
 }
-"""Ranges of settings; other integers are at least 1, other numbers at least 0."""
+"""Ranges of settings. All other integers must be at least 1, all other numbers at least 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """Settings of every agent.
+    """Settings that all agents have.
 
     Attributes:
-        num_envs: Number of environments stepped together.
+        num_envs: Number of environments, which are stepped together.
         learning_rate: Learning rate of Adam.
-        discount: Discount factor of a reward one step later.
+        discount: Discount factor of rewards per step.
         max_gradient_norm: Global norm to which gradients are clipped.
         anneal: Whether to decrease the learning rate, and the clip of `PPO`, linearly to 0.
 
@@ -72,20 +70,22 @@ class AgentConfig:
 
 
 class Agent(ABC):
-    """Base class of algorithms that learn to act in an environment.
+    """Base class of agents, such as `PPO` and `DQN`.
+
+    An agent alternates phases: it collects experience with the current policy, then trains on it.
 
     Args:
         env: A Gymnasium id, a function that creates one environment, or `Atari('Pong')`.
         config: Settings; None for the defaults.
-        network: A function that computes features from a batch of observations in a tower, such as
+        network: Function that computes features from a batch of observations in a tower, such as
             `MLP()`. None for `nature_cnn` if observations are images, else the agent's MLP.
-        env_options: Further arguments of `make_envs`.
-        **settings: Settings to override.
+        env_options: Additional arguments of `make_envs`.
+        **settings: Fields of `config` to override.
 
     Attributes:
         config: The settings.
-        model: The trained model. A `Predictor` of this model and a run directory has the output
-            `'action'`, the action without exploration.
+        model: The trained model. A `Predictor` of the model and a run directory has the output
+            `'action'`: the action without exploration.
 
     Raises:
         ConfigError: A setting is unknown or invalid, or the agent does not support the spaces.
@@ -108,7 +108,8 @@ class Agent(ABC):
         agent = type(self).__name__
         if not isinstance(config, self.Config | None):
             raise ConfigError(
-                f"{agent}: config must be a {self.Config.__name__}, got {type(config).__name__}.",
+                f"The config of {agent} must be a {self.Config.__name__}, got "
+                f"{type(config).__name__}.",
                 fix=f"pass {self.Config.__name__}(…), or settings by name",
             )
         known = [field.name for field in dataclasses.fields(self.Config)]
@@ -134,16 +135,16 @@ class Agent(ABC):
     @property
     @abstractmethod
     def steps_per_phase(self) -> int:
-        """Number of environment steps of one phase, all environments together."""
+        """Number of environment steps in a phase, summed over all environments."""
 
     @property
     def steps_before_learning(self) -> int:
-        """Number of additional environment steps of the first phase."""
+        """Number of additional environment steps in the first phase."""
         return 0
 
     @abstractmethod
     def experience(self, total_steps: int, epoch_steps: int) -> Experience:
-        """Create a source of batches.
+        """Create the input source that collects experience.
 
         Args:
             total_steps, epoch_steps: Number of environment steps of the training and of an epoch.
@@ -158,13 +159,13 @@ class Agent(ABC):
         callbacks: Sequence[Callback] = (),
         **kwargs: Any,
     ) -> Trainer:
-        """Create an ordinary trainer for this agent.
+        """Create a trainer for this agent, without starting it.
 
         Args:
-            total_steps: Number of environment steps of the training, all environments together,
-                with those of earlier starts. Rounded up to whole epochs.
-            epoch_steps: Least number of environment steps of an epoch. The first epoch also has
-                the steps before learning.
+            total_steps: Number of environment steps to train for, summed over all environments and
+                including resumed runs. Rounded up to whole epochs.
+            epoch_steps: Minimum number of environment steps per epoch. The first epoch also has
+                `steps_before_learning`.
             run_dir: Directory of the run; see `TrainConfig`.
             callbacks: Callbacks in addition to `ShowEpisodes`, the schedules and a `ModelSaver`.
             **kwargs: Further arguments of `TrainConfig`.
@@ -207,7 +208,7 @@ class Agent(ABC):
         return Trainer(config)
 
     def train(self, **kwargs: Any) -> Trainer:
-        """Train, or resume a run. Return the trainer.
+        """Train the agent, or resume a run. Return the trainer.
 
         Args:
             **kwargs: Arguments of `trainer`.
@@ -217,11 +218,11 @@ class Agent(ABC):
         return trainer
 
     def annealed(self) -> dict[str, float]:
-        """Return the hyper-parameters that decrease to 0, with their initial values."""
+        """Return the hyperparameters to anneal to 0, with their initial values."""
         return {"learning_rate": self.config.learning_rate} if self.config.anneal else {}
 
 
 def adam(config: Any) -> Any:
-    """Return Adam with an agent's settings and clipping of gradients by their global norm."""
+    """Create Adam with an agent's learning rate and gradient clipping by global norm."""
     optimizer = keras.optimizers.Adam(config.learning_rate, epsilon=1e-5)
     return apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])

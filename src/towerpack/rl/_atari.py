@@ -1,5 +1,3 @@
-"""Atari games with the usual preprocessing."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,19 +8,21 @@ import gymnasium as gym
 
 @dataclass(frozen=True)
 class Atari:
-    """An Atari game for `make_envs`, preprocessed as in Mnih et al. 2015 by ale-py's C++ threads.
+    """Atari game for `make_envs`, preprocessed as in Mnih et al. 2015 by C++ threads of ale-py.
 
-    Observations are uint8 [frames, size, size], newest last. Frames before an episode are zeros.
+    Observations are uint8 [frames, size, size], the newest frame last. Frames before the start of
+    an episode are zeros.
 
     Args:
-        game: A name such as 'Pong' or `ALE/Pong-v5`.
-        frames: Frames stacked in an observation.
-        size: Height and width of a frame.
-        frame_skip: Emulator frames for each action; a frame is the maximum of the last 2 of them.
-        noop_max: Most no-op actions at the beginning of an episode.
-        fire_reset: Begin with FIRE in games that have it.
-        life_loss: End an episode with each life; the game continues in the next one. For training.
-        clip_reward: Clip rewards to their sign. For training.
+        game: Name such as 'Pong' or `ALE/Pong-v5`.
+        frames: Number of frames stacked in an observation.
+        size: Height and width of a frame in pixels.
+        frame_skip: Emulator frames per action. A frame is the maximum of the last 2 of them.
+        noop_max: Maximum number of no-op actions at the start of an episode.
+        fire_reset: Whether to start an episode with FIRE, if the game has this action.
+        life_loss: Whether an episode ends with each life. The next episode continues the game. Use
+            only for training.
+        clip_reward: Whether to clip rewards to their sign. Use only for training.
         repeat_action_probability: Probability of sticky actions (Machado et al. 2018).
         max_frames: Emulator frames after which an episode is truncated.
     """

@@ -1,4 +1,4 @@
-"""Backends that step several environments: vector environments, this process, or subprocesses."""
+"""Backends that step environments: in this process, in subprocesses, or as vector environments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from towerpack.rl._env_worker import EnvCommands
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 CARTPOLES = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 _START_S = 60.0
-"""Time allowed for a process to start, in addition to the environment's own timeout."""
+"""Seconds allowed for a process to start, in addition to `timeout`."""
 
 
 class Transitions(NamedTuple):
-    """Results of a step with one row per environment, and error messages by environment."""
+    """Results of one step, with a row per environment, and error messages by environment index."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -37,29 +37,29 @@ class Transitions(NamedTuple):
 
 
 class Backend(Protocol):
-    """Environments that are reset one by one and stepped together."""
+    """Environments that are reset individually and stepped together."""
 
     num_envs: int
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        """Begin an episode in the environments `index`; seed None keeps their random state.
+        """Start an episode in the environments `index`. With seed None, keep the random state.
 
-        Return their first observations, and error messages of failed environments, whose
-        observations are undefined.
+        Return the first observations, and error messages by environment. Observations of failed
+        environments are undefined.
         """
         ...
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
-        """Step at least the environments `index`. Rows of others and failed ones are undefined."""
+        """Step at least the environments `index`. Other rows of the results are undefined."""
         ...
 
     def close(self) -> None: ...
 
 
 class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
-    """An environment raised an error, died or did not answer. The text is the cause."""
+    """Error if an environment raises an exception, dies or hangs. Its text is the cause."""
 
 
 class LocalEnv(EnvCommands):
@@ -82,8 +82,6 @@ class LocalEnv(EnvCommands):
 
 
 class ProcessEnv:
-    """An environment in a separate process, which can be killed if it hangs."""
-
     def __init__(self, make: MakeEnv) -> None:
         self._code = cloudpickle.dumps(make)
         self._process: Any = None
@@ -96,7 +94,7 @@ class ProcessEnv:
         try:
             self._connection.send((name, argument))
         except OSError:
-            return  # the process has died: `answer` reports the error
+            return  # the process died: `answer` reports the error
 
     def answer(self, deadline: float) -> Any:
         left = deadline - time.monotonic()
@@ -131,7 +129,7 @@ class ProcessEnv:
 
 
 class SingleEnvs:
-    """Single environments, in this process or in one process each, where `timeout` is enforced."""
+    """Single environments in this process, or in a subprocess each, which enforces `timeout`."""
 
     def __init__(self, make: MakeEnv, num_envs: int, *, processes: bool, timeout: float) -> None:
         self.num_envs = num_envs
@@ -160,7 +158,7 @@ class SingleEnvs:
         rows = np.zeros((self.num_envs, *self._shape), self.observation_space.dtype)
         rewards = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), bool)
-        # Plain integers, because spaces check them much faster than NumPy's.
+        # Convert to Python integers: spaces check them much faster than NumPy integers.
         plain = actions.ndim == 1 and actions.dtype.kind in "iu"
         arguments = actions[index].tolist() if plain else actions[index]
         answers, failures = self._ask(index, "step", arguments)
@@ -170,10 +168,10 @@ class SingleEnvs:
         return Transitions(rows, rewards, terminated, truncated, failures)
 
     def _checked(self, i: int, observation: Any) -> Any:
-        if np.shape(observation) != self._shape:  # NumPy would broadcast a smaller one
+        if np.shape(observation) != self._shape:  # NumPy would broadcast a smaller shape
             raise EnvError(
-                f"Environment {i} returned an observation of shape {np.shape(observation)}, but "
-                f"its space has {self._shape}.",
+                f"The observation of environment {i} must have the shape {self._shape} of the "
+                f"observation space, got {np.shape(observation)}.",
                 fix="correct the environment's observation_space or its observations",
             )
         return observation
@@ -185,7 +183,6 @@ class SingleEnvs:
     def _ask(
         self, index: Any, name: str, arguments: Any, more_s: float = 0.0
     ) -> tuple[dict[int, Any], dict[int, str]]:
-        """Send a command. Return answers and error messages by environment."""
         answers: dict[int, Any] = {}
         failures: dict[int, str] = {}
         for i, argument in zip(index, arguments, strict=True):
@@ -215,7 +212,7 @@ class NativeEnvs:
 
 
 class CartPoles(NativeEnvs):
-    """Vector environment `CartPoleVectorEnv`, with the initial states of `CartPole-v1`."""
+    """Backend for `CartPoleVectorEnv`, with the same initial states as `CartPole-v1`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -232,18 +229,16 @@ class CartPoles(NativeEnvs):
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
         observations, rewards, terminated, truncated, _ = self._env.step(actions)
-        self._env.unwrapped.prev_done[:] = False  # or the next step would begin episodes
+        self._env.unwrapped.prev_done[:] = False  # otherwise the next step would reset
         return Transitions(observations, rewards, terminated, truncated, {})
 
 
 class AtariGames(NativeEnvs):
-    """Vector environment of ale-py, which emulates and preprocesses in C++ threads."""
-
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         options = env.unwrapped.spec.kwargs
         self._by_lives, self.frames = options["life_loss_info"], options["stack_num"]
-        self._goes_on = np.zeros(self.num_envs, bool)  # a life was lost, but the game continues
+        self._goes_on = np.zeros(self.num_envs, bool)  # the game continues after a lost life
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
         numbers = np.full(self.num_envs, -1)

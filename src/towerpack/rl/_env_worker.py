@@ -1,7 +1,7 @@
-"""Script of an environment's process, which does not import Towerpack.
+"""Script of a subprocess that runs one environment. It does not import Towerpack.
 
-`python -P _env_worker.py FD SYS_PATH...` receives commands over the socket FD, and returns results
-or the traceback of an error.
+`python -P _env_worker.py FD SYS_PATH...` receives commands over the socket FD, and sends back
+results or tracebacks.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def exit_with_parent(parent: int) -> None:
-    # A hanging environment does not notice a closed connection.
+    # A hanging environment would not notice that the connection is closed.
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -49,11 +49,11 @@ def serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends its environments
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent closes its environments
         signal.signal(number, signal.SIG_IGN)
     sys.path[:] = sys.argv[2:]
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         serve(Connection(int(sys.argv[1])))
     except (EOFError, OSError):
-        os._exit(0)  # an environment's own threads would keep the process
+        os._exit(0)  # threads of the environment would keep the process alive

@@ -1,4 +1,4 @@
-"""Vector environments that are restarted after failures, and saved and restored exactly."""
+"""Vector environments that recover from failures and can be restored exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = get_logger(__name__)
 _FEW = 4
 """Up to this number, single environments are faster than a vector environment."""
 _MAX_RESTARTS = 3
-"""Failures of an environment in a row; a whole episode, or `_LONG` steps, ends the row."""
+"""Allowed consecutive failures of an environment. An episode or `_LONG` steps reset the count."""
 _LONG = 1000
 
 
@@ -44,14 +44,14 @@ class Step(NamedTuple):
 
     Attributes:
         observations: Observations for the next action. After the end of an episode, this is the
-            first observation of the next one.
-        rewards: float32.
+            first observation of the next episode.
+        rewards: Rewards, float32.
         terminated: Whether the episode ended in a terminal state.
-        truncated: Whether the episode was cut off, so that more reward could have followed.
-        final: Observations after the action: the last one of an episode that ended, else the same
-            as `observations`.
-        returns: float64 sum of the episode's rewards so far, with this step.
-        lengths: Number of steps of the episode so far.
+        truncated: Whether the episode was cut off before a terminal state.
+        final: Observations after the action: the last observation of an episode that ended, else
+            the same as `observations`.
+        returns: Sum of the episode's rewards up to this step, float64.
+        lengths: Number of steps of the episode up to this step.
     """
 
     observations: np.ndarray
@@ -64,26 +64,29 @@ class Step(NamedTuple):
 
 
 class VectorEnv(AbstractContextManager["VectorEnv"]):
-    """Environments of one kind that are stepped together; see `make_envs`.
+    """Environments of one kind that are stepped together. Create them with `make_envs`.
 
-    The seed of an episode is a function of the run's seed, the environment and the number of the
-    episode. So the state is small: these numbers, and the actions since, which `restore` replays.
+    The seed of an episode depends only on the run's seed, the environment and the number of the
+    episode. A saved state contains only the number, and the actions since the last seed, which
+    `restore` replays.
 
-    An environment that raises an error, dies or hangs is created again, with a warning. Its episode
-    is truncated at its last observation, with reward 0.
+    An environment that raises an error, dies or hangs is created again, with a warning. Its
+    episode is truncated at the last observation, with reward 0.
 
     Attributes:
         num_envs: Number of environments.
         observation_space, action_space: Spaces of one environment.
         observations: Current observations.
         restarts: Number of failures so far.
-        steps: Number of steps so far, of all environments together.
+        steps: Number of steps so far, summed over all environments.
         frames: Number of frames stacked on the first axis of an observation; 1 if unknown.
 
     Args:
-        backend, name, seed: Object that steps the environments, name for messages, and run's seed.
-        reseed_after: Steps after which the next episode of an environment is seeded again. Larger
-            than 0 if seeding is slow, as for Atari; `restore` then replays more actions.
+        backend: Object that steps the environments.
+        name: Name of the environment for messages.
+        seed: The run's seed.
+        reseed_after: Number of steps after which the next episode is seeded. Use 0 to seed each
+            episode, or more if seeding is slow, as for Atari. `restore` then replays more actions.
     """
 
     def __init__(self, backend: Backend, *, name: str, seed: int, reseed_after: int = 0) -> None:
@@ -107,16 +110,16 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         self._ended: deque[tuple[float, int]] = deque(maxlen=100)
 
     def reset(self) -> np.ndarray:
-        """Begin an episode in every environment. Return the observations."""
+        """Start a new episode in every environment. Return the observations."""
         self._seeded[:] = -1
         self.observations = self._begin(self._all)
         return self.observations
 
     def step(self, actions: np.ndarray) -> Step:
-        """Step every environment. If an episode ends, begin the next one.
+        """Step every environment. If an episode ends, start the next one.
 
         Args:
-            actions: One row per environment.
+            actions: Actions, one row per environment.
 
         Raises:
             ConfigError: The actions have a wrong shape.
@@ -134,7 +137,7 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         return done
 
     def statistics(self) -> dict[str, float]:
-        """Return counts and the mean return and length of the last hundred episodes, by name."""
+        """Return numbers of steps and failures, and the mean results of the last 100 episodes."""
         numbers = {"env_steps": float(self.steps), "env_restarts": float(self.restarts)}
         if self._ended:
             mean = np.mean(self._ended, axis=0)
@@ -142,7 +145,7 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         return numbers
 
     def state(self) -> dict[str, Any]:
-        """Return the state: numbers of episodes, and actions since environments were seeded."""
+        """Return the state for `restore`: episode numbers, and actions since the last seed."""
         return {
             "steps": self.steps,
             "ended": list(self._ended),
@@ -155,12 +158,13 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         }
 
     def restore(self, state: dict[str, Any]) -> np.ndarray:
-        """Replay the actions that led to a state. Return the observations.
+        """Restore a state by replaying its actions. Return the observations.
 
-        An environment that does not reach its observation begins a new episode, with a warning.
+        If an environment does not reach its saved observation, it starts a new episode, and a
+        warning is logged.
 
         Args:
-            state: A result of `state`.
+            state: Result of `state`.
 
         Raises:
             StateError: The state has another number of environments.
@@ -170,7 +174,8 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         actions = [np.frombuffer(log, dtype).reshape(-1, *row) for log in state["actions"]]
         if len(actions) != self.num_envs:
             raise StateError(
-                f"A state of {len(actions)} environments cannot be restored into {self.num_envs}.",
+                f"The number of environments must be {len(actions)}, as in the saved state, got "
+                f"{self.num_envs}.",
                 fix="resume with the same number of environments",
             )
         self._seed = state["seed"]
@@ -181,7 +186,7 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         shape = (self.num_envs, *(self.observation_space.shape or ()))
         self.observations = np.zeros(shape, self.observation_space.dtype)
         step = np.zeros(self._row, self.action_space.dtype)
-        # Environments with fewer actions begin later, so that all finish at the same time.
+        # Environments with fewer actions start later, so that all finish at the same time.
         for time in range(longest + 1):
             begins = np.flatnonzero(lengths == longest - time)
             if begins.size:
@@ -198,8 +203,8 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         ]
         if lost:
             _log.warning(
-                "%s: environments %s did not reach their saved observations when their actions "
-                "were replayed, because they are not deterministic or have changed. They begin new "
+                "%s: replaying the actions of environments %s did not lead to the saved "
+                "observations, because they are not deterministic or have changed. They start new "
                 "episodes.", self._name, lost,
             )  # fmt: skip
             index = np.array(lost)
@@ -260,7 +265,7 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
         return observations
 
     def _seed_of(self, i: int) -> int:
-        # Emulators accept 31 bits.
+        # Emulators accept seeds of 31 bits.
         return derive_seed(self._seed, "environment", int(i), int(self._episode[i])) >> 32
 
     def _cut_off(self, result: Transitions) -> None:
@@ -278,7 +283,7 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
             if self._failed[i] > _MAX_RESTARTS:
                 raise EnvError(
                     f"Environment {i} of {self._name} failed {self._failed[i]} times in a row.",
-                    fix="see the cause below",
+                    fix="correct the error in the environment that is shown below",
                     details=cause,
                 )
             _log.warning(
@@ -292,9 +297,10 @@ class VectorEnv(AbstractContextManager["VectorEnv"]):
             if not np.isfinite(rows).all():
                 for i in index[~np.isfinite(rows[index].reshape(len(index), -1)).all(axis=1)]:
                     raise EnvError(
-                        f"Environment {i} of {self._name} returned {name} that is not finite.",
+                        f"Environment {i} of {self._name} must return finite numbers, but {name} "
+                        "is NaN or infinite.",
                         got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
-                        fix="correct the environment, or end the episode there in a wrapper",
+                        fix="correct the environment, or end the episode at this step in a wrapper",
                     )
 
 
@@ -314,15 +320,15 @@ def make_envs(
 
     Args:
         env: A Gymnasium id, a function that creates one environment, or `Atari('Pong')`. Ids of
-            ale-py are the same as `Atari`.
+            ale-py give the same environments as `Atari`.
         num_envs: Number of environments.
         seed: The run's seed.
         backend: 'native' is a vector environment, for CartPole and Atari. 'serial' steps one
-            environment after the other in this process. 'process' uses one process each, which
-            survives a hanging or crashed environment. 'auto' is 'process' with a `timeout`, else
+            environment after the other in this process. 'process' uses one subprocess each, and
+            recovers if an environment hangs or crashes. 'auto' is 'process' with a `timeout`, else
             the faster one of 'native' and 'serial'.
         timeout: Seconds allowed for a step or reset of an environment.
-        reseed_after: See `VectorEnv`; by default 0, and 10,000 for Atari.
+        reseed_after: See `VectorEnv`. The default is 0, and 10,000 for Atari.
         **options: Arguments of `gymnasium.make`, or of `Atari`.
 
     Raises:
@@ -353,13 +359,17 @@ def make_envs(
                 else "pass backend='auto'",
             )
     except EnvFailure as failure:
-        raise EnvError(f"{name} cannot be created.", details=str(failure)) from failure
+        raise EnvError(
+            f"The environment {name} cannot be created.", details=str(failure)
+        ) from failure
     space = envs.observation_space
     if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
         envs.close()
         raise ConfigError(
-            f"Observations of {name} must be arrays, got the space {space}.",
-            fix="pass a function that wraps it in gymnasium.wrappers.FlattenObservation",
+            f"The observation space of {name} must be Box, Discrete, MultiBinary or MultiDiscrete, "
+            f"got {space}.",
+            fix="pass a function that wraps the environment in FlattenObservation of "
+            "gymnasium.wrappers",
         )
     if reseed_after is None:
         reseed_after = Atari.reseed_after if make is None else 0
@@ -369,11 +379,11 @@ def make_envs(
 def _resolve(
     env: str | MakeEnv | Atari, options: dict[str, Any]
 ) -> tuple[MakeEnv | None, Callable[[int], Backend] | None]:
-    """Return functions that create one environment, and a native vector environment, or None."""
+    """Return functions that create one environment and a vector environment. Either may be None."""
     if not isinstance(env, str):
         if options:
             raise ConfigError(
-                f"{sorted(options)} are options of gymnasium.make, which takes an id.",
+                f"Options such as {sorted(options)} need the id of a Gymnasium environment.",
                 fix="pass them to Atari(…), or to the function that creates the environment",
             )
         return (None, lambda n: AtariGames(env.make(n))) if isinstance(env, Atari) else (env, None)
@@ -382,8 +392,8 @@ def _resolve(
             importlib.import_module("ale_py")  # registers its environments
         spec = gym.spec(env)
     except (gym.error.Error, ImportError) as error:
-        text = f"There is no environment {env!r}: {error}"
-        raise ConfigError(text, fix="see gymnasium.pprint_registry()") from error
+        text = f"Gymnasium has no environment {env!r}: {error}"
+        raise ConfigError(text, fix="list the ids with gymnasium.pprint_registry()") from error
     if env.startswith("ALE/"):
         return _resolve(Atari(env, **options), {})
 

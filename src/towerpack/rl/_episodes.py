@@ -1,5 +1,3 @@
-"""Saving an episode as a GIF, or as a strip of frames in a PNG."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,11 +12,11 @@ from towerpack._core.errors import ConfigError
 def save_episode(
     path: str | Path, frames: Sequence[np.ndarray], *, fps: float = 30.0, count: int = 8
 ) -> Path:
-    """Write an episode to a GIF, or some of its frames side by side to a PNG. Return the path.
+    """Save an episode as a GIF, or some of its frames side by side as a PNG. Return the path.
 
     Args:
         path: File name that ends in `.gif` or `.png`.
-        frames: uint8 [height, width] or [height, width, 3].
+        frames: Frames, uint8 [height, width] or [height, width, 3].
         fps: Frames per second of a GIF; browsers show at most 50.
         count: Number of frames in a PNG, evenly spaced from the first to the last.
 
@@ -28,8 +26,8 @@ def save_episode(
     path = Path(path)
     if path.suffix not in (".gif", ".png") or not len(frames):
         raise ConfigError(
-            "save_episode needs at least one frame and a name that ends in .gif or .png, got "
-            f"{len(frames)} frames and {path.name}."
+            "save_episode must get at least one frame and a file name that ends in .gif or .png, "
+            f"got {len(frames)} frames and {path.name}."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":

@@ -1,5 +1,3 @@
-"""Evaluation of an agent by playing episodes without exploration."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -15,19 +13,19 @@ from towerpack.rl._envs import make_envs
 
 
 class Evaluator(Callback):
-    """Callback that plays episodes with the current policy and monitors their returns.
+    """Callback that plays episodes with the current policy and reports their returns.
 
-    The results are `'<prefix>/mean'`, `max`, `median` and `std`. Each environment plays an equal
-    number of episodes to the end, so short episodes are not preferred. Every evaluation plays the
+    Reports `'<prefix>/mean'`, `max`, `median` and `std`. Each environment plays the same number of
+    whole episodes, because otherwise short episodes would count more. Every evaluation plays the
     same episodes: their seeds depend only on the run's seed and the prefix.
 
     Args:
         env: Environment; see `Agent`.
         episodes: Number of episodes.
         num_envs: Number of environments stepped together; at most `episodes` are used.
-        prefix: Prefix of the results.
+        prefix: Prefix of the reported names.
         output: Name of the tower's output with an action for each observation.
-        **options: Further arguments of `make_envs`.
+        **options: Additional arguments of `make_envs`.
 
     Raises:
         ConfigError: `episodes` or `num_envs` is less than 1.
@@ -45,7 +43,7 @@ class Evaluator(Callback):
     ) -> None:
         if episodes < 1 or num_envs < 1:
             raise ConfigError(
-                "Evaluator: episodes and num_envs must be at least 1, got "
+                "The arguments episodes and num_envs of Evaluator must be at least 1, got "
                 f"{episodes} and {num_envs}."
             )
         self._env, self._options = env, options

@@ -1,5 +1,3 @@
-"""Input source of experience, collected between two calls of the compiled loop."""
-
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -19,28 +17,29 @@ MakeEnvs = Callable[[int], VectorEnv]
 
 
 class Experience(InputSource):
-    """Base class of input sources with batches of experience that the current policy collects.
+    """Base class of input sources that collect batches of experience with the current policy.
 
     When the batches of a phase are used up, `reserve` collects the next phase with the current
     weights. A checkpoint contains the state of the environments, and inside a phase also the
-    batches. A phase that is interrupted while environments are stepped is collected again.
+    batches. If collecting is interrupted, the phase is collected again after resuming.
 
-    Override `gather`, and as needed `open`, `keep`, `batch`, `remaining`, `refill`, `after_step`.
+    Subclasses override `gather`, and as needed `open`, `keep`, `batch`, `remaining`, `refill` and
+    `after_step`.
 
     Args:
-        make_envs: Creates the environments from a seed.
+        make_envs: Function from a seed to the environments.
         network: Network of the policy; an `MLP` runs in NumPy.
         scope: Scope of the network in the tower, and of its last layer, `head`.
         output: Name in that scope of the policy's exposed output.
         batches: Number of batches in a phase.
-        room: First dimensions of `rows`.
+        room: First dimensions of the arrays in `rows`.
 
     Attributes:
-        fetches: Names of the outputs of each step that `after_step` needs.
-        rows: Data of a phase on the device: [*room, …] for each input of the model.
-        goal: Numbers of environment steps: of the training, of a phase, and additional ones of the
-            first phase. None to train for the run's number of epochs.
-        reported_settings: Settings by name; a resumed run reports changes.
+        fetches: Names of the step's outputs that `after_step` receives.
+        rows: Data of a phase on the device: a variable [*room, …] for each input of the model.
+        goal: Numbers of environment steps: in the whole training, in a phase, and additional ones
+            in the first phase. None to train for the run's number of epochs.
+        reported_settings: Settings by name. If a resumed run changes them, it reports this.
         host: The run, available after its setup.
         envs: The environments, available after `start`.
         seed: The run's seed.
@@ -83,7 +82,7 @@ class Experience(InputSource):
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
         if replicas != 1:
-            raise ConfigError(f"The number of replicas of an agent must be 1, got {replicas}.")
+            raise ConfigError(f"An agent must be trained on one replica, got {replicas} replicas.")
         self.seed = seed
         with tf.device("CPU:0"):
             self._cursor = tf.Variable(tf.constant(0, tf.int64), trainable=False)
@@ -93,7 +92,7 @@ class Experience(InputSource):
         ]
 
     def load(self, columns: Sequence[Any]) -> None:
-        """Assign `rows`, in a graph or eagerly.
+        """Assign arrays to `rows`, in a graph or eagerly.
 
         Args:
             columns: An array or tensor for each input of the model.
@@ -117,9 +116,9 @@ class Experience(InputSource):
                 self.refill(state["batches"])
         elif state is not None and state["position"] < state["of"]:
             raise StateError(
-                f"The checkpoint was saved inside a phase of {state['of']} batches, but the agent "
-                f"now has {self.batches} batches in a phase.",
-                fix="resume with the old settings, or from a checkpoint at an epoch's end",
+                f"A phase must have {state['of']} batches, as in the checkpoint, got "
+                f"{self.batches}.",
+                fix="resume with the old settings, or from a checkpoint at the end of an epoch",
             )
         self._cursor.assign(self._position)
 
@@ -154,7 +153,7 @@ class Experience(InputSource):
             self.envs.close()
 
     def policy(self) -> Host:
-        """Return a function that computes the policy's output for observations, in NumPy arrays."""
+        """Return a function from observations to the output of the policy, both NumPy arrays."""
         # A subclass of MLP may compute something else.
         if isinstance(self._network, MLP) and type(self._network) is MLP:
             variables = self.host.tower.store.named_variables()
@@ -167,14 +166,14 @@ class Experience(InputSource):
         return lambda observations: self._graph_policy(tf.convert_to_tensor(observations)).numpy()
 
     def open(self, state: Any) -> None:
-        """Create objects that are used in all phases.
+        """Create the objects that all phases use.
 
         Args:
-            state: A result of `keep`, or None.
+            state: Result of `keep`, or None.
         """
 
     def keep(self) -> Any:
-        """Return the state, between two phases, of the objects created by `open`."""
+        """Return the state of the objects that `open` created. Called between two phases."""
         return None
 
     @abstractmethod
@@ -182,11 +181,11 @@ class Experience(InputSource):
         """Collect the batches of a phase.
 
         Args:
-            poll: Must be called several times a second; it raises if the run is to end.
+            poll: Function to call several times a second. It raises if the run must stop.
         """
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """Return the tensors of batch `position`, by default one row of each array in `rows`.
+        """Return the tensors of a batch, by default one row of each array in `rows`.
 
         Args:
             position: Number of the batch in the phase, int64 scalar.
@@ -197,7 +196,7 @@ class Experience(InputSource):
         """Return a state from which `refill` can restore the batches of this phase, or None.
 
         Args:
-            left: Number of batches that have not been used.
+            left: Number of unused batches in this phase.
         """
         return [variable.numpy() for variable in self.rows] if left else None
 
@@ -205,12 +204,12 @@ class Experience(InputSource):
         """Restore the batches of a phase.
 
         Args:
-            state: A result of `remaining`.
+            state: Result of `remaining`.
         """
         self.load(state)
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Receive the outputs `fetches` of a step.
+        """Receive the outputs of a step that `fetches` names.
 
         Args:
             outputs: NumPy values by name.
@@ -218,13 +217,13 @@ class Experience(InputSource):
 
 
 class ShowEpisodes(Callback):
-    """Callback that connects an agent's experience to its run, and monitors its episodes.
+    """Callback that connects an agent's experience to a run and reports its episodes.
 
-    `episode/return` and `episode/length` are means over the last hundred episodes of training, with
-    exploration; `env_steps` and `env_restarts` are counts.
+    Reports `episode/return` and `episode/length`, which are means over the last 100 training
+    episodes (with exploration), and the counts `env_steps` and `env_restarts`.
 
     Args:
-        source: The experience of the agent.
+        source: Experience of the agent.
     """
 
     def __init__(self, source: Experience) -> None:

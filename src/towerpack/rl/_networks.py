@@ -1,5 +1,3 @@
-"""Networks that compute features from observations."""
-
 from __future__ import annotations
 
 import math
@@ -24,7 +22,7 @@ _ACTIVATIONS: Mapping[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 class MLP:
-    """Multilayer perceptron, with layers `fc0`, `fc1` and so on.
+    """Multilayer perceptron with layers `fc0`, `fc1` and so on.
 
     Args:
         units: Number of units of each layer.
@@ -36,7 +34,9 @@ class MLP:
 
     def __init__(self, units: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
         if activation not in _ACTIVATIONS:
-            raise ConfigError(f"MLP: activation must be 'tanh' or 'relu', got {activation!r}.")
+            raise ConfigError(
+                f"The activation of an MLP must be 'tanh' or 'relu', got {activation!r}."
+            )
         self.units, self.activation = list(units), activation
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
@@ -69,7 +69,7 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
     """Compute features [B, 512] of images with the convolutional network of Mnih et al. 2015.
 
     Args:
-        observation: Frames or channels of bytes, [B, C, H, W] or [B, H, W, C].
+        observation: Images with values 0 to 255, [B, C, H, W] or [B, H, W, C].
     """
     x = tf.cast(observation, tf.float32) / 255.0
     shape: Any = x.shape
@@ -85,7 +85,7 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
 def network_for(space: gym.Space[Any], mlp: MLP) -> Network:
     if not isinstance(space, gym.spaces.Box):
         raise ConfigError(
-            f"Agents need an observation space of type Box, got {space!r}.",
-            fix="wrap the environment: gymnasium.wrappers.FlattenObservation",
+            f"The observation space of the environment must be of type Box, got {space!r}.",
+            fix="wrap the environment in gymnasium.wrappers.FlattenObservation",
         )
     return nature_cnn if len(space.shape) == 3 and space.dtype == np.uint8 else mlp

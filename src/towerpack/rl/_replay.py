@@ -1,5 +1,3 @@
-"""Replay memory in memory-mapped files."""
-
 from __future__ import annotations
 
 import math
@@ -16,7 +14,7 @@ from towerpack._core.errors import ConfigError, NumericsError, StateError
 from towerpack.rl._sum_tree import SumTree
 
 _ACTED, _TERMINATED, _TRUNCATED = 1, 2, 4
-"""Bits of a slot: an action was taken; its episode was terminated; its episode was truncated."""
+"""Bit flags of a slot: an action was taken, the episode terminated, the episode was truncated."""
 _CHECKED = 16
 _EPSILON = 1e-6
 
@@ -27,12 +25,12 @@ class Sample(NamedTuple):
     Attributes:
         observations: Observations before the actions.
         actions: Actions taken.
-        rewards: float32 discounted sums of rewards over n steps, or fewer if the episode ended.
-        discounts: float32 factors of the value of `next_observations`: discount^n, or 0 if the
-            episode terminated.
-        next_observations: Observations n steps later, or the last ones of their episodes.
-        weights: float32 importance-sampling weights, at most 1; all 1 without priorities.
-        indices: Numbers of the slots, for `update_priorities`.
+        rewards: Discounted sums of rewards over n steps, or fewer if the episode ended; float32.
+        discounts: Factors for the value of `next_observations`: discount^n, or 0 if the episode
+            terminated; float32.
+        next_observations: Observations n steps later, or the last observations of the episodes.
+        weights: Importance-sampling weights, at most 1; all 1 without priorities; float32.
+        indices: Indices of the transitions, for `update_priorities`.
     """
 
     observations: np.ndarray
@@ -47,17 +45,17 @@ class Sample(NamedTuple):
 class ReplayMemory:
     """Replay memory: a ring buffer of transitions for each environment, in memory-mapped files.
 
-    Each observation takes one slot, also the last one of an episode. Only the newest of stacked
-    frames is stored, and each frame of an episode's first observation; stacks are assembled when
-    they are drawn. The newest `n_step` slots are not drawn.
+    Each observation occupies one slot, including the last observation of an episode. Of stacked
+    frames, only the newest is stored, except at the start of an episode. Stacks are assembled
+    when they are drawn. The newest `n_step` slots are not drawn.
 
-    A checkpoint contains counters and priorities, not the data. It can be restored until more than
-    `slack` slots have been written after it. The files may not survive a power failure.
+    A checkpoint contains counters and priorities, but not the data. It can be restored until more
+    than `slack` newer slots have been written. The files may not survive a power failure.
 
     Args:
-        path: Directory of the files. Existing files of the same form are used again; they count as
-            empty until `restore`.
-        capacity: Number of slots to draw from, all environments together.
+        path: Directory of the files. Existing files with the same layout are reused, but their
+            data are ignored until `restore` is called.
+        capacity: Number of slots to draw from, summed over all environments.
         num_envs: Number of environments.
         observation_space, action_space: Spaces of one environment.
         frames: Number of frames stacked on the first axis of an observation, oldest first. With 1,
@@ -65,10 +63,10 @@ class ReplayMemory:
         n_step: Number of steps of a transition.
         discount: Discount factor of each step.
         priority: Exponent of priorities, such as 0.6 (Schaul et al. 2016); 0 to draw uniformly.
-        slack: Least number of slots beyond `capacity`; by default a tenth of it.
+        slack: Minimum number of slots beyond `capacity`; by default a tenth of `capacity`.
 
     Raises:
-        ConfigError: A size is out of range, the files have another form, or the disk is too small.
+        ConfigError: A size is out of range, existing files do not match, or the disk is too small.
     """
 
     def __init__(
@@ -89,8 +87,8 @@ class ReplayMemory:
         least = num_envs * (frames + n_step + 1)
         if min(frames, n_step, num_envs) < 1 or capacity < least or not 0 <= discount <= 1:
             raise ConfigError(
-                "ReplayMemory needs num_envs, frames and n_step of at least 1, a discount of 0 to "
-                f"1, and a capacity of at least {least}.",
+                "ReplayMemory must get num_envs, frames and n_step of at least 1, a discount from "
+                f"0 to 1, and a capacity of at least {least}.",
                 got=f"{capacity=}, {num_envs=}, {frames=}, {n_step=}, {discount=}",
             )
         if frames > 1 and shape[:1] != (frames,):
@@ -113,13 +111,13 @@ class ReplayMemory:
         self._stored, self._actions, self._rewards, self._bits, self._written = arrays
         self._spare, rows = self._slots - self._window, num_envs * self._slots
         self._base = np.arange(num_envs) * self._slots
-        self._head = np.zeros(num_envs, np.int64)  # number of slots taken so far
-        self._fresh = np.ones(num_envs, bool)  # whether an episode begins next
+        self._head = np.zeros(num_envs, np.int64)  # number of slots written so far
+        self._fresh = np.ones(num_envs, bool)  # whether the next slot starts an episode
         self._began = False
         self._tree = SumTree(rows) if priority else None
         self._largest = 1.0
         self._spans: Any = None  # cached ranges that can be drawn
-        self._runs: dict[int, np.ndarray] = {}  # views of consecutive slots, by their number
+        self._runs: dict[int, np.ndarray] = {}  # views of consecutive slots, by number of slots
         bits = np.arange(_TRUNCATED * 2)
         self._discounts = np.where(bits & _TERMINATED, np.float32(0), self._gains[1])
 
@@ -142,10 +140,10 @@ class ReplayMemory:
 
         Args:
             observations, actions: Observations before the step, and actions taken.
-            rewards, terminated, truncated, final: Results of the step, as in `Step`.
+            rewards, terminated, truncated, final: Results of the step; see `Step`.
 
         Raises:
-            ConfigError: The frames of an observation do not continue those of the previous one.
+            ConfigError: The frames of an observation do not continue the previous observation.
         """
         if not self._began:  # existing files contain data of another run
             self._written[:] = 0
@@ -168,7 +166,7 @@ class ReplayMemory:
             self._update_tree(self._tree, *old)
 
     def sample(self, rng: np.random.Generator, batch: int, *, beta: float = 0.4) -> Sample:
-        """Draw transitions, with replacement.
+        """Draw transitions with replacement.
 
         Args:
             rng: Random generator.
@@ -184,29 +182,31 @@ class ReplayMemory:
         else:
             if not self._tree.total:
                 raise self._empty()
-            # One from each of `batch` equal parts of the sum: Schaul et al. 2016, appendix B.2.1.
+            # One from each of `batch` equal parts of the sum: Schaul et al. 2016, appendix B.2.1
             index = self._tree.find((np.arange(batch) + rng.random(batch)) / batch)
             weights = self._tree.leaves[index] ** np.float32(-beta)
             weights /= weights.max()
         return self._gather(index, weights)
 
     def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """Set priorities from temporal differences.
+        """Set priorities from temporal-difference errors.
 
         Args:
-            indices: Indices of a sample; those that can no longer be drawn are ignored.
-            errors: Temporal differences, of either sign.
+            indices: `Sample.indices`. Transitions that can no longer be drawn are ignored.
+            errors: Temporal-difference errors, positive or negative.
 
         Raises:
             ConfigError: The memory has no priorities.
-            NumericsError: An error is not finite.
+            NumericsError: An error is NaN or infinite.
         """
         if self._tree is None:
-            raise ConfigError("This replay memory has no priorities.", fix="pass priority=0.6")
+            what = "update_priorities needs a replay memory with a positive priority, got 0."
+            raise ConfigError(what, fix="pass priority=0.6 to ReplayMemory")
         if not np.isfinite(errors).all():
             count = np.count_nonzero(~np.isfinite(errors))
             raise NumericsError(
-                f"Temporal differences must be finite, but {count} of {np.size(errors)} are not.",
+                f"Temporal-difference errors must be finite, but {count} of {np.size(errors)} are "
+                "NaN or infinite.",
                 fix="use a smaller learning rate, or scale the rewards",
             )
         values = (np.abs(errors) + _EPSILON).astype(np.float32) ** np.float32(self._priority)
@@ -215,7 +215,7 @@ class ReplayMemory:
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def state(self) -> dict[str, Any]:
-        """Return the state: counters and priorities."""
+        """Return counters and priorities, for `restore`."""
         return {
             "head": self._head.copy(),
             "fresh": self._fresh,
@@ -225,10 +225,10 @@ class ReplayMemory:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state. Discard data that were written after it.
+        """Restore a saved state. Data written after the state was saved are discarded.
 
         Args:
-            state: A result of `state`.
+            state: Result of `state`.
 
         Raises:
             StateError: The files do not contain the data of this state.
@@ -237,22 +237,23 @@ class ReplayMemory:
         leaves = () if self._tree is None else self._tree.leaves.shape
         if head.shape != self._head.shape or np.shape(state["priorities"]) != leaves:
             raise StateError(
-                "The state is that of a replay memory with other settings.",
-                got=f"{len(head)} environments, priorities of {np.shape(state['priorities'])}",
-                expected=f"{len(self._head)} environments, priorities of {leaves}",
-                fix="resume with the same num_envs and priority, or use another directory",
+                "The settings of the replay memory must be the same as in the saved state.",
+                got=f"{len(self._head)} environments, priorities of shape {leaves}",
+                expected=f"{len(head)} environments, priorities of shape "
+                f"{np.shape(state['priorities'])}",
+                fix="resume with the same num_envs and priority, or use a different directory",
             )
         newer = int((self._written - head).max())
         if newer > self._spare:
             raise StateError(
-                "The data of this state have been overwritten in the replay memory: an environment "
-                f"has {newer} newer slots, more than {self._spare}.",
+                "The replay memory no longer has the data of this state: an environment wrote "
+                f"{newer} newer slots, but at most {self._spare} are allowed.",
                 fix="resume from a later checkpoint; save more often, or pass a larger slack",
             )
         if self._digest(head) != state["check"]:
             raise StateError(
-                f"The files in {self._path} do not belong to this state.",
-                fix="restore the files of the run, or train anew with resume='never'",
+                f"The files in {self._path} do not contain the data of this state.",
+                fix="restore the files of the run, or start training again with resume='never'",
             )
         self._began, self._spans = True, None
         self._head, self._fresh = head, np.array(state["fresh"])
@@ -263,7 +264,7 @@ class ReplayMemory:
     def _open(
         self, num_envs: int, least: int, **forms: tuple[tuple[int, ...], Any]
     ) -> tuple[int, list[np.ndarray]]:
-        """Open or create the files. Return slots per environment, and arrays."""
+        """Open or create the files. Return the number of slots per environment, and the arrays."""
         files = [self._path / f"{name}.npy" for name in (*forms, "written")]
         expected = [(shape, np.dtype(dtype)) for shape, dtype in forms.values()]
         if all(file.exists() for file in files):
@@ -272,22 +273,23 @@ class ReplayMemory:
             envs, slots = len(arrays[-1]), len(arrays[0]) // len(arrays[-1])
             if (envs, stored) != (num_envs, expected) or slots < least:
                 raise ConfigError(
-                    f"The replay memory in {self._path} has other settings, or is too small.",
-                    got=f"{envs} environments, {slots} slots for each, {stored}",
-                    expected=f"{num_envs}, at least {least} (of capacity and slack), {expected}",
+                    f"The files in {self._path} belong to a replay memory with other settings.",
+                    got=f"{num_envs} environments, {least} slots for each (from capacity and "
+                    f"slack), {expected}",
+                    expected=f"{envs} environments, at most {slots} slots for each, {stored}",
                     fix="resume with the same environments, and no larger buffer_size= or "
-                    "epoch_steps=; or use another directory (run_dir=)",
+                    "epoch_steps=; or use a different directory (run_dir=)",
                 )
             return slots, [np.asarray(part) for part in arrays]
         needed = num_envs * least * sum(math.prod(s) * d.itemsize for s, d in expected)
         self._path.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._path).free
-        # Files grow as they are filled; a full disk would kill the process at a later step.
+        # Files grow as they are filled. A full disk would kill the process at a later step.
         if needed > free:
             raise ConfigError(
-                f"The replay memory needs {needed / 1e9:.2f} GB, but {self._path} has only "
-                f"{free / 1e9:.2f} GB free.",
-                fix="pass a smaller capacity, or use another directory",
+                f"The replay memory needs {needed / 1e9:.2f} GB of disk space, but the disk of "
+                f"{self._path} has only {free / 1e9:.2f} GB free.",
+                fix="pass a smaller capacity, or use a directory on another disk",
             )
         sizes = [*((num_envs * least, *s) for s, _ in expected), (num_envs,)]
         types = [*(d for _, d in expected), np.int64]
@@ -295,38 +297,38 @@ class ReplayMemory:
         return least, [np.asarray(open_memmap(*column)) for column in columns]
 
     def _range(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first slot of each ring that can be drawn and the end, without wrapping."""
+        """Return the first drawable slot of each environment and the end, as unwrapped numbers."""
         low = np.maximum(0, self._head - self._window) + (self._frames - 1)
         return low, np.maximum(low, self._head - self._n_step)
 
     def _take(self, envs: Any) -> np.ndarray:
-        """Advance the rings of some environments. Return their next slots."""
+        """Reserve the next slot of some environments. Return the indices of these slots."""
         slots = self._base[envs] + self._head[envs] % self._slots
         self._head[envs] += 1
         self._spans = None
-        # Before data are written, because the process may be killed in between.
+        # Update before data are written, because the process may be killed in between.
         np.maximum(self._written, self._head, out=self._written)
         return slots
 
     def _put(self, e: np.intp, frame: np.ndarray) -> None:
-        """Store a frame after which no action was taken."""
+        """Store a frame without an action, reward or flags."""
         slot = self._take(e)
         self._stored[slot] = frame
         self._actions[slot] = self._rewards[slot] = self._bits[slot] = 0
 
     def _check_stack(self, observations: np.ndarray) -> None:
-        """Compare the stack of one environment with stored frames; each call checks another one."""
+        """Compare stacked frames with stored frames. Each call checks another environment."""
         e = int(self._head[0]) % len(self._head)
         last = (self._head[e] - np.arange(self._frames - 1, 0, -1)) % self._slots
         if not np.array_equal(self._stored[self._base[e] + last], observations[e][:-1]):
             raise ConfigError(
-                f"The frames of an observation of environment {e} must be those of the previous "
-                "observation without the oldest one, and a new frame.",
+                f"Stacked frames of environment {e} must be the frames of the previous observation "
+                "without the oldest one, followed by a new frame.",
                 fix="pass frames=1 to store whole observations",
             )
 
     def _update_tree(self, tree: SumTree, low: np.ndarray, high: np.ndarray) -> None:
-        """Set the priority of new slots to the largest one, and of slots out of range to 0."""
+        """Set the priority of new slots to the maximum, and of slots that left the range to 0."""
         rows = zip(self._base, low, high, *self._range(), strict=True)
         for base, old_low, old_high, new_low, new_high in rows:
             gone = base + np.arange(old_low, new_low) % self._slots
@@ -379,13 +381,13 @@ class ReplayMemory:
         return Sample(observations, actions, rewards, discounts, following, weights, index)
 
     def _slots_from(self, index: np.ndarray, start: int, count: int) -> np.ndarray:
-        """Return the frames of `count` consecutive slots, beginning `start` after each index."""
+        """Return the frames in `count` consecutive slots for each index, with an offset."""
         stored = self._stored
         first = index % self._slots + start
-        # As unsigned numbers, negative ones are large.
+        # Negative numbers are large when they are read as unsigned numbers.
         if np.count_nonzero(first.view(np.uint64) > self._slots - count):
             return stored.take(self._run(index, start, count), axis=0)
-        if count not in self._runs:  # with a run of slots as one item, it is copied at once
+        if count not in self._runs:  # a view with several slots per item is copied in one piece
             size = stored.strides[0]
             form = len(stored) - count + 1, f"V{count * size}", stored, 0, (size,)
             self._runs[count] = np.ndarray(*form)
@@ -393,19 +395,20 @@ class ReplayMemory:
         return frames.reshape(len(index), count, *stored.shape[1:])
 
     def _run(self, index: np.ndarray, start: Any, count: int) -> np.ndarray:
-        """Return the numbers of `count` consecutive slots, beginning `start` after each index."""
+        """Return the indices of `count` consecutive slots for each index, with an offset."""
         slots = (index % self._slots)[:, None]
         return (index[:, None] - slots) + (slots + (start + np.arange(count))) % self._slots
 
     def _empty(self) -> StateError:
         least = self._frames + self._n_step
         return StateError(
-            f"The replay memory is empty: {int(self._head.sum())} slots are taken, and transitions "
-            f"can be drawn from more than {least} slots of one environment."
+            f"An environment needs more than {least} slots to draw transitions, but all "
+            f"environments together have only {int(self._head.sum())}.",
+            fix="append more steps before you sample",
         )
 
     def _digest(self, head: np.ndarray) -> int:
-        """Return a checksum of the last slots before `head`."""
+        """Return a checksum of the last slots before the positions `head`."""
         value = 0
         for base, end in zip(self._base, head, strict=True):
             last = base + np.arange(max(0, end - _CHECKED), end) % self._slots

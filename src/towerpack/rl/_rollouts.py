@@ -1,5 +1,3 @@
-"""Rollouts of the current policy, split into minibatches."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -17,15 +15,15 @@ from towerpack.rl._experience import Experience
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig(AgentConfig):
-    """Settings of agents that learn from rollouts, in addition to those of `AgentConfig`.
+    """Settings of agents that learn from rollouts, in addition to the fields of `AgentConfig`.
 
     Attributes:
-        num_steps: Number of steps of each environment in a rollout.
+        num_steps: Number of steps per environment in a rollout.
         gae_lambda: λ of generalized advantage estimation.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         normalize: Whether to standardize the advantages of each minibatch.
-        shared: Whether policy and value share one network. None: only if it is not an `MLP`.
+        shared: Whether policy and value share one network. None: yes, unless it is an `MLP`.
     """
 
     num_steps: int = 256
@@ -37,10 +35,10 @@ class RolloutConfig(AgentConfig):
 
 
 class Rollouts(Experience):
-    """Experience whose phases are rollouts, used in several passes of shuffled minibatches.
+    """Experience whose phases are rollouts. Each rollout is used in several shuffled passes.
 
-    A batch has observations, actions, advantages, returns, and the log-probabilities of the actions
-    when they were taken.
+    A minibatch contains observations, actions, advantages, returns, and the log-probabilities of
+    the actions under the policy that chose them.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -101,7 +99,7 @@ class Rollouts(Experience):
         flat = tf.reshape(observations, [rows + envs, *observations.shape[2:]])
         parameters, predicted = predict(tf.concat([flat, finals], 0))
         values = tf.reshape(predicted[: rows + envs], [steps + 1, envs])
-        # After a truncated episode, the next row belongs to another episode.
+        # After a truncated episode, the next row belongs to a new episode.
         reached = tf.tensor_scatter_nd_update(
             tf.reshape(values[1:], [rows]), where[:, None], predicted[rows + envs :]
         )

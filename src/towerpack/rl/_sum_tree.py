@@ -1,17 +1,15 @@
-"""Sampling in proportion to priorities."""
-
 from __future__ import annotations
 
 import numpy as np
 
 _FAN = 64
-"""Number of children of a node: a NumPy call takes as long for 64 numbers as for 2."""
+"""Number of children of a node. A NumPy call takes as long for 64 numbers as for 2."""
 
 
 class SumTree:
-    """Priorities in a tree of sums (Schaul et al. 2016, appendix B.2.1).
+    """Priorities in the leaves of a tree of sums (Schaul et al. 2016, appendix B.2.1).
 
-    A node is always recomputed as the sum of its children, so it depends on the leaves only.
+    A node is always recomputed from its children, so rounding errors do not accumulate.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,14 +35,14 @@ class SumTree:
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """Return leaves that are not 0, at positions in [0, 1) of the cumulative sum."""
+        """Return the leaves at positions `shares` (0 to 1) of the cumulative sum of priorities."""
         node = np.zeros(len(shares), np.int64)
         rows = np.arange(len(shares))
         for level in reversed(self._levels):
             sums = np.cumsum(level[node], axis=1, dtype=np.float64)
             wanted = shares * sums[:, -1]
             child = np.minimum((sums <= wanted[:, None]).sum(axis=1), _FAN - 1)
-            # Rounding may lead past the last child that is not 0.
+            # Rounding may select a child after the last one with a positive priority.
             last = _FAN - 1 - (level[node][:, ::-1] > 0).argmax(axis=1)
             child = np.minimum(child, last)
             before = np.where(child > 0, sums[rows, child - 1], 0.0)

@@ -1,4 +1,4 @@
-"""Advantage actor-critic."""
+"""Advantage actor-critic (A2C)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from towerpack.rl.ppo import PPO, ActorCritic
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(RolloutConfig):
-    """Settings of `A2C`: those of `RolloutConfig` with different defaults."""
+    """Settings of `A2C`. Same fields as `RolloutConfig`, with different defaults."""
 
     num_steps: int = 5
     learning_rate: float = 7e-4
@@ -27,17 +27,15 @@ class A2CConfig(RolloutConfig):
 
     @property
     def batch_size(self) -> int:
-        """Number of rows of a batch: all rows of a rollout."""
         return self.num_envs * self.num_steps
 
 
 class A2CModel(ActorCritic):
-    """An `ActorCritic` with the policy-gradient loss `math.a2c_loss`."""
+    """Actor-critic model with the policy-gradient loss `math.a2c_loss`."""
 
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """Return the loss of the policy, scalar."""
         return math.a2c_loss(log_prob, advantage)
 
 
@@ -52,5 +50,5 @@ class A2C(PPO):
     model_class = A2CModel
 
     def annealed(self) -> dict[str, float]:
-        """Return the learning rate, the only hyper-parameter that decreases to 0."""
+        """Return the learning rate, the only hyperparameter that is annealed."""
         return Agent.annealed(self)

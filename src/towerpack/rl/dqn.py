@@ -1,4 +1,4 @@
-"""Deep Q-learning from replayed experience."""
+"""Deep Q-learning with a replay memory."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from towerpack.rl._replay import ReplayMemory
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(AgentConfig):
-    """Settings of `DQN`, in addition to those of `AgentConfig`.
+    """Settings of `DQN`, in addition to the fields of `AgentConfig`.
 
     Attributes:
-        train_freq: Number of steps of each environment between two phases of training.
+        train_freq: Number of steps per environment between two phases of training.
         gradient_steps: Number of gradient steps in a phase.
         batch_size: Number of rows of a batch, at most `buffer_size`.
         buffer_size: Capacity of the replay memory, in transitions.
         frames: Number of frames stacked on the first axis of an observation; the replay memory
             stores only the newest. 1 to store whole observations; 0 for the number of `Atari`.
         learning_starts: Number of environment steps before the first gradient step.
-        target_update: Least number of environment steps between two updates of the target network.
+        target_update: Minimum number of environment steps between updates of the target network.
         double: Whether to use double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
         dueling: Whether to use a dueling network (Wang et al. 2016, arXiv:1511.06581).
         n_step: Number of steps of the n-step returns (Sutton 1988).
@@ -67,18 +67,18 @@ class DQNConfig(AgentConfig):
         super().__post_init__()
         if self.batch_size > self.buffer_size:
             raise ConfigError(
-                f"DQNConfig: batch_size must be at most buffer_size, got {self.batch_size} and "
-                f"{self.buffer_size}."
+                f"DQNConfig.batch_size must be at most buffer_size ({self.buffer_size}), got "
+                f"{self.batch_size}."
             )
 
 
 class QModel(ModelDesc):
-    """Model of action values, trained on batches of `Replayed`.
+    """Model of action values, trained on transitions from a replay memory.
 
     Exposes `'online/q'` [B, A] and `'action'`, the action with the highest value.
 
     Args:
-        agent: The agent, with its settings.
+        agent: Agent that the model belongs to.
     """
 
     def __init__(self, agent: DQN) -> None:
@@ -86,7 +86,6 @@ class QModel(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Return the specs of a batch."""
         spec = self._agent.observation_spec
         names = ("reward", "discount", "weight")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
@@ -113,7 +112,7 @@ class QModel(ModelDesc):
         discount: tf.Tensor,
         weight: tf.Tensor,
     ) -> tf.Tensor | None:
-        """Return the cost, `math.dqn_loss`; None in inference mode.
+        """Return the cost `math.dqn_loss`, or None in inference mode.
 
         Args:
             observation, action, next_observation, reward, discount, weight: Fields of `Sample`.
@@ -135,15 +134,14 @@ class QModel(ModelDesc):
         return cost
 
     def optimizer(self) -> Any:
-        """Return Adam with the agent's settings."""
         return adam(self._config)
 
 
 class Replayed(Experience):
-    """Experience of environment steps, followed by batches from a replay memory, in each phase.
+    """Experience that steps the environments, then draws batches from a replay memory.
 
     Args:
-        agent: The agent, with its settings.
+        agent: Agent that collects the experience.
         total_steps: Number of environment steps of the training.
         epoch_steps: Number of environment steps between two checkpoints.
     """
@@ -151,8 +149,8 @@ class Replayed(Experience):
     def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
         self._agent = agent
         self._config = config = agent.config
-        # Slots written between two checkpoints and while one is saved, with the additional slot of
-        # the last observation of each episode.
+        # Slots written between two checkpoints and while a checkpoint is saved. The last
+        # observation of each episode takes an additional slot.
         self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
         super().__init__(
@@ -175,7 +173,6 @@ class Replayed(Experience):
                 variable.assign(variables[name.replace("target/", "online/", 1)], read_value=False)
 
     def open(self, state: Any) -> None:
-        """Open the replay memory in the run's directory."""
         sync = tf.function(self._set_target, input_signature=[], autograph=False)
         self._sync = sync.get_concrete_function()
         config = self._config
@@ -196,15 +193,14 @@ class Replayed(Experience):
             self.replay.restore(state["replay"])
 
     def keep(self) -> dict[str, Any]:
-        """Return the state of the replay memory, and the step of the target network."""
+        """Return the state of the replay memory, and the step of the last target network update."""
         return {"synced": self._synced, "replay": self.replay.state()}
 
     def settings(self) -> Mapping[str, Any]:
-        """Return settings to report, with the step at which exploration becomes constant."""
+        """Return the settings to report, and the step after which exploration is constant."""
         return {**super().settings(), "agent.explores_until": self._falls_until}
 
     def gather(self, poll: Callable[[], None]) -> None:
-        """Step the environments and sample the batches."""
         config, envs = self._config, self.envs
         if self._errors:
             indices = self._sampled.indices[: len(self._errors) * config.batch_size]
@@ -239,15 +235,13 @@ class Replayed(Experience):
         self.load([*first, rows.rewards, rows.discounts, rows.weights])
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Collect the temporal differences, for the priorities."""
         self._errors.append(outputs["td_error"])
 
     def remaining(self, left: int) -> list[np.ndarray] | None:
-        """Return the temporal differences so far; the batches can be sampled again."""
+        """Return the stored temporal-difference errors. Batches can be drawn again."""
         return list(self._errors) if left or self._errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Sample the batches again."""
         self._sample(self.phase - 1)
         self._errors = list(state)
 
@@ -260,7 +254,7 @@ class DQN(Agent):
         DQN("CartPole-v1", n_step=3).train(total_steps=50_000, run_dir="runs/dqn")
 
     Args:
-        env: See `Agent`.
+        env: Environment; see `Agent`.
         config: Settings; None for the defaults.
         **kwargs: Further arguments of `Agent`, and fields of `DQNConfig` to override.
     """
@@ -276,16 +270,14 @@ class DQN(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Number of environment steps between two phases, all environments together."""
         return self.config.num_envs * self.config.train_freq
 
     @property
     def steps_before_learning(self) -> int:
-        """Number of environment steps of `learning_starts` in addition to those of a phase."""
+        """Number of environment steps before learning, beyond the steps of the first phase."""
         first = max(self.config.learning_starts, self.config.num_envs * (self.config.n_step + 1))
         left = max(0, first - self.steps_per_phase)
         return numbers.ceil(left / self.config.num_envs) * self.config.num_envs
 
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
-        """Create a source of replayed transitions."""
         return Replayed(self, total_steps, epoch_steps)

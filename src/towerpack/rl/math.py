@@ -1,7 +1,7 @@
-"""Returns, advantages, distributions of actions and losses, as pure functions of tensors.
+"""Returns, advantages, action distributions and losses, as pure functions of tensors.
 
-Shapes are written with T time steps, N environments, B rows of a batch, and A actions or components
-of an action.
+Letters in shapes: T time steps, N environments, B rows of a batch, and A actions or components of
+an action.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
 def n_step_returns(
     rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, n: int
 ) -> tf.Tensor:
-    """Compute n-step returns [T, …] (Sutton & Barto 2018, equation 7.1); the last ones are shorter.
+    """Compute n-step returns [T, …]; the last n - 1 are shorter (Sutton & Barto 2018, eq. 7.1).
 
     Args:
         rewards, discounts: Rewards and discount factors [T, …]; 0 at the end of every episode.
@@ -64,8 +64,9 @@ def gae(
 
     Args:
         rewards, terminated, truncated: Results of the steps [T, N].
-        values, next_values: Values [T, N] of the states before and after each step; of the last
-            state of an episode, not the first one of the next.
+        values: Values [T, N] of the states before each step.
+        next_values: Values [T, N] of the states after each step. At the end of an episode, this is
+            the value of its last state, not of the next episode's first state.
         discount: Discount factor.
         lambda_: 0 gives one-step TD errors, 1 gives returns minus values.
     """
@@ -77,7 +78,7 @@ def gae(
 
 
 class VTrace(NamedTuple):
-    """Targets for the values, and advantages for the policy gradient, [T, N]."""
+    """Targets for the value function, and advantages for the policy gradient, [T, N]."""
 
     values: tf.Tensor
     advantages: tf.Tensor
@@ -95,13 +96,15 @@ def vtrace(
 ) -> VTrace:
     """Compute V-trace targets and advantages, for experience from an older policy.
 
-    Espeholt et al. 2018 (arXiv:1802.01561), equations 1 and 4. No gradient flows through.
+    Espeholt et al. 2018 (arXiv:1802.01561), equations 1 and 4. The results have no gradient.
 
     Args:
         rewards, discounts: Rewards and discount factors [T, N]; 0 at the end of every episode.
         values, next_values: See `gae`.
-        log_ratios: Log-probabilities [T, N] of the actions now, minus those when they were taken.
-        clip_rho, clip_c: Largest weight of an error, and of its propagation to earlier steps.
+        log_ratios: Log-probabilities [T, N] of the actions under the current policy, minus those
+            under the policy that chose them.
+        clip_rho: Maximum weight of a TD error.
+        clip_c: Maximum factor by which a TD error affects the previous step.
     """
     rewards, discounts, values, next_values, log_ratios = _floats(
         rewards, discounts, values, next_values, log_ratios
@@ -110,7 +113,7 @@ def vtrace(
     rho, c = tf.minimum(clip_rho, ratios), tf.minimum(clip_c, ratios)
     errors = rho * (rewards + discounts * next_values - values)
     targets = values + _backwards(errors, discounts * c, tf.zeros_like(values[0]))
-    # The target of the next step, or the value of the state after the last step.
+    # Target of the next step, or the value of the state after the last step
     later = tf.concat([targets[1:], next_values[-1:]], 0)
     advantages = rho * (rewards + discounts * later - values)
     return VTrace(tf.stop_gradient(targets), tf.stop_gradient(advantages))
@@ -122,15 +125,15 @@ def _floats(*values: Any) -> list[Any]:
 
 
 def _backwards(terms: tf.Tensor, factors: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
-    """Compute the sequence y_t = terms_t + factors_t y_{t+1}, [T, …], from y_T = last.
+    """Compute y_t = terms_t + factors_t y_{t+1} for all t, with y_T = last. Shape: [T, …].
 
-    Takes log2(T) operations on whole tensors (Hillis & Steele 1986), faster than a loop over time.
+    Uses log2(T) operations on whole tensors (Hillis & Steele 1986). A loop over time is slower.
     """
     terms = tf.concat([terms, last[None]], 0)
     factors = tf.concat([factors, tf.zeros_like(last)[None]], 0)
     length = terms.shape[0]
     if length is None:
-        raise ValueError("the number of time steps must be known when the graph is built")
+        raise ValueError("The number of time steps must be known when the graph is built.")
     shift = 1
     while shift < length:
         still = tf.zeros_like(terms[:shift])
@@ -178,11 +181,11 @@ def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
 
 
 def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
-    """Compute the scalar policy-gradient loss (Mnih et al. 2016, arXiv:1602.01783, section 4).
+    """Compute the policy-gradient loss, a scalar (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
     Args:
         log_prob: Log-probabilities [B] of the actions.
-        advantages: Advantages [B], into which no gradient flows.
+        advantages: Advantages [B]. Their gradient is ignored.
     """
     return -tf.reduce_mean(log_prob * tf.stop_gradient(advantages))
 
@@ -190,12 +193,13 @@ def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
 def ppo_loss(
     log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantages: tf.Tensor, clip: Any
 ) -> tf.Tensor:
-    """Compute the scalar clipped loss (Schulman et al. 2017, arXiv:1707.06347, equation 7).
+    """Compute the clipped policy loss, a scalar (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
     Args:
-        log_prob, old_log_prob: Log-probabilities [B] of the actions, now and when they were taken.
+        log_prob: Log-probabilities [B] of the actions under the current policy.
+        old_log_prob: Log-probabilities [B] under the policy that chose the actions.
         advantages: Advantages [B].
-        clip: Distance from 1 at which the ratio of the probabilities is clipped.
+        clip: Largest distance from 1 of the ratio of both probabilities.
     """
     ratio = tf.exp(log_prob - old_log_prob)
     clipped = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
@@ -211,7 +215,7 @@ def dqn_loss(
     selector_q: tf.Tensor | None = None,
     weights: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the scalar Q-learning loss and the TD errors [B] (Mnih et al. 2015).
+    """Compute the Q-learning loss, a scalar, and the TD errors [B] (Mnih et al. 2015).
 
     The loss is the Huber loss of the TD errors with threshold 1.
 
@@ -219,9 +223,9 @@ def dqn_loss(
         q: Values [B, A] of all actions in the states before the step.
         actions: Integer actions [B].
         rewards: Rewards [B], or discounted sums of several rewards.
-        discounts: Discount factors [B] of the states reached; 0 if the episode has terminated.
-        target_q: Values [B, A] of all actions in the states reached, by the target network.
-        selector_q: The same values by the trained network, which select the action: double
+        discounts: Discount factors [B] of the states after the step; 0 if the episode terminated.
+        target_q: Values [B, A] of all actions after the step, from the target network.
+        selector_q: Same values from the trained network, to select the action in double
             Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, equation 4).
         weights: Weights [B] of the rows, such as those of prioritized replay; None for 1.
     """

@@ -1,4 +1,4 @@
-"""Proximal policy optimization."""
+"""Proximal policy optimization (PPO)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from towerpack.rl._rollouts import RolloutConfig, Rollouts
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(RolloutConfig):
-    """Settings of `PPO`, in addition to those of `RolloutConfig`.
+    """Settings of `PPO`, in addition to the fields of `RolloutConfig`.
 
     Attributes:
         batch_size: Number of rows of a minibatch, a divisor of `num_envs * num_steps`.
         epochs: Number of passes over a rollout.
-        clip: Distance from 1 at which the ratio of probabilities is clipped.
+        clip: Largest distance from 1 of the ratio of new and old action probabilities.
     """
 
     batch_size: int = 256
@@ -35,11 +35,11 @@ class PPOConfig(RolloutConfig):
 class ActorCritic(ModelDesc):
     """Model of a policy and a value function, trained on minibatches of rollouts.
 
-    Exposes `'policy/parameters'`, the parameters of the distribution of actions, `'value'`, and
+    Exposes `'policy/parameters'`, the parameters of the action distribution, `'value'`, and
     `'action'`, the most likely action.
 
     Args:
-        agent: The agent, with its settings.
+        agent: Agent that the model belongs to.
     """
 
     def __init__(self, agent: PPO) -> None:
@@ -47,7 +47,6 @@ class ActorCritic(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """Return the specs of a batch."""
         names = ("advantage", "return", "old_log_prob")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
@@ -60,7 +59,7 @@ class ActorCritic(ModelDesc):
         returns: tf.Tensor,
         old_log_prob: tf.Tensor,
     ) -> tf.Tensor | None:
-        """Return the cost of policy and value minus the entropy bonus; None in inference mode.
+        """Return the policy and value losses minus the entropy bonus, or None in inference mode.
 
         Args:
             observation, action: Observations [B, …] and actions [B, …].
@@ -95,7 +94,7 @@ class ActorCritic(ModelDesc):
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """Return the scalar loss of the policy, `math.ppo_loss`. `clip` is a hyper-parameter.
+        """Return the policy loss `math.ppo_loss`, a scalar. The variable `clip` can be scheduled.
 
         Args:
             log_prob, old_log_prob, advantage: See `math.ppo_loss`, [B].
@@ -106,7 +105,6 @@ class ActorCritic(ModelDesc):
         return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
 
     def optimizer(self) -> Any:
-        """Return Adam with the agent's settings."""
         return adam(self._config)
 
 
@@ -118,12 +116,12 @@ class PPO(Agent):
         PPO("CartPole-v1", num_envs=8).train(total_steps=100_000, run_dir="runs/ppo")
 
     Args:
-        env: See `Agent`.
+        env: Environment; see `Agent`.
         config: Settings; None for the defaults.
         **kwargs: Further arguments of `Agent`, and fields of `PPOConfig` to override.
 
     Raises:
-        ConfigError: `batch_size` does not divide the number of rows of a rollout, or see `Agent`.
+        ConfigError: `batch_size` does not divide the number of rows of a rollout; see also `Agent`.
     """
 
     Config = PPOConfig
@@ -133,22 +131,20 @@ class PPO(Agent):
         super().__init__(env, config, **kwargs)
         if self.steps_per_phase % self.config.batch_size:
             raise ConfigError(
-                f"batch_size must divide the {self.steps_per_phase} rows of a rollout, got "
-                f"{self.config.batch_size}.",
+                f"batch_size must divide the {self.steps_per_phase} rows of a rollout "
+                f"(num_envs * num_steps), got {self.config.batch_size}.",
                 fix="choose a divisor of num_envs * num_steps",
             )
         self.model = self.model_class(self)
 
     @property
     def steps_per_phase(self) -> int:
-        """Number of environment steps of a rollout, all environments together."""
         return self.config.num_envs * self.config.num_steps
 
     def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
-        """Create a source of rollouts."""
         return Rollouts(self)
 
     def annealed(self) -> dict[str, float]:
-        """Return the learning rate and the clip, which decrease to 0."""
+        """Return the hyperparameters that are annealed: the learning rate and the clip."""
         clip = {"clip": self.config.clip} if self.config.anneal else {}
         return {**super().annealed(), **clip}

@@ -1,4 +1,4 @@
-"""HTTP server for exported models with TensorFlow Serving's REST protocol, and its client."""
+"""HTTP server and client for exported models, with TensorFlow Serving's REST protocol."""
 
 from towerpack._core.extras import explain_missing
 

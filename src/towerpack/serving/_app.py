@@ -1,4 +1,4 @@
-"""HTTP server: TensorFlow Serving's REST protocol, a test page, health checks and metrics."""
+"""HTTP server: prediction with TensorFlow Serving's REST protocol, test page and metrics."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LIMITS = Limits()
 _POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
-_BYTES = ("application/octet-stream", "image/")  # other types are JSON: curl calls it a form
-_BODY_S, _STOP_S = 60, 30  # time limits: for a body to arrive, and for requests after SIGTERM
-# Public entries of `towerpack.json`, which also holds paths.
+_BYTES = ("application/octet-stream", "image/")  # JSON is the default: curl sends it as a form
+_BODY_S, _STOP_S = 60, 30  # seconds for a body to arrive, and for requests after SIGTERM
+# Entries of `towerpack.json` that clients may read. Other entries contain paths.
 _PUBLIC = ("task", "class_names", "colours", "format")
 _LONG_BODY = 64 << 10
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
@@ -50,7 +50,7 @@ def create_app(
     limits: Limits = _LIMITS,
     local: bool = False,
 ) -> FastAPI:
-    """Load a model, and return an ASGI application that serves it.
+    """Load an exported model. Return an ASGI application that serves it.
 
     Args:
         path: Directory of versions written by `towerpack export`.
@@ -58,15 +58,15 @@ def create_app(
         token: Secret that requests must send as `Authorization: Bearer TOKEN`. The test page and
             the health checks need no token.
         limits: Limits on requests and connections.
-        local: Without a token, accept only requests whose `Host` is a loopback name. Pages of other
-            sites then cannot reach the model through a browser.
+        local: Without a token, accept only requests whose `Host` is a loopback name. This keeps
+            pages of other sites from accessing the model through a browser.
 
     Raises:
         ConfigError: There is no model, its name cannot be part of a URL, or the token is invalid.
     """
     if token is not None and not (token.isprintable() and token.strip() == token > ""):
         raise ConfigError(
-            "The token must be printable, not empty, and without spaces around it.",
+            "The token must be printable, not empty, and without surrounding spaces.",
             fix="set --token or TOWERPACK_TOKEN to a secret, or unset both",
         )
     path = Path(path).resolve()
@@ -74,7 +74,7 @@ def create_app(
     if not name or set(name) & set("/:?#"):
         raise ConfigError(
             f"The name of a model must not be empty or contain / : ? #, got '{name}'.",
-            fix="set --name",
+            fix="set --name to a name without these characters",
         )
     metrics = Metrics()
     versions = Versions(path, limits.batch)
@@ -90,7 +90,7 @@ def create_app(
         watching.cancel()
         batcher.thread.shutdown()
 
-    # FastAPI's pages of documentation load scripts from another host.
+    # FastAPI's documentation pages would load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Gate, token=token, limits=limits, metrics=metrics, local=local)
 
@@ -120,7 +120,7 @@ def create_app(
         text = await run(answer, call, await batcher.run(call))
         return Response(text, media_type="application/json")
 
-    # Starlette's routes are faster: FastAPI's inspect the arguments of every request.
+    # Starlette's routes are faster, because FastAPI inspects the arguments of each request.
     app.add_route("/v1/models/{asked}:predict", predict, methods=["POST"])
     app.add_route("/v1/models/{asked}/versions/{number:int}:predict", predict, methods=["POST"])
 
@@ -176,24 +176,24 @@ def serve(
     ready: Callable[[str], object] = print,
     **options: Any,
 ) -> None:
-    """Serve a model until SIGTERM or Ctrl-C. Requests in progress are completed.
+    """Serve an exported model until SIGTERM or Ctrl-C. Requests in progress are completed.
 
     Args:
         path: Directory of versions written by `towerpack export`.
-        host: Address to listen at. By default other machines cannot reach the server.
-        port: Port to listen at. 0 chooses a free port.
+        host: Address to listen on. By default other machines cannot reach the server.
+        port: Port to listen on. 0 chooses a free port.
         ready: Function that gets the URL when the server accepts requests.
-        options: Further arguments of `create_app`.
+        options: Additional arguments of `create_app`.
 
     Raises:
-        ConfigError: There is no model, or the server cannot listen at the address.
+        ConfigError: There is no model, or the server cannot listen on the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:  # before the model, which takes seconds to load
+    try:  # before loading the model, which takes seconds
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
-        raise ConfigError(what, fix="pass a different --port, or 0 for a free one") from error
+        what = f"The server cannot listen on {host}, port {port}: {error.strerror or error}."
+        raise ConfigError(what, fix="pass a different --port, or 0 for a free port") from error
     with listening:
         app = create_app(path, local=host in LOOPBACK, **options)
         # The garbage collector stops all threads, and requests with many rows create many objects.

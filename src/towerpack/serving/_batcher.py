@@ -18,10 +18,10 @@ _BAD_VALUES = {"InvalidArgumentError", "InvalidArgument", "ValueError"}
 
 
 class Batcher:
-    """Queue of calls, which one thread computes in batches.
+    """Queue of model calls. One thread computes them in batches.
 
-    Calls that arrive while a batch is computed form the next batch. A single call is computed at
-    once. `observe` gets the number of rows of each batch.
+    Calls that arrive while a batch is computed form the next batch. `observe` gets the number of
+    rows of each batch.
     """
 
     def __init__(self, most: int, max_waiting: int, observe: Callable[[int], object]) -> None:
@@ -31,13 +31,13 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
-        """Compute a call. Calls with many rows are split, and computed between other calls."""
+        """Compute a call. Calls with many rows are split, so that other calls need not wait."""
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
         if call.rows < 2:
             return await self._answer(call)
         good: list[Outputs] = []
-        failures: list[RequestError] = []  # of one part only: each refers to its computation
+        failures: list[RequestError] = []  # only of one part, because each keeps arrays alive
         messages: list[str | None] = []
         for part in _cut(call, self._most):
             answers = await self._answers(part)
@@ -47,11 +47,11 @@ class Batcher:
             failures = failures or [each for each in answers if isinstance(each, RequestError)]
         if len(good) == 1 and not failures:
             return good[0]
-        # In a thread, because many refused rows leave as many outputs with one row.
+        # In a thread, because a call with many rejected rows has as many outputs with one row.
         return await asyncio.to_thread(_join_parts, call, good, failures, messages)
 
     async def _answers(self, call: Call) -> list[Outputs | RequestError]:
-        """Return the outputs of a call. If a call by row fails, return outputs or errors by row."""
+        """Compute a call. If a call in row format fails, return outputs or an error of each row."""
         try:
             return [await self._answer(call)]
         except RequestError as error:
@@ -89,7 +89,6 @@ class Batcher:
 
 
 def _cut(call: Call, most: int) -> Iterator[Call]:
-    """Split a call into parts of at most `most` rows."""
     for start in range(0, call.rows, most):
         part = {name: array[start : start + most] for name, array in call.inputs.items()}
         yield call._replace(inputs=part, rows=min(most, call.rows - start))
@@ -98,7 +97,7 @@ def _cut(call: Call, most: int) -> Iterator[Call]:
 def _join_parts(
     call: Call, good: list[Outputs], failures: list[RequestError], messages: list[str | None]
 ) -> Outputs:
-    """Join the outputs of all parts, and store the errors of rows in the call."""
+    """Join the outputs of all parts. Write error messages of rows into `call.errors`."""
     if len({tuple(a.shape[1:] for a in outputs.values()) for outputs in good}) != 1:
         # No row has outputs, or their outputs cannot be joined.
         raise next(iter(failures), RequestError("The rows have outputs of different shapes."))

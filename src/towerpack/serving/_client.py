@@ -16,13 +16,13 @@ _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": 
 
 
 class Client(AbstractContextManager["Client"]):
-    """Client that requests predictions from a server. The context manager closes connections.
+    """Client that requests predictions from a server. Use as a context manager.
 
     Args:
         url: URL of the server, such as http://127.0.0.1:8501.
         name: Name of the model. None uses the only model of a Towerpack server.
-        token: Token of the server, if it needs one.
-        timeout_s: Timeout of one request in seconds.
+        token: Token of the server, if it requires one.
+        timeout_s: Timeout of a request in seconds.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class Client(AbstractContextManager["Client"]):
         return self._ask("GET", "")
 
     def metadata(self) -> dict[str, Any]:
-        """Return the model's signatures, and the classes if it is a Towerpack server."""
+        """Return the model's signatures. A Towerpack server also returns the class names."""
         return self._ask("GET", "/metadata")
 
     def predict(
         self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
     ) -> dict[str, np.ndarray]:
-        """Compute the outputs of a signature, and return arrays by name. Strings are bytes.
+        """Compute the outputs of a signature. Return arrays by name, with strings as bytes.
 
         Args:
-            inputs: Arrays by name. For a single input of a Towerpack server also an array, the path
-                of an image file, or its bytes.
+            inputs: Arrays by name. For a single input, a Towerpack server also accepts an array, or
+                an image file as a path or as bytes.
             signature: Name of the signature (default: `serving_default`).
 
         Raises:
@@ -91,10 +91,11 @@ class Client(AbstractContextManager["Client"]):
             response = self._http.request(method, path, **request)
             body = response.json()
         except (httpx.HTTPError, ValueError) as error:  # ValueError: the body is not JSON
-            raise RequestError(f"No answer from {url}: {error!r}", status=0) from error
+            raise RequestError(f"The server {url} did not answer: {error!r}", status=0) from error
         if response.is_error:
             status = response.status_code
-            raise RequestError(f"{url} answered {status}: {body.get('error')}", status=status)
+            what = f"The server {url} answered with status {status}: {body.get('error')}"
+            raise RequestError(what, status=status)
         return body
 
 

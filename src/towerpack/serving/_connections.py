@@ -13,11 +13,11 @@ _CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 
 
 class Connection(cast("type[Any]", AutoHTTPProtocol)):
-    """Connection to one client.
+    """Connection to a client, with limits on time, header size and number of connections.
 
-    The connection is closed if a request takes longer than `limits.request_s` to arrive, or has
-    more than 64 KiB of headers and trailers. If more than `most` connections are open, a new one
-    closes the one that has waited longest.
+    A request whose headers take longer than `limits.request_s`, or whose headers and trailers
+    exceed 64 KiB, closes the connection. If more than `most` connections are open, a new one
+    closes the connection that has been idle longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
@@ -27,18 +27,16 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._has_body = False
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit, and close a connection if too many are open."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self.loop.call_later(self._seconds, self._check)
         others = [each for each in self.connections if not each.transport.is_closing()]
         if len(others) > self._most:
-            # This connection waits, too, so the list is never empty.
+            # The new connection is idle too, so the list is never empty.
             waiting = [each for each in others if each._idle or each.cycle.more_body]
             min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Restart the time limit with the first bytes after a response."""
         if self.timeout_keep_alive_task is not None:
             self._since = self.loop.time()
         super().data_received(data)
@@ -51,14 +49,12 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """Close the connection if too many requests wait for their turn."""
         if len(self.pipeline) >= _MOST_PIPELINED:  # uvicorn would keep them all in memory
             self.transport.abort()
             raise ValueError("too many pipelined requests")  # ends the parsing
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
-        """Record that the received bytes belong to a body."""
         super().on_body(body)
         self._has_body = True
 
@@ -68,7 +64,7 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
 
     def _check(self) -> None:
         late = self.loop.time() - self._since >= self._seconds
-        # While uvicorn's timer runs, no byte of the next request has arrived.
+        # While uvicorn's timer runs, no bytes of the next request have arrived.
         if late and self._idle and self.timeout_keep_alive_task is None:
             self.transport.abort()
         elif not self.transport.is_closing():
@@ -76,7 +72,7 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
 
 
 def most_connections(limits: Limits) -> int:
-    """Return the limit of connections: at most half of the files that this process may open."""
+    """Return the maximum number of connections, at most half of the process's open-file limit."""
     if sys.platform == "win32":
         return limits.connections
     import resource

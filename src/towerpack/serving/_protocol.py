@@ -1,4 +1,4 @@
-"""Conversion between HTTP bodies and calls of a model, as in TensorFlow Serving."""
+"""Conversion between HTTP bodies and model calls, as in TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
-# Marks at the end of a complete file. The model's decoder detects other damage.
+# Bytes that end a complete file. The model's image decoder detects other damage.
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 _GIF_FRAME, _GIF_EXTENSION = 0x2C, 0x21
 _GIF_BLOCKS = (_GIF_FRAME, _GIF_EXTENSION)
@@ -45,9 +45,9 @@ def call_of(
 ) -> Call:
     """Convert a request body to a call.
 
-    Without a query the body is JSON in row or column format. Otherwise it is the single input of a
-    signature: an image file, or a little-endian tensor in C order. The query has `signature_name`,
-    and for tensors `shape` (such as 1,28,28; by default the spec's) and `dtype`.
+    Without `query`, the body is JSON in row or column format. Otherwise the body is the signature's
+    only input: an image file, or a little-endian tensor in C order. `query` contains
+    `signature_name`, and for tensors `shape` (such as 1,28,28; default: the spec's) and `dtype`.
     """
     request: Mapping[str, Any] = _parsed(body) if query is None else query
     name = request.get("signature_name") or "serving_default"
@@ -56,7 +56,7 @@ def call_of(
         raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
     infos, outputs = model.signatures[name].inputs, model.signatures[name].outputs
     if query is None:
-        # The first call may omit the state that later calls pass on.
+        # The first call may omit the state, which later calls contain.
         optional = [key for key in model.metadata.get("optional_inputs", ()) if key in infos]
         values = _columns(request, list(infos), optional)
         inputs = {key: _array(values[key], info) for key, info in infos.items() if key in values}
@@ -74,7 +74,7 @@ def call_of(
     free = all(i.shape and i.shape[0] is None for i in [*infos.values(), *outputs.values()])
     rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
     if len(rows) > 1:
-        raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
+        raise RequestError(f"All inputs must have the same number of rows, got {sorted(rows)}.")
     shapes = [zip(infos[key].shape, array.shape, strict=True) for key, array in inputs.items()]
     most = max((m for shape in shapes for n, m in shape if n is None), default=0)
     if most > len(body):  # an empty array may claim any size
@@ -83,7 +83,7 @@ def call_of(
     errors: list[str | None] = [None] * count
     pixels = 0
     for key, array in inputs.items():
-        is_image = key.startswith("image")  # other inputs are texts, or images by another name
+        is_image = key.startswith("image")  # other inputs may contain texts, or images too
         for index, data in np.ndenumerate(array) if array.dtype.kind == "O" else ():
             if not (is_image or begins_like_image(data[:18])):
                 continue
@@ -107,7 +107,7 @@ def call_of(
 
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
-    """Return the response body. A single output has no name."""
+    """Return the response body. The name of a single output is omitted."""
     if call.by_row and (call.rows or all(a.ndim and not len(a) for a in outputs.values())):
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
@@ -156,7 +156,7 @@ def _zeros(info: TensorInfo, rows: int) -> np.ndarray:
 def _columns(
     request: Mapping[str, Any], names: list[str], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of each input. A single input may have no name."""
+    """Return the values of each input. With a single input, its name may be omitted."""
     by_row = "instances" in request
     if by_row == ("inputs" in request):
         raise RequestError("Missing 'inputs' or 'instances' key, or both are present.")
@@ -181,7 +181,7 @@ def _columns(
 
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
-    """Convert a value to an input's dtype without rounding or reading strings as numbers."""
+    """Convert a value to an input's dtype, without rounding and without parsing strings."""
     dtype = np.dtype(object if info.dtype == "string" else info.dtype)
     try:
         wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
@@ -203,7 +203,7 @@ def _leaf_types(value: Any) -> set[type]:
 
 
 def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
-    """Return the pixels of an image, and an error if it is invalid, cut off or too large."""
+    """Return the number of pixels of an image, and an error if the image is rejected."""
     try:
         header = image_header(data, name="the image")
         if header.format == "jpeg":  # thousands of scans would take minutes
@@ -217,14 +217,14 @@ def _picture(data: bytes, max_pixels: int) -> tuple[int, str | None]:
     size = f"{height} x {width} pixels in {len(data)} bytes"
     size += f", {frames} frames" if frames > 1 else ""
     if pixels > max_pixels:
-        # The image is not decoded, so it does not count for the limit of the request.
+        # Rejected images are not decoded, so they do not count for the limit of the request.
         return 1, f"The image is too large: {size}; at most {max_pixels} pixels."
     cut = data.rfind(_ENDS.get(header.format, b""), header.frame) < 0
     return pixels, f"The image is cut off: {size}." if cut else None
 
 
 def _frames_of_gif(data: bytes, height: int, width: int) -> tuple[int, int, int]:
-    """Return the number of frames of a GIF file, and their largest height and width."""
+    """Return the number of frames of a GIF file, and the largest height and width."""
     frames, start = 0, 13 + _table_bytes(data[10] if len(data) > 10 else 0)
     while start < len(data) and data[start] in _GIF_BLOCKS:
         if data[start] == _GIF_FRAME:
@@ -245,7 +245,7 @@ def _table_bytes(flags: int) -> int:
 
 
 def strings_of(value: Any) -> np.ndarray:
-    """Convert nested lists of strings to an array of bytes."""
+    """Convert nested lists of strings to an array of bytes objects."""
     array = np.array(value, object)
     for index, item in np.ndenumerate(array):
         match item:
@@ -259,7 +259,7 @@ def strings_of(value: Any) -> np.ndarray:
 
 
 def jsonable(array: np.ndarray, name: str) -> Any:
-    """Convert an output, or a row of an output, to a value that orjson can write.
+    """Convert an output, or a row of an output, to a value that orjson can serialize.
 
     Strings become `{"b64": …}` if the name ends in `_bytes`, or if they are not UTF-8.
     """

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from towerpack.inference import ExportedModel
 
 _log = get_logger(__name__)
-# PNG of one black pixel, for the first call of models that take image files.
+# PNG of one black pixel, for the first call of models that take image files
 _PIXEL = png(np.zeros((1, 1, 3), np.uint8))
 
 
 class Versions:
-    """Versions of a model in a directory. `current` is the newest one that can be loaded.
+    """Versions of a model in a directory. `current` is the newest version that can be loaded.
 
-    A version is a directory whose name is a number. A new version is loaded, and called once with
-    `batch` rows, while the older one serves. If it is removed, the newest other version is loaded.
-    A directory that contains a model itself is its only version.
+    A version is a directory whose name is a number. While a new version is loaded and called once
+    with `batch` rows, the previous version serves requests. If the current version is removed, the
+    newest other version is loaded. A directory that contains model files is itself a version.
     """
 
     def __init__(self, path: Path, batch: int) -> None:
         self._path, self._batch = path, batch
-        # Modification time and error of versions that failed. A changed version is tried again.
+        # Modification time and error of versions that failed. Changed versions are tried again.
         self.failed: dict[int, tuple[float, str]] = {}
         with quiet_start():
             while (number := self._wanted()) is not None:
@@ -37,7 +37,7 @@ class Versions:
                     self.current = loaded
                     return
         raise ConfigError(
-            f"There is no model to serve in {path}.",
+            f"{path} does not contain a model that can be served.",
             got="\n".join(text for _, text in self.failed.values()) or None,
             expected="an exported model, or directories 1, 2, … with exported models",
         )

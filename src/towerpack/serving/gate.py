@@ -1,4 +1,4 @@
-"""Middleware for all requests: access control, limits of bodies, and metrics."""
+"""Middleware for all requests: access control, request limits, and metrics."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from towerpack._core.errors import RequestError, shortened
 from towerpack._core.logs import get_logger
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_OPEN = ("/", "/healthz", "/readyz")  # the page shows the model only after it has the token
+_OPEN = ("/", "/healthz", "/readyz")  # the page has no data of the model before it has the token
 _LONGEST = 1000  # characters of a path; Python cannot parse integers of more than 4,300 digits
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a server. Requests beyond them are rejected with the status in parentheses.
+    """Limits of a server. The status of rejected requests is in parentheses.
 
     Attributes:
-        batch: Largest batch size of the model. Requests with more rows are computed in parts.
+        batch: Maximum batch size of the model. Requests with more rows are computed in parts.
         waiting: Number of requests that wait for the model (429).
         body_bytes: Size of one request body in bytes (413).
-        held_bytes: Size of all bodies that are being received or computed in bytes (429).
-        pixels: Number of pixels of one image in its header, including all frames (400).
-        request_pixels: Number of pixels of all images of a request (400).
-        connections: Number of open connections (`serve` only). A further connection closes the
-            one that has been idle longest.
-        request_s: Seconds for the headers of a request to arrive (`serve` only). Then the
-            connection is closed.
+        held_bytes: Total size in bytes of bodies that are being received or computed (429).
+        pixels: Number of pixels of an image according to its header, with all frames (400).
+        request_pixels: Number of pixels of all images in a request (400).
+        connections: Number of open connections (`serve` only). One more connection closes the
+            connection that has been idle longest.
+        request_s: Seconds in which the headers of a request must arrive (`serve` only). Otherwise
+            the connection is closed.
     """
 
     batch: int = 32
@@ -52,7 +52,7 @@ class Limits:
 
 
 class Metrics:
-    """Prometheus metrics of one server. Kinds of requests are 'predict' and 'other'."""
+    """Prometheus metrics of a server. The label `kind` is 'predict' or 'other'."""
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
@@ -66,7 +66,7 @@ class Metrics:
 
 
 class Gate:
-    """ASGI middleware that checks requests, before their body is read if possible."""
+    """ASGI middleware that checks requests, if possible before their bodies are read."""
 
     def __init__(
         self,
@@ -82,7 +82,6 @@ class Gate:
         self._held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began, path, headers = time.perf_counter(), scope["path"], Headers(scope=scope)
@@ -166,6 +165,5 @@ class Gate:
 
 
 def error_response(what: str, status: int) -> Response:
-    """Return an error in TensorFlow Serving's format."""
     body = orjson.dumps({"error": shortened(what)})
     return Response(body, status, _HEADERS.get(status), media_type="application/json")

@@ -1,10 +1,10 @@
-"""TensorFlow 1 API for older programs: `tensorflow.compat.v1` with the common `tf.layers`.
+"""TensorFlow 1 API for older programs: `tensorflow.compat.v1` and the common `tf.layers`.
 
     from towerpack import tf1 as tf
 
     x = tf.layers.conv2d(x, 32, 3, activation=tf.nn.relu, name='conv0')
 
-`argscope` supports these layers. Other layers raise AttributeError and have equivalents in Keras.
+`argscope` works with these layers. Other layers of `tf.layers` raise AttributeError: use Keras.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Regularization terms that functions of TensorFlow 1 collect."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -11,21 +9,21 @@ from towerpack.nn import get_current_tower_context
 
 
 def regularize_cost_from_collection(name: str = "regularize_cost") -> tf.Tensor:
-    """Return the sum of the terms of `tf.compat.v1.get_variable(regularizer=…)`: float32 scalar.
+    """Return the sum of the regularization losses of `tf.compat.v1.get_variable`: float32 scalar.
 
     The sum is 0 outside of training. It includes tf_slim's `weights_regularizer=`, but not the
-    `losses` of Keras layers. The caller adds it to the cost.
+    `losses` of Keras layers. The caller must add it to the cost.
 
     Args:
         name: Name of the tensor.
 
     Raises:
-        LayerError: TensorFlow runs eagerly and collects no terms.
+        LayerError: TensorFlow runs eagerly, so there are no collections.
     """
     if tf.executing_eagerly():
         raise LayerError(
-            "regularize_cost_from_collection does not work in eager mode.",
-            fix="call the tower in a tf.function",
+            "regularize_cost_from_collection must be called in graph mode, not eagerly.",
+            fix="call the tower function in a tf.function",
         )
     terms: Any = tf.compat.v1.losses.get_regularization_losses()
     if not terms or not get_current_tower_context().is_training:

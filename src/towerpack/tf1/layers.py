@@ -1,6 +1,6 @@
-"""The common layers of `tf.layers`, which Keras 3 removed, as registered layers.
+"""Common layers of `tf.layers`, which Keras 3 removed, as layers by name.
 
-Arguments, their order and their defaults are those of TensorFlow 1. Layers without a name are
+Arguments, their order and their defaults are the same as in TensorFlow 1. Layers without a name are
 called `conv2d`, `conv2d_1`, … in every tower.
 """
 
@@ -41,7 +41,7 @@ def _like(
     without: tuple[str, ...] = (),
     **defaults: Any,
 ) -> RegisteredLayer:
-    """Register a layer under TensorFlow 1's name, without some arguments, with other defaults."""
+    """Register a layer with TensorFlow 1's name, arguments and defaults."""
     first, *rest = inspect.signature(layer.func).parameters.values()
     known = [p.replace(default=defaults.get(p.name, p.default)) for p in rest]
     parameters = [
@@ -96,12 +96,12 @@ def batch_normalization(
     training: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Apply batch normalization. The moving averages need no `UPDATE_OPS`.
+    """Apply batch normalization. Moving averages are updated without `UPDATE_OPS`.
 
     Args:
         inputs, name: Tensor to normalize, and name of the layer.
         axis: Axis of the channels: 1 or -1.
-        momentum, epsilon, center, scale: See `keras.layers.BatchNormalization`.
+        momentum, epsilon, center, scale: Same as in `keras.layers.BatchNormalization`.
         training: Use the statistics of the batch instead of the moving averages.
     """
     return BatchNorm(
@@ -120,7 +120,7 @@ def batch_normalization(
 def dropout(
     inputs: tf.Tensor, rate: float = 0.5, *, training: bool = False, name: str | None = None
 ) -> tf.Tensor:
-    """Apply dropout, only if `training`.
+    """Drop values at random if `training`, otherwise return the inputs.
 
     Args:
         inputs, name: Any tensor, and name of the layer.
@@ -135,14 +135,14 @@ def flatten(inputs: tf.Tensor, *, name: str | None = None) -> tf.Tensor:
     """Flatten all axes except the first.
 
     Args:
-        inputs, name: Tensor [batch, ...] with known other axes, and name of the result.
+        inputs, name: Tensor [batch, ...] with known axes after the first, and name of the result.
     """
     features = static_shape(inputs, None, "flatten")[1:]
     return tf.reshape(inputs, [-1, prod(n or -1 for n in features)], name=name)
 
 
 def _layer_name(kind: str, name: str | None) -> str:
-    """Return `name`, or the first unused name of its kind in this tower."""
+    """Return `name`, or an unused default name of the layer kind, such as `conv2d_1`."""
     if name is not None:
         return name
     used = get_current_tower_context().used_names

@@ -1,4 +1,4 @@
-"""Networks of tf_slim, a layer library of TensorFlow 1, in towers."""
+"""Support for networks of tf_slim, a layer library of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from towerpack.nn.scopes import full_name
 
 
 def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
-    """Wrap a network of tf_slim so that it follows the tower's training flag and names its outputs.
+    """Wrap a tf_slim network so that it uses the tower's training flag and names its outputs.
 
         resnet = slim_network(resnet_v1.resnet_v1_50, num_classes=10)
 
         def build_graph(self, image, label):
             logits, end_points = resnet(image)
 
-    The tower sets `is_training` of `fn`, if it has this argument, and of `slim.batch_norm` and
-    `slim.dropout` in it, unless the call or an `arg_scope` sets the argument. Tensors in dicts that
-    `fn` returns, such as its end points, become named outputs of the tower. Without this function,
-    tf_slim also works in a tower if the program passes `is_training`.
+    The wrapper sets `is_training` of `fn`, `slim.batch_norm` and `slim.dropout`, unless the call or
+    an `arg_scope` sets it. Tensors in dicts that `fn` returns, such as end points, become named
+    outputs of the tower. tf_slim also works without this wrapper if you pass `is_training`.
 
     Args:
         fn: Network such as `resnet_v1.resnet_v1_50`, or any function that uses `slim.conv2d`.
@@ -71,7 +70,7 @@ def _name_outputs(context: TowerContext, end_points: dict[str, Any]) -> None:
 
 
 def mend_slim() -> None:
-    """Patch tf_slim 1.1.0, if the program has imported it, for the installed TensorFlow.
+    """Patch tf_slim 1.1.0 for the installed TensorFlow, if the program has imported tf_slim.
 
     - `ops.Tensor`, which tf_slim uses, was removed.
     - `slim.batch_norm` needs the Keras of TensorFlow 1 if `updates_collections` *is* the constant
@@ -89,8 +88,6 @@ def mend_slim() -> None:
 
 
 class _Changed(ModuleType):
-    """Proxy of a module with some attributes replaced."""
-
     def __init__(self, original: ModuleType, **changed: Any) -> None:
         super().__init__(original.__name__)
         self._original = original

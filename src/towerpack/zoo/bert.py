@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), with the variable names of its authors."""
+"""BERT (Devlin et al. 2018), with the same variable names as Google's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towerpack.nn import Dropout, Embedding, FullyConnected, LayerNorm, expose, 
 
 _EPSILON: Final = 1e-12
 _STDDEV: Final = 0.02
-# Replacements, in order, that convert variable names of Hugging Face to those of Google.
+# Ordered regular expressions that convert variable names of Hugging Face to Google's names.
 _NAMES: Final = (
     (r"^(?!bert/|cls/|classifier/)", "bert/"),
     (r"/encoder/layer/(\d+)/", r"/encoder/layer_\1/"),
@@ -36,7 +36,7 @@ def net(
     max_positions: int = 512,
     dropout: float = 0.1,
 ) -> tf.Tensor:
-    """Return logits [n, num_classes] from the pooled vector of each text's first token.
+    """Return logits [n, num_classes], computed from the pooled vector of the first token.
 
     Args:
         tokens: int [n, time], from `[CLS]` to `[SEP]`, padded with 0, all in the first segment.
@@ -44,8 +44,8 @@ def net(
         layers, num_heads: Number of encoder layers, and of attention heads (12 in BERT-base).
         hidden_size: Length of a token's vector, a multiple of `num_heads`.
         intermediate_size: Units of the inner dense layers (default: four times `hidden_size`).
-        max_positions: Largest number of tokens in a text.
-        dropout: Fraction of values that training drops.
+        max_positions: Maximum number of tokens in a text.
+        dropout: Dropout rate.
     """
     with scope("bert"):
         features = encode(
@@ -74,7 +74,7 @@ def encode(
     max_positions: int,
     dropout: float,
 ) -> tf.Tensor:
-    """Return vectors of tokens in their context, [n, time, hidden_size].
+    """Return contextual vectors of the tokens, [n, time, hidden_size].
 
     Args:
         tokens, vocab_size, layers, num_heads, hidden_size: See `net`.
@@ -108,7 +108,9 @@ def encode(
 
 
 def named(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rename weights of Google's checkpoints, Hugging Face's files, or runs to our variable names.
+    """Rename weights to the variable names of this network.
+
+    Accepts weights of Google's checkpoints, Hugging Face's files, and Towerpack's runs.
 
     Args:
         weights: Arrays by name.
@@ -117,7 +119,7 @@ def named(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _converted(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
-    if "." in name:  # PyTorch has dots in names and kernels [out, in].
+    if "." in name:  # Names of PyTorch contain dots, and kernels have the shape [out, in].
         transpose = name.endswith(".weight") and "embeddings" not in name and array.ndim == 2
         array, name = np.asarray(array), name.replace(".", "/")
         array = array.T if transpose else array

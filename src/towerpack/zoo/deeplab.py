@@ -1,4 +1,4 @@
-"""DeepLabv3+ (Chen et al. 2018) on EfficientNet-Lite0 instead of Xception."""
+"""DeepLabv3+ (Chen et al. 2018) with EfficientNet-Lite0 as the backbone instead of Xception."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def net(
 ) -> tf.Tensor:
     """Return logits [n, h, w, num_classes] of atrous spatial pyramid pooling and a decoder.
 
-    Variables of the backbone have the names of the packaged weights, those of the head begin with
+    Variables of the backbone have the names of the packaged weights. Other variables begin with
     `aspp/`, `decoder/` and `logits/`. Unlike in the paper, the backbone is not dilated. Its last
     stage is resized to stride 16.
 
     Args:
         image: RGB images [n, h, w, 3] of any size, (pixels - 127) / 128.
         num_classes: Number of classes.
-        width: Number of filters of the head (256 in the paper).
+        width: Number of filters in the head (256 in the paper).
         rates: Dilation rates of the atrous spatial pyramid pooling.
     """
     _, fine, _, deep, deepest = backbone(image)

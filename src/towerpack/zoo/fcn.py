@@ -1,6 +1,6 @@
-"""Small fully convolutional network (after Long et al. 2015) of Lambda's demo suite.
+"""Small fully convolutional network (after Long et al. 2015) from Lambda's demo suite.
 
-It has 1,384,652 parameters for 12 classes.
+The network has 1,384,652 parameters for 12 classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def net(
     Args:
         image, num_classes: Images [n, h, w, c] of any size, and number of classes.
         width: Filters of the first convolution. Each of the next three has twice as many.
-        batch_norm: Apply batch normalization before each ReLU.
+        batch_norm: Whether to apply batch normalization before each ReLU.
     """
     with stages(batch_norm):
         *skipped, x = encoded(image, width)
@@ -47,7 +47,7 @@ def encoded(image: tf.Tensor, width: int) -> list[tf.Tensor]:
 
 
 def enlarged(name: str, x: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tensor:
-    """Double the size by a transposed convolution of 4x4, and crop to the size of `like`.
+    """Double the size with a transposed 4x4 convolution, then crop to the size of `like`.
 
     Args:
         name: Name of the layer.
@@ -59,7 +59,7 @@ def enlarged(name: str, x: tf.Tensor, like: tf.Tensor, filters: int) -> tf.Tenso
     known, wanted = x.shape[1:3], like.shape[1:3]
     if known.is_fully_defined() and known == wanted:
         return x  # a crop to the same size would copy
-    # A convolution of 4x4 and stride 2 always pads one row before, so crop only at the end.
+    # A 4x4 convolution with stride 2 always pads one row at the start, so crop only at the end.
     size: Any = tf.shape(like)
     return x[:, : size[1], : size[2]]
 
@@ -69,7 +69,7 @@ def stages(batch_norm: bool) -> Iterator[None]:
     """Set the defaults of convolutions in the block: kernels of 4x4 and ReLU.
 
     Args:
-        batch_norm: Apply batch normalization before each ReLU.
+        batch_norm: Whether to apply batch normalization before each ReLU.
     """
     activation = BNReLU if batch_norm else tf.nn.relu
     with (

@@ -1,7 +1,7 @@
-"""Fast neural style (Johnson et al. 2016), with the shapes of Lambda's demo suite.
+"""Fast neural style (Johnson et al. 2016), with the layer shapes of Lambda's demo suite.
 
-Unlike there, convolutions share no variables, and normalization is instance normalization with
-scale and offset (Ulyanov et al. 2016). The network has 1,817,731 parameters.
+Unlike in the demo suite, convolutions share no variables, and normalization is instance
+normalization with scale and offset (Ulyanov et al. 2016). The network has 1,817,731 parameters.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from towerpack.zoo.fcn import enlarged
 
 
 def net(image: tf.Tensor, *, width: int = 32, blocks: int = 5) -> tf.Tensor:
-    """Transfer the style of an image by residual blocks at a quarter of its size.
+    """Return stylized images, computed with residual blocks at a quarter of the image size.
 
     Args:
-        image: [n, h, w, 3] from -1 to 1, of 4x4 pixels or more.
+        image: [n, h, w, 3] from -1 to 1, of at least 4x4 pixels.
         width: Filters at full size. Half and quarter size have two and four times as many.
         blocks: Number of residual blocks.
 

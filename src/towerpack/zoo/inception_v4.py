@@ -1,7 +1,7 @@
-"""Inception-v4 (Szegedy et al. 2017), with the variable names of TF-slim's checkpoints.
+"""Inception-v4 (Szegedy et al. 2017), with the same variable names as TF-slim's checkpoints.
 
-`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` loads a checkpoint. It contains no
-`gamma`, which stays 1, and needs pixels from -1 to 1.
+`SmartInit('inception_v4.ckpt', skip='InceptionV4/Logits/.*')` loads a checkpoint, which needs
+pixels from -1 to 1. The checkpoint contains no `gamma`, which remains 1.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _C: Final = (
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
-    """Return logits [n, num_classes] of images, without the auxiliary head.
+    """Return logits [n, num_classes] for images, without the auxiliary head.
 
     Args:
         image: [n, h, w, 3] of at least 75x75 pixels (299x299 in the paper).
-        num_classes, dropout: Number of classes, and fraction of features that training drops.
+        num_classes, dropout: Number of classes, and dropout rate of the features.
     """
     with (
         scope("InceptionV4"),

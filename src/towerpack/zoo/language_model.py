@@ -11,20 +11,20 @@ import tensorflow as tf
 from towerpack.nn import reuse_scope
 
 State = Mapping[str, tf.Tensor]
-"""State of a network after the tokens so far: tensors [n, ...] by name."""
+"""State of a network after the tokens read so far: tensors [n, ...] by name."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Network that predicts each token from the tokens before it.
+    """Network that predicts each token of a text from the previous tokens.
 
     Attributes:
         net: `net(token int32 [n, time], vocab_size, state, **options)` returns logits
-            [n, time, vocab_size] and the state after these tokens. Splitting a text over several
-            calls gives the same result up to rounding.
-        zero_state: `zero_state(n, **options)` returns the state before a text, which is zero.
+            [n, time, vocab_size] and the state after these tokens. A text may be split over
+            several calls.
+        zero_state: `zero_state(n, **options)` returns the state before a text, which is all zeros.
         constants: `constants(vocab_size, **options)` returns arguments of `net` that depend only on
-            weights, and are computed once for a generated text.
+            weights. `generate` computes them once.
     """
 
     net: Callable[..., tuple[tf.Tensor, State]]
@@ -51,10 +51,10 @@ class LanguageModel:
         length: Any,
         choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tuple[tf.Tensor, State]:
-        """Generate texts by a loop in the graph that reads one token per step.
+        """Generate texts with a loop in the graph that reads one token per step.
 
         Args:
-            prompt: int32 [n, any], at least one token each, which is read first.
+            prompt: int32 [n, any], the tokens that each text starts with, at least one.
             vocab_size: Number of tokens.
             state: State before the prompts.
             length: Number of tokens to generate.
@@ -62,11 +62,11 @@ class LanguageModel:
                 to tokens [n].
 
         Returns:
-            The generated tokens, int32 [n, length], and the state before the last one is read.
+            The generated tokens, int32 [n, length], and the state before the last token is read.
         """
         lengths = tf.cast(prompt.row_lengths(), tf.int32)
         longest = tf.reduce_max(lengths)
-        # All prompts end at the same step, so shorter prompts begin later.
+        # All prompts end at the same step, so shorter prompts start later.
         first = longest - lengths
         place = tf.maximum(tf.range(longest) - first[:, None], 0)
         columns = tf.transpose(tf.gather(prompt.to_tensor(), place, batch_dims=1))

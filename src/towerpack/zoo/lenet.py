@@ -1,4 +1,4 @@
-"""LeNet (after LeCun et al. 1998) as in Tensorpack's tutorial, for 8x8 pixels or more."""
+"""LeNet (after LeCun et al. 1998), as in Tensorpack's tutorial, for images from 8x8 pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tenso
 
     Args:
         image: [n, h, w, c] with known height and width.
-        num_classes, dropout: Number of classes, and fraction of features that training drops.
+        num_classes, dropout: Number of classes, and dropout rate of the features.
     """
     with argscope(Conv2D, filters=32, kernel_size=3, activation=tf.nn.relu):
         features = (

@@ -12,11 +12,11 @@ from towerpack.zoo._keras import KerasApplication
 
 
 def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.5) -> tf.Tensor:
-    """Return logits [n, num_classes] of images, without the auxiliary head.
+    """Return logits [n, num_classes] for images, without the auxiliary head.
 
     Args:
         image: [n, h, w, 3] (331x331 in the paper). Keras's weights need pixels from -1 to 1.
-        num_classes, dropout: Number of classes, and fraction of features that training drops.
+        num_classes, dropout: Number of classes, and dropout rate of the features.
     """
     features = KerasApplication("nasnet", image, keras.applications.NASNetLarge)
     expose("features", features)

@@ -22,8 +22,8 @@ from towerpack.nn import (
 def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
     """Return logits [n, num_classes] of residual blocks with 16, 32 and 64 channels.
 
-    Shortcuts between stages take every second pixel, and zeros for new channels (option A of the
-    paper).
+    Shortcuts between stages take every second pixel and pad new channels with zeros (option A of
+    the paper).
 
     Args:
         image, num_classes: Images [n, h, w, c] (32x32 in the paper), and number of classes.
@@ -33,7 +33,7 @@ def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
         ConfigError: `depth` is not 6 n + 2.
     """
     if depth < 8 or depth % 6 != 2:
-        what = f"The depth of a ResNet must be 6 n + 2, got {depth}."
+        what = f"The depth of a ResNet for small images must be 6 n + 2, got {depth}."
         raise ConfigError(what, fix="set depth to 20, 32, 44, 56 or 110")
     with argscope(Conv2D, kernel_size=3, use_bias=False):
         x = Conv2D("conv0", image, 16, activation=BNReLU)

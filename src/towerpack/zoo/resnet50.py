@@ -12,7 +12,7 @@ from towerpack.zoo._keras import KerasApplication
 def net(image: tf.Tensor, num_classes: int) -> tf.Tensor:
     """Return logits [n, num_classes] of ResNet-50 with strides in the 1x1 convolutions.
 
-    Keras's files of weights fit: `SmartInit('resnet50.weights.h5')`. Weights for ImageNet need BGR,
+    `SmartInit('resnet50.weights.h5')` loads Keras's weights. ImageNet weights need BGR images,
     with the means 103.939, 116.779, 123.68 subtracted.
 
     Args:

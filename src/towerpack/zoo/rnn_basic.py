@@ -1,4 +1,4 @@
-"""LSTM language model, as in Lambda's demo suite."""
+"""LSTM language model from Lambda's demo suite."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def net(
     vectors: np.ndarray | None = None,
     gates: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, State]:
-    """Predict the next tokens by LSTMs with dropout only between layers (Zaremba et al. 2014).
+    """Predict the next tokens with LSTMs. Dropout is only between layers (Zaremba et al. 2014).
 
     Args:
         token, vocab_size: Tokens int32 [n, time], and number of different tokens.
         state: `c` and `h` of each layer (`c0`, `h0`, `c1`, …), float32 [n, units].
         units, layers: Units of each layer, and number of layers.
-        embedding: Length of a token's vector, without `vectors`.
-        dropout: Fraction of values that training drops between layers.
+        embedding: Length of a token's vector, if `vectors` is None.
+        dropout: Dropout rate.
         vectors: Initial vectors of the tokens, float32 [vocab_size, any length].
         gates: Result of `constants`, in inference.
 
@@ -77,7 +77,7 @@ def constants(
     vectors: np.ndarray | None = None,
     **_: Any,
 ) -> dict[str, tf.Tensor]:
-    """Return each token's contribution to the first layer's gates: [vocab_size, 4 units].
+    """Return the contribution of each token to the first layer's gates: [vocab_size, 4 units].
 
     Args:
         vocab_size, units, embedding, vectors: See `net`.
@@ -104,7 +104,7 @@ def _layer(i: int, size: int, units: int) -> _Layer:
 
 
 class _Layer(keras.layers.Layer):
-    """Layer of `towerpack.ops.recurrence.lstm` with the weights of `keras.layers.LSTM`."""
+    """Layer that calls `towerpack.ops.recurrence.lstm` with the weights of `keras.layers.LSTM`."""
 
     def __init__(self, *, units: int, **config: Any) -> None:
         super().__init__(autocast=False, **config)

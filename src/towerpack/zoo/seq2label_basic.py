@@ -1,4 +1,4 @@
-"""LSTM text classifier: `seq2label_basic` of Lambda's demo suite."""
+"""LSTM text classifier `seq2label_basic` from Lambda's demo suite."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def net(
     layers: int = 2,
     dropout: float = 0.0,
 ) -> tf.Tensor:
-    """Return logits [n, num_classes] from the output of LSTMs at the last token of each text.
+    """Return logits [n, num_classes], computed from the LSTM output at each text's last token.
 
     Args:
         tokens: int [n, time], padded with 0. A row of zeros is an empty text.
         num_classes, vocab_size: Number of classes, and number of tokens.
         embedding_size: Length of a token's vector.
         units, layers: Units of each layer, and number of layers.
-        dropout: Fraction of the values of vectors and features that training drops.
+        dropout: Dropout rate of token vectors and features.
     """
     length = tf.math.count_nonzero(tokens, axis=1)
     x = Embedding("embedding", tokens, vocab_size, embedding_size)

@@ -21,14 +21,14 @@ def net(
 ) -> tf.Tensor:
     """Return logits [n, num_classes] of CNN-rand (Kim 2014), or CNN-non-static with `data.vectors`.
 
-    Windows extend beyond both ends of a text, so the padding of a batch has no effect.
+    Convolution windows extend beyond both ends of a text, so padding has no effect.
 
     Args:
         tokens: int [n, time], padded with 0. A row of zeros is an empty text.
         num_classes, vocab_size: Number of classes, and number of tokens.
         embedding_size: Length of a token's vector.
         filters, widths: Number of filters of each width, and kernel sizes in tokens.
-        dropout: Fraction of the features that training drops.
+        dropout: Dropout rate of the features.
     """
     is_token = tokens != 0
     length = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)

@@ -1,4 +1,4 @@
-"""Object detectors SSD300 and SSD512 on VGG-16 (Liu et al. 2016)."""
+"""Object detectors SSD300 and SSD512 with a VGG-16 backbone (Liu et al. 2016)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATIOS: Final = {
     300: (_FOUR, _SIX, _SIX, _SIX, _FOUR, _FOUR),
     512: (_FOUR, _SIX, _SIX, _SIX, _SIX, _FOUR, _FOUR),
 }
-# Filters of the 1x1 and the 3x3 convolution, and its strides: 2 with a border of 1, or 1 without.
+# Filters of a 1x1 and a 3x3 convolution, and its strides: 2 with a border of 1, or 1 without.
 _EXTRA: Final = {
     300: ((256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1)),
     512: ((256, 512, 2), (128, 256, 2), (128, 256, 2), (128, 256, 2)),
@@ -36,7 +36,7 @@ class Predictions(NamedTuple):
     """Output of a detector for each anchor.
 
     Attributes:
-        logits: float32 [n, anchors, 1 + classes], with the background first.
+        logits: float32 [n, anchors, 1 + classes]. The background is class 0.
         offsets: float32 [n, anchors, 4], for `ops.boxes.decode`.
         anchors: NumPy [anchors, 4], as fractions of the image size.
     """
@@ -47,7 +47,7 @@ class Predictions(NamedTuple):
 
 
 def levels(size: int) -> list[AnchorLevel]:
-    """Return the anchors of SSD300 or SSD512 for COCO.
+    """Return the anchors of SSD300 or SSD512 for the COCO data set.
 
     Args:
         size: 300 or 512.
@@ -58,7 +58,7 @@ def levels(size: int) -> list[AnchorLevel]:
 
 
 def net(image: tf.Tensor, num_classes: int, *, size: int = 300) -> Predictions:
-    """Detect objects by 3x3 heads on six or seven feature maps of VGG-16 and later convolutions.
+    """Detect objects with 3x3 convolutions on six or seven feature maps of different strides.
 
     Args:
         image: RGB images [n, size, size, 3], minus the mean color of ImageNet.
@@ -70,7 +70,7 @@ def net(image: tf.Tensor, num_classes: int, *, size: int = 300) -> Predictions:
     """
     if tuple(image.shape[1:3]) != (size, size):
         raise ConfigError(
-            f"ssd{size} needs images of {size} x {size} pixels.",
+            f"Images for ssd{size} must have {size} x {size} pixels.",
             got=f"{image.shape[1]} x {image.shape[2]}",
             fix=f"set data.size to [{size},{size}], or use ssd_lite, which supports any size",
         )
@@ -100,7 +100,7 @@ def predictions(
     num_classes: int,
     head: Callable[..., tf.Tensor],
 ) -> Predictions:
-    """Predict classes and offsets by two 3x3 convolutions on each feature map.
+    """Predict classes and box offsets with two 3x3 convolutions on each feature map.
 
     Args:
         image: Images [n, h, w, c] of known size.

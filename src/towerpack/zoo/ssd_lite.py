@@ -1,6 +1,6 @@
-"""Fast single-shot object detector on EfficientNet-Lite0.
+"""Fast single-shot object detector with an EfficientNet-Lite0 backbone.
 
-It combines anchors and loss of SSD (Liu et al. 2016) with a feature pyramid (Lin et al. 2017) and
+Combines the anchors and loss of SSD (Liu et al. 2016) with a feature pyramid (Lin et al. 2017) and
 separable convolutions (Sandler et al. 2018, section 6.2). Variables of the backbone have the names
 of the packaged weights: `transfer.pretrained: efficientnet-lite0`.
 """
@@ -25,13 +25,13 @@ def net(
     anchor_scale: float = 3.0,
     ratios: tuple[float, ...] = (2.0, 3.0),
 ) -> Predictions:
-    """Detect objects by heads on a feature pyramid with strides 8, 16, 32 and 64.
+    """Detect objects with separable convolutions on a feature pyramid of strides 8, 16, 32 and 64.
 
     Args:
         image: RGB images [n, h, w, 3] of known size, (pixels - 127) / 128.
         num_classes: Number of classes without the background.
         channels: Channels of the pyramid.
-        anchor_scale: Side of the smallest square anchor in cells of its map.
+        anchor_scale: Side of the smallest square anchor, in cells of the feature map.
         ratios: Width / height of the other anchors. Their inverses are added.
     """
     *_, c3, c4, c5 = backbone(image)

@@ -1,4 +1,4 @@
-"""Small causal transformer language model with a cache of keys and values as its state."""
+"""Small causal transformer language model. Its state is a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def net(
     context: int = 128,
     dropout: float = 0.0,
 ) -> tuple[tf.Tensor, State]:
-    """Predict the next tokens by the blocks of GPT-2 (Radford et al. 2019) with rotary positions.
+    """Predict the next tokens with blocks of GPT-2 (Radford et al. 2019) and rotary positions.
 
     Positions rotate queries and keys (Su et al. 2021). Every layer attends to the last `context`
-    tokens, also of earlier calls, whose keys and values are the state. No gradient flows into
-    earlier calls (Dai et al. 2019).
+    tokens. The state holds keys and values of earlier calls, which get no gradient (Dai et al.
+    2019).
 
     Args:
         token, vocab_size: Tokens int32 [n, time], and number of different tokens.
         state: `keys` and `values`, float32 [n, layers, context, width], and `count`, int32 [n], the
-            number of tokens in them.
+            number of cached tokens.
         width: Length of a token's vector, a multiple of 2 * `heads`.
         layers, heads: Number of blocks, and of attention heads.
         context: Number of tokens that a layer attends to, including the current token.
-        dropout: Fraction of values that training drops after the embedding and in each branch.
+        dropout: Dropout rate after the embedding and in each branch.
 
     Returns:
         Logits [n, time, vocab_size], and the state after these tokens.
@@ -77,7 +77,7 @@ def net(
 def zero_state(
     rows: Any, *, width: int = 192, layers: int = 4, context: int = 128, **_: Any
 ) -> State:
-    """Return the state before a text.
+    """Return the state before a text, with an empty cache.
 
     Args:
         rows: Number of texts.
@@ -100,7 +100,7 @@ def _dropped(name: str, x: tf.Tensor, rate: float) -> tf.Tensor:
 
 
 def _seen(context: int, time: Any, count: tf.Tensor) -> tf.Tensor:
-    """Return the attention mask of queries and keys, bool [n, 1, time, context + time]."""
+    """Return the causal attention mask, bool [n, 1, time, context + time]."""
     query = tf.range(context, context + time)[:, None]
     key = tf.range(context + time)
     near = (key <= query) & (key > query - context)
@@ -123,7 +123,7 @@ def _attention(
 
 
 def _rotated(x: tf.Tensor, first: int) -> tf.Tensor:
-    """Rotate pairs of [n, time, heads, size] by angles that grow with the position (RoFormer)."""
+    """Apply rotary position embedding to [n, time, heads, size], from the position `first`."""
     size: Any = x.shape[-1]
     half = size // 2
     position = tf.range(first, first + tf.shape(x)[1])

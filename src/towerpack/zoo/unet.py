@@ -1,6 +1,6 @@
-"""U-Net (Ronneberger et al. 2015), as in Lambda's demo suite.
+"""U-Net (Ronneberger et al. 2015) from Lambda's demo suite.
 
-It has 1,554,636 parameters for 12 classes.
+The network has 1,554,636 parameters for 12 classes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def net(
     batch_norm: bool = False,
     full_size: bool = False,
 ) -> tf.Tensor:
-    """Return logits [n, h, w, num_classes]: `fcn.net` with connections between maps of equal size.
+    """Return logits [n, h, w, num_classes] of `fcn.net` with skip connections.
 
     Args:
         image, num_classes, width, batch_norm: See `fcn.net`.
-        full_size: Add two convolutions with `width // 2` filters of 3x3 at the full image size,
-            which give sharper edges. The demo suite does not have them.
+        full_size: Whether to add two 3x3 convolutions with `width // 2` filters at the full image
+            size, for sharper edges. The demo suite does not have them.
     """
     with stages(batch_norm):
         first = Conv2D("first", image, width // 2, 3) if full_size else image

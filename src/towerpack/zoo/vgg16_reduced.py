@@ -21,7 +21,7 @@ _NAMES: Final = [
     "fc6",
     "fc7",
 ]
-# Indices in the module lists of PyTorch: torchvision's `features`, and `vgg` of SSD programs.
+# Layer numbers in PyTorch's `Sequential`: torchvision's `features`, and `vgg` of SSD programs.
 _PLACES: Final = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
 _TORCHVISION_STD: Final = (0.229, 0.224, 0.225)
 
@@ -47,17 +47,17 @@ def backbone(image: tf.Tensor) -> list[tf.Tensor]:
 
 
 def from_torch(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Convert weights of PyTorch to the names and shapes of the variables of `backbone`.
+    """Convert VGG-16 weights of PyTorch to the variable names and shapes of `backbone`.
 
-    Supported are reduced VGG-16 networks of SSD programs (`0.weight` … `33.weight`) and
-    torchvision's `vgg16` (`features.0.weight` … `classifier.3.weight`). For the latter, fc6 and fc7
-    are subsampled, and the first kernel includes the division by the standard deviation of pixels.
+    Accepts reduced VGG-16 networks of SSD programs (`0.weight` … `33.weight`) and torchvision's
+    `vgg16` (`features.0.weight` … `classifier.3.weight`). For torchvision, fc6 and fc7 are
+    subsampled, and the first kernel is divided by the standard deviation of the pixels.
 
     Args:
         weights: Result of `read_torch_file`.
 
     Raises:
-        CheckpointError: The weights are of another network.
+        CheckpointError: The weights belong to another network.
     """
     try:
         if "features.0.weight" in weights:
@@ -66,7 +66,7 @@ def from_torch(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return _by_variable({name: _layer(weights, str(place)) for name, place in places})
     except KeyError as error:
         raise CheckpointError(
-            f"The weights are not those of VGG-16: {error} is missing.",
+            f"The file must contain the weights of VGG-16, but {error} is missing.",
             got=", ".join([*weights][:6]),
             expected="'0.weight' … '33.weight', or torchvision's 'features.0.weight' …",
         ) from error

@@ -14,7 +14,7 @@ from towerpack.nn import Conv2D, MaxPooling, argscope
 
 _STAGES: Final = (2, 2, 4, 4, 4)
 _NUMBERS: Final = re.compile(r"(\d+)")
-# Statistics of ImageNet in the order RGB.
+# Mean and standard deviation of ImageNet pixels, in the order RGB.
 _MEAN: Final = (123.68, 116.779, 103.939)
 _MEAN_UNIT: Final = (0.485, 0.456, 0.406)
 _DEVIATION_UNIT: Final = (0.229, 0.224, 0.225)
@@ -22,11 +22,11 @@ _BGR, _UNIT = "bgr", "unit"
 
 
 def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str, tf.Tensor]:
-    """Return the outputs of the convolutions by name: `conv1_1` to `conv5_4`.
+    """Return the outputs of the 16 convolutions by name: `conv1_1` to `conv5_4`.
 
     Args:
         image: RGB images, float32 [n, h, w, 3] from 0 to 255.
-        widths: Filters of the sixteen convolutions.
+        widths: Number of filters of each convolution.
         pixels: Input that the weights need: 'rgb' or 'bgr' minus the mean, or 'unit' for RGB with
             mean 0 and standard deviation 1.
     """
@@ -48,18 +48,18 @@ def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str
 
 
 def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np.ndarray], str]:
-    """Rename weights of any library for `features`. Use the first sixteen kernels of 3x3.
+    """Rename VGG-19 weights of any library for `features`. Uses the first sixteen 3x3 kernels.
 
     Args:
-        weights: Arrays by name. Layers are ordered by the natural order of their names.
+        weights: Arrays by name. Layers are sorted by name, with numbers in numeric order.
         what: Name of the file in error messages.
 
     Returns:
-        Weights by the names of `features`, and its argument `pixels`: 'unit' for PyTorch (kernels
-        [out, in, 3, 3]), 'bgr' for Keras (names such as `block1_conv1`), and otherwise 'rgb'.
+        Weights by the variable names of `features`, and its argument `pixels`: 'unit' for PyTorch
+        (kernels [out, in, 3, 3]), 'bgr' for Keras (names such as `block1_conv1`), else 'rgb'.
 
     Raises:
-        CheckpointError: The weights are of another network.
+        CheckpointError: The weights belong to another network.
     """
     names = sorted(weights, key=lambda n: [int(p) if p.isdigit() else p for p in _NUMBERS.split(n)])
     kernels = [n for n in names if weights[n].ndim == 4][: sum(_STAGES)]
@@ -78,7 +78,7 @@ def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np
         renamed[f"{place}/bias"] = np.asarray(weights[biases[0]])
     if len(renamed) != 2 * len(places):
         raise CheckpointError(
-            f"{what} does not contain the weights of VGG-19.",
+            f"{what} must contain the weights of VGG-19.",
             got=f"{len(renamed) // 2} consecutive convolutions of 3x3 with biases",
             expected="16, as in torchvision, Keras or slim",
         )
@@ -86,6 +86,6 @@ def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np
 
 
 def _beside(name: str, kernel: str) -> bool:
-    """Return whether `name` is another variable in the layer of a kernel."""
+    """Return whether the variable `name` is in the same layer as the variable `kernel`."""
     layer = re.split(r"[./]", kernel)[:-1]
     return name != kernel and re.split(r"[./]", name)[:-1] == layer

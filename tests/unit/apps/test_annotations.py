@@ -93,7 +93,7 @@ BAD_BOXES: dict[str, tuple[str, Any, str]] = {
     "coco: bbox of words": ("coco", of_first(bbox=["a", 1, 2, 3]), "annotation 0: bbox"),
     "coco: bbox nan": ("coco", of_first(bbox=[float("nan"), 1, 2, 3]), "annotation 0: bbox"),
     "coco: area of words": ("coco", of_first(area="large"), "annotation 0: area"),
-    "coco: same id": ("coco", of_first(id=1), "annotation 1: another annotation"),
+    "coco: same id": ("coco", of_first(id=1), "annotation 1: its id must be unique"),
     "coco: no such category": ("coco", of_first(category_id=99), "annotation 0: .*category 99"),
     "coco: no such picture": ("coco", of_first(image_id=99), "annotation 0: .*id 99"),
     "coco: no picture": ("coco", without("annotations", "image_id"), "annotation 0: image_id"),
@@ -110,9 +110,9 @@ BAD_BOXES: dict[str, tuple[str, Any, str]] = {
     "yolo: with a score": ("yolo", labels("0 .5 .5 .5 .5 .9"), "line 1: the line is not a box"),
     "yolo: words": ("yolo", labels("zero .5 .5 .5 .5"), "line 1: the line is not a box"),
     "yolo: nan": ("yolo", labels("0 nan .5 .5 .5"), "line 1: the line is not a box"),
-    "yolo: no such class": ("yolo", labels("3 .5 .5 .5 .5"), "line 1: there is no class 3"),
+    "yolo: no such class": ("yolo", labels("3 .5 .5 .5 .5"), "line 1: the class must be one of"),
     "yolo: half a class": ("yolo", labels("0.5 .5 .5 .5 .5"), "line 1: the line is not a box"),
-    "yolo: no area": ("yolo", labels("0 .5 .5 .5 0"), "line 1: a box has no area"),
+    "yolo: no area": ("yolo", labels("0 .5 .5 .5 0"), "line 1: the box must have an area"),
 }
 
 
@@ -134,8 +134,8 @@ def test_a_bad_annotation_is_refused_at_the_start_or_counted(
 
 # What makes a whole file doubtful is refused in any case.
 BAD_FILES: dict[str, tuple[str, Any, str]] = {
-    "a category twice": ("coco", both("four"), r"id 4|name 'four'"),
-    "two names of a category": ("coco", both("five"), "several categories have the id 4"),
+    "a category twice": ("coco", both("four"), r"4 is not|name 'four'"),
+    "two names of a category": ("coco", both("five"), "must be unique, but 4 is not"),
     "a name twice": (
         "coco",
         lambda c: (
@@ -143,21 +143,25 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
             c["annotations"].append({**c["annotations"][0], "id": 10**6, "category_id": 9}),
             c["annotations"].append({**c["annotations"][0], "id": 10**6 + 1, "category_id": 4}),
         ),
-        "several categories have the name 'one'",
+        "but several have the name 'one'",
     ),
-    "a picture twice": ("coco", lambda c: c["images"].append(c["images"][0]), "several images"),
+    "a picture twice": (
+        "coco",
+        lambda c: c["images"].append(c["images"][0]),
+        "'images' must be unique",
+    ),
     "a picture without name": ("coco", without("images", "file_name"), "images, number 0: file_n"),
     "a category without id": ("coco", without("categories", "id"), "categories, number 0: id"),
-    "no annotations": ("coco", lambda c: c.pop("annotations"), "no list 'annotations'"),
+    "no annotations": ("coco", lambda c: c.pop("annotations"), "must contain a list 'annotations'"),
     "a picture elsewhere": (
         "coco",
         lambda c: c["images"][1].update(file_name="../../x.png"),
-        "outside the data",
+        "only files inside the data",
     ),
     "a picture that is missing": (
         "coco",
         lambda c: c["images"][1].update(file_name="train/none.png"),
-        "1 of 6 pictures do not exist",
+        "but 1 of 6 do not",
     ),
     "voc: a picture that is missing": (
         "voc",
@@ -172,18 +176,18 @@ BAD_FILES: dict[str, tuple[str, Any, str]] = {
     "voc: a name that leaves the folder": (
         "voc",
         lambda root: (root / "voc/ImageSets/Main/train.txt").write_text("../../secret\n"),
-        "outside the data",
+        "only files inside the data",
     ),
     "voc: entities": ("voc", xml("<annotation>", "<!DOCTYPE a><annotation>"), "document type"),
     "yolo: names with a gap": (
         "yolo",
         lambda root: (root / "yolo/data.yaml").write_text("names: {0: a, 2: b}"),
-        "does not name the classes",
+        "must name the classes",
     ),
     "yolo: no names": (
         "yolo",
         lambda root: (root / "yolo/data.yaml").write_text("nc: 3"),
-        "does not name the classes",
+        "must name the classes",
     ),
     "yolo: labels that are no text": (
         "yolo",
@@ -238,7 +242,7 @@ def names(text: str) -> Callable[[Path], None]:
 BOMB = "\n".join(
     ["a: &a [x]", *(f"{b}: &{b} [{','.join(10 * ['*' + a])}]" for a, b in pairwise("abcdefghij"))]
 )
-NO_TEXT = "does not name the classes"
+NO_TEXT = "must name the classes"
 HOSTILE: dict[str, tuple[str, Any, str]] = {
     "classes of YAML's aliases": ("yolo", names(f"{BOMB}\nnames: {{0: *j}}"), NO_TEXT),
     "a path of YAML's aliases": ("yolo", names(f"{BOMB}\npath: *j\nnames: [a]"), NO_TEXT),
@@ -250,9 +254,13 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     "other names with NUL": (
         "coco",
         lambda content: content["images"][1].update(file_name="a\0", width=0),
-        "outside the data folder",
+        "only files inside the data folder",
     ),
-    "long names": ("coco", every("images", file_name=lambda one: "a" * 5000), "no picture"),
+    "long names": (
+        "coco",
+        every("images", file_name=lambda one: "a" * 5000),
+        "The picture .* does not exist",
+    ),
     "no size": ("coco", every("images", width=lambda _: 1e-320, height=lambda _: 1e-320), "size"),
 }
 
@@ -417,7 +425,7 @@ def test_a_palette_of_other_colours_holds_labels(tmp_path: Path) -> None:
 
 def test_grey_levels_are_classes_by_colours_that_the_message_proposes(tmp_path: Path) -> None:
     levels = Image.fromarray(np.array([0, 128, 255], np.uint8)[EXPECTED])
-    with pytest.raises(DataFlowError, match="label 128") as caught:
+    with pytest.raises(DataFlowError, match="got 128") as caught:
         masked(tmp_path, levels, class_names=["a", "b", "c"])
     proposed = "[[0, 0, 0], [128, 128, 128], [255, 255, 255]]"
     assert proposed in str(caught.value) and "void" not in str(caught.value)

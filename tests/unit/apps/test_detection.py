@@ -132,8 +132,8 @@ DAMAGE = {
         "yolo/labels/train/train003.txt",
         " ",
         "9 ",
-    ): "train003.txt, line 1: there is no class 29, only 0, 1, 2",
-    ("yolo", "yolo/classes.txt", None, ""): "neither data.yaml nor classes.txt",
+    ): "train003.txt, line 1: the class must be one of 0, 1, 2",
+    ("yolo", "yolo/classes.txt", None, ""): "must contain data.yaml or classes.txt",
 }
 
 
@@ -152,7 +152,7 @@ def test_damage_is_told_by_file_and_line(tmp_path: Path, damage: Any) -> None:
 
 def test_what_would_be_silently_wrong_is_refused(tmp_path: Path) -> None:
     write_scenes(tmp_path, {"train": 5}, ("coco", "yolo"))
-    with pytest.raises(ConfigError, match="name their classes"):
+    with pytest.raises(ConfigError, match="files name the classes"):
         inputter(path=str(tmp_path), class_names=["a", "b"])
     shutil.rmtree(tmp_path / "yolo" / "labels")
     with pytest.raises(ConfigError, match="0 boxes in"):
@@ -162,7 +162,7 @@ def test_what_would_be_silently_wrong_is_refused(tmp_path: Path) -> None:
     for image in content["images"]:
         image.update(width=800, height=400)
     file.write_text(json.dumps(content))
-    with pytest.raises(DataFlowError, match="of a different size"):
+    with pytest.raises(DataFlowError, match="a different size than the picture"):
         next(iter(inputter(path=str(tmp_path)).flow("val")))
 
 

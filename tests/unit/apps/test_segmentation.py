@@ -98,7 +98,9 @@ def test_lists_of_other_programs(tmp_path: Path, encoding: str) -> None:
         (tmp_path / list_).write_bytes(text.encode(encoding))
     (tmp_path / "classes.txt").write_bytes("Straße\r\nHäuser\r\nBäume".encode(encoding))
     if encoding == "cp1252":
-        with pytest.raises(FormatError, match=r"(?s)line 2 is not UTF-8.*data\.encoding"):
+        with pytest.raises(
+            FormatError, match=r"(?s)line 2: .*not encoded in UTF-8.*data\.encoding"
+        ):
             inputter(tmp_path).flow("train")
     source = inputter(tmp_path, encoding="cp1252")  # A byte order mark decides by itself.
     assert list(source.class_names) == ["Straße", "Häuser", "Bäume"]
@@ -132,17 +134,17 @@ def broken(folder: Path, case: str) -> dict[str, Any]:
 
 
 MISTAKES = {
-    "label": (FormatError, r"train.csv, line 2: .*0-label.png has the label 7 in row 3, column 4"),
-    "size": (FormatError, r"train.csv, line 2: .*differ in size"),
-    "colour": (FormatError, r"train.csv, line 2: .*0-label.png has a color that does not belong"),
+    "label": (FormatError, r"train.csv, line 2: .*-label.png must .*got 7 in row 3, column 4"),
+    "size": (FormatError, r"train.csv, line 2: .*must have the size of the picture"),
+    "colour": (FormatError, r"train.csv, line 2: .*0-label.png must have only colors"),
     "damaged": (FormatError, r"train.csv, line 2: .*0-label.png is damaged"),
-    "absent": (FormatError, r"train.csv, line 2: there is no file .*0-label.png"),
-    "line": (FormatError, r"train.csv, line 1 has too few fields"),
+    "absent": (FormatError, r"train.csv, line 2: the file .*0-label.png does not exist"),
+    "line": (FormatError, r"train.csv, line 1: a line must have 2 fields"),
     "names": (ConfigError, "classes"),
-    "void": (ConfigError, "no class 'sky'"),
-    "few": (ConfigError, "2 different colors for 3 classes"),
-    "images": (ConfigError, "data.images applies only to COCO"),
-    "batch": (ConfigError, "2 training rows do not fill a batch"),
+    "void": (ConfigError, "class names, got 'sky'"),
+    "few": (ConfigError, "Each of the 3 classes needs its own color, got 2"),
+    "images": (ConfigError, "data.images needs data.inputter=coco"),
+    "batch": (ConfigError, "at least one batch of"),
 }
 
 

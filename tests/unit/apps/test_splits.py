@@ -190,7 +190,7 @@ def test_few_rows() -> None:
     assert held_out(["a", "b"], 0.1, "val").sum() == 1
     assert held_out(["a", "b", "c"], 0.1, "val", [0, 1, 2]).sum() == 1
     assert held_out(["a"] * 100, 0.1, "val").sum() == 10
-    with pytest.raises(ConfigError, match="At least 2 training rows are needed"):
+    with pytest.raises(ConfigError, match="must have at least 2 rows to be divided"):
         held_out(["a"], 0.1, "val")
 
 

@@ -80,7 +80,7 @@ def test_vectors_are_those_of_the_file(tmp_path: Path) -> None:
     file.write_text("cat 1 two 3\n")
     with pytest.raises(FormatError, match="line 1"):
         read_vectors(file, ["cat"])
-    with pytest.raises(ConfigError, match="none of the 1 tokens"):
+    with pytest.raises(ConfigError, match="some of the 1 tokens, but has none"):
         file.write_text("cat 1 2 3\n")
         read_vectors(file, ["dog"])
 
@@ -98,9 +98,9 @@ def test_sources_are_texts_files_and_standard_input(
     assert text_sources([str(tmp_path / "other.txt")], "cp1252") == ["café"]
     unread, text = text_sources([str(tmp_path / "other.txt"), "a text"])
     assert (unread, text_of(text)) == (str(tmp_path / "other.txt"), "a text")
-    for source, message in ((unread, r"line 1 is not UTF-8"), (" ", "text is empty")):
+    for source, message in ((unread, "not encoded in UTF-8"), (" ", "must not be empty")):
         with pytest.raises(FormatError, match=message):
             text_of(source)
     assert text_of(" ", empty=True) == " "
-    with pytest.raises(ConfigError, match=r"no file 'absent.txt'"):
+    with pytest.raises(ConfigError, match=r"The file 'absent.txt' does not exist"):
         text_sources(["absent.txt"])

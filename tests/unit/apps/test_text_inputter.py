@@ -89,7 +89,7 @@ def test_a_run_keeps_what_predictions_need(tmp_path: Path) -> None:
         made(tmp_path, vocab_size=10, tokenizer="wordpiece").vocabulary.tokenizer.to_str()
     )
     config = TextClassificationConfig(transfer={"pretrained": str(tmp_path / "run")})  # type: ignore[arg-type]
-    with pytest.raises(TowerpackError, match="different vocabulary"):
+    with pytest.raises(TowerpackError, match="vocabulary must be the same"):
         TextClassificationModeler(config, inputter).pretrained()
 
 
@@ -121,7 +121,7 @@ def test_encodings(form: str, encoding: str, tmp_path: Path) -> None:
             (folder / "pos").rename(folder / "té")
             (folder / "neg").rename(folder / "tè")
     if encoding == "cp1252":
-        with pytest.raises(TowerpackError, match=r", line \d+ is not UTF-8(.|\n)*data\.encoding"):
+        with pytest.raises(TowerpackError, match=r", line \d+: .* is not enc(.|\n)*data\.encoding"):
             made(tmp_path, **FORMATS[form]).part("train")
     given = {"encoding": encoding} if encoding == "cp1252" else {}
     inputter = made(tmp_path, **FORMATS[form], **given)
@@ -183,18 +183,23 @@ def test_doubtful_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "column": ("train.csv", "words,label\na,b\n", {}, "one column 'text', got 0.*words, label"),
-    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 has 1 fields"),
+    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 must have 2 fields, got 1"),
     "empty": ("train.csv", "text,label\n", {}, "at least two classes.*none"),
     "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "at least two classes.*b"),
     "names": ("train.csv", "text,label\na,b\n", {"class_names": ["c", "d"]}, "line 2.*class 'b'"),
-    "prefix": ("train.txt", "__label__a b\nc d\n", {"inputter": "lines"}, "line 2 has no label"),
+    "prefix": ("train.txt", "__label__a b\nc d\n", {"inputter": "lines"}, "line 2 must have "),
     "nothing": ("train.json", "", {}, "No data found in"),
     "folder": ("train/a.txt", "b", {"inputter": "folder"}, "No texts found in"),
     "absent": ("train.csv", "", {"train": "other.csv"}, "other.csv cannot be read"),
-    "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "do not fill a batch"),
-    "no label": ("train.csv", "text,label\na,b\nwhat is this,\n", {}, "line 3 has no label"),
-    "spaces": ("train.tsv", "a\tb\nc\t \n", {"text": 0, "label": 1}, "line 2 has no label"),
-    "long": ("train.csv", "text,label\na,b\n\nfine, really,c\n", {}, "line 4 has 3 fields"),
+    "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "at least one batch of"),
+    "no label": ("train.csv", "text,label\na,b\nwhat is this,\n", {}, "line 3 must have a label"),
+    "spaces": ("train.tsv", "a\tb\nc\t \n", {"text": 0, "label": 1}, "line 2 must have "),
+    "long": (
+        "train.csv",
+        "text,label\na,b\n\nfine, really,c\n",
+        {},
+        "line 4 must have 2 fields, got 3",
+    ),
     "open": ("train.csv", 'text,label\na,b\n"c,d\ne,d\n', {}, "line 3: .* quotation marks"),
     "inner": ("train.csv", 'text,label\na,b\n"c" and d,d\n', {}, "line 3: .* quotation marks"),
     "two columns": ("train.csv", "text,label,Label\na,b,c\n", {"label": "LABEL"}, "'LABEL', got 2"),
@@ -202,13 +207,13 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "train.txt",
         "__label__a __label__b c\n",
         {"inputter": "lines"},
-        "line 1 has several",
+        "line 1 must have one label, but has several",
     ),
     "encoding": (
         "train.csv",
         "text,label\na,b\n",
         {"encoding": "latin5x"},
-        "encoding 'latin5x' is unknown",
+        "no encoding 'latin5x'",
     ),
 }
 

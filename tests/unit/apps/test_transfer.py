@@ -89,13 +89,13 @@ def test_runs_know_their_pixels(tmp_path: Path) -> None:
     Runner.from_recipe(find_recipe("digits", SHORT), tmp_path / "first").train()
     given = [*SHORT, f"transfer.pretrained={tmp_path / 'first'}"]
     with pytest.raises(
-        ConfigError, match=r"(?s)normalized differently.*set data.augmenter to digits"
+        ConfigError, match=r"(?s)normalized as in the training.*set data.augmenter to digits"
     ):
         Runner.from_recipe(
             find_recipe("digits", [*given, "augmenter=none"]), tmp_path / "second"
         ).train()
     with pytest.raises(
-        ConfigError, match=r"(?s)normalized differently.*set data.augmenter to digits"
+        ConfigError, match=r"(?s)normalized as in the training.*set data.augmenter to digits"
     ):
         Runner.from_recipe(find_recipe(tmp_path / "first", ["augmenter=cifar"])).evaluate()
     # Other augmentation of the same numbers is fine.

@@ -178,7 +178,7 @@ def test_floats_outside_of_0_to_1_are_scaled(
     "image", [np.zeros((2, 3, 2)), np.zeros(4), np.zeros((0, 3, 3)), np.zeros((2, 2, 3), np.int64)]
 )
 def test_what_is_no_picture_is_refused(image: np.ndarray) -> None:
-    with pytest.raises(ConfigError, match="needs an image"):
+    with pytest.raises(ConfigError, match="must get an image"):
         Monitors().put_image("x", image)
 
 

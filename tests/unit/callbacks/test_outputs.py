@@ -54,7 +54,7 @@ def test_pictures(tmp_path: Path) -> None:
     drawn = Image.open(io.BytesIO((tmp_path / "images" / names[0]).read_bytes()))
     expected = np.linspace(0, 255, 12).round().astype(np.uint8).reshape(3, 4)
     np.testing.assert_array_equal(np.asarray(drawn), expected)
-    with pytest.raises(ConfigError, match="needs an image"):
+    with pytest.raises(ConfigError, match="must get an image"):
         SmallHost(tmp_path, [DumpTensorAsImage("cost")], outputs=outputs).run()
 
 

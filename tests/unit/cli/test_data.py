@@ -176,7 +176,7 @@ def test_what_is_not_recognised(folder: Path) -> None:
     (folder / "nothing").write_text("")
     (folder / "empty").mkdir()
     for name, got in (("notes", "b'hello'"), ("nothing", "an empty file"), ("empty", "a folder")):
-        with pytest.raises(ConfigError, match=f"data format of .* is unknown(.|\n)*{got}"):
+        with pytest.raises(ConfigError, match=f"has no known data format(.|\n)*{got}"):
             open_data(folder / name)
 
 
@@ -200,17 +200,17 @@ def test_speed(folder: Path) -> None:
     [
         ("program_for_test.py:fails", "raised ZeroDivisionError: division by zero"),
         ("program_for_test:fails", "raised ZeroDivisionError: division by zero"),
-        ("program_for_test.py:forgets", "returned a NoneType"),
+        ("program_for_test.py:forgets", "must return a DataFlow, got a NoneType"),
         ("program_for_test.py:trian", "Did you mean 'train'?"),
-        ("program_for_test.py:number", "'number' in program_for_test.py is not a function"),
+        ("program_for_test.py:number", "'number' in program_for_test.py must be a function"),
         ("absent.py:train", "There is no file absent.py"),
         ("absent:train", "There is no module 'absent'"),
         ("absent.deeper:train", "There is no module 'absent.deeper'"),
         ("../x:train", "not the name of a module"),
         ("broken.py:train", "importing broken.py raised SyntaxError"),
-        ("train", "does not name a function"),
-        ("x:", "does not name a function"),
-        ("x:y()", "does not name a function"),
+        ("train", "is not the name of a function"),
+        ("x:", "is not the name of a function"),
+        ("x:y()", "is not the name of a function"),
     ],
 )
 def test_bad_programs(folder: Path, program: str, told: str) -> None:
@@ -293,7 +293,7 @@ def test_strings_count_in_bytes() -> None:
 
 def test_what_is_no_function_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("size = 3\n")
-    with pytest.raises(ConfigError, match=r"'size' in .* is not a function(.|\n)*a int"):
+    with pytest.raises(ConfigError, match=r"'size' in .* must be a function(.|\n)*a int"):
         open_flow(f"{tmp_path}/odd.py:size")
 
 

@@ -61,7 +61,7 @@ def test_it_ends_by_ctrl_c(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--to", "ipc://x", "--bind", "ipc://y"]])
 def test_it_needs_one_address(options: list[str]) -> None:
-    with pytest.raises(ConfigError, match="needs either --to or --bind"):
+    with pytest.raises(ConfigError, match="needs exactly one of --to and --bind"):
         CliRunner().invoke(
             app, ["data", "serve", "x:y", *options], catch_exceptions=False, standalone_mode=False
         )

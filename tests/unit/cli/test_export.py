@@ -83,12 +83,15 @@ def test_export_and_bench(script: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "run"], "does not contain its script"),
+        (["export", "run"], "was started by a script"),
         (["export", "{}", "--run", "run", "--outputs", "probe"], "prob"),
         (["export", "{}", "--run", "run", "--examples", "names.txt"], "cannot be read"),
-        (["export", "{}", "--run", "run/checkpoints/step-00000005"], "is not a run directory"),
-        (["bench", "run"], "no exported model"),
-        (["bench", "run", "--batch", "0"], "must be positive integers, got 0"),
+        (
+            ["export", "{}", "--run", "run/checkpoints/step-00000005"],
+            "--run must be a run directory",
+        ),
+        (["bench", "run"], "does not contain an exported model"),
+        (["bench", "run", "--batch", "0"], "must be positive integers separated by commas, got 0"),
     ],
 )
 def test_mistakes(script: str, arguments: list[str], message: str) -> None:

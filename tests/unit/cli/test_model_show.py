@@ -78,8 +78,8 @@ def test_run(tmp_path: Path) -> None:
         ("model_for_test.py:Smaller", "'Small'"),
         ("model_for_test.py:broken", "raised TypeError"),
         ("model_for_test.py:SPECS", "is not a model"),
-        ("several.py", "several models"),
-        ("none.py", "no model"),
+        ("several.py", "must define one model, but it defines 2"),
+        ("none.py", "must define one model, but it defines none"),
     ],
 )
 def test_what_is_no_model(script: Path, target: str, message: str) -> None:

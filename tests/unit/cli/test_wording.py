@@ -27,7 +27,7 @@ TASKS = (
 REPAIRS = {
     "measure boxes on the picture as it is, or leave its width and height out",
     "add a label, or remove the row",
-    "see NAME/worker-*.log",
+    "see the errors in NAME/worker-*.log",
 }
 VERBS = {
     *("add", "choose", "correct", "enclose", "end", "escape", "leave", "list", "measure", "move"),

@@ -103,7 +103,7 @@ def test_what_comes_during_a_batch_is_the_next(
     np.testing.assert_allclose(got, np.delete(predictor(X[:13]), 5), atol=1e-5)
     with pytest.raises(CancelledError):
         futures[5].result()
-    with pytest.raises(ConfigError, match="has been closed"):
+    with pytest.raises(ConfigError, match="must not be called after close"):
         predict.submit(X[0])
 
 
@@ -311,16 +311,16 @@ def test_the_predecessors_predictor(run: Path, predictor: Predictor, tmp_path: P
         output_names=["out"],
     )
     np.testing.assert_array_equal(OfflinePredictor(wanted)(X)[0], predictor(X))
-    with pytest.raises(ConfigError, match="needs a model and its weights"):
+    with pytest.raises(ConfigError, match="must get weights"):
         OfflinePredictor(PredictConfig(model=Model(), output_names=["out"]))
 
 
 def test_a_weight_without_a_value_is_an_error(run: Path) -> None:
     some = {name: w for name, w in weights(run).items() if name != "fc1/bias"}
-    with pytest.raises(CheckpointMismatchError, match="no value for 1 variables") as caught:
+    with pytest.raises(CheckpointMismatchError, match="no values for 1 variables") as caught:
         Predictor(Model(), SmartInit(some), outputs="out")
     assert "fc1/bias" in str(caught.value)
-    with pytest.raises(ConfigError, match="need a run directory or checkpoint"):
+    with pytest.raises(ConfigError, match="need a run directory or a checkpoint"):
         Predictor(Model(), SmartInit(some), outputs="out", ema=True)
 
 

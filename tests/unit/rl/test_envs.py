@@ -159,7 +159,10 @@ def test_observations_must_be_arrays_and_actions_of_their_shape() -> None:
         envs.reset()
         with pytest.raises(ConfigError, match=r"\(3,\)"):
             envs.step(np.zeros(3, int))
-        with make_envs(Counting, 1, seed=0) as one, pytest.raises(StateError, match="2 env"):
+        with (
+            make_envs(Counting, 1, seed=0) as one,
+            pytest.raises(StateError, match="environments must be 2"),
+        ):
             one.restore(envs.state())
 
 

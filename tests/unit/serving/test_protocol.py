@@ -172,7 +172,7 @@ BAD = {
         ([[1, 2], 3], [""], "inhomogeneous"),
         ([[1, 2, 3]], [""], "got float32 [1, 3] expected float32 [n, 2]"),
         ([], [], "got float32 [0] expected float32 [n, 2]"),
-        ([[1, 2]], ["", ""], "different numbers of rows"),
+        ([[1, 2]], ["", ""], "the same number of rows"),
         ([[1, 2]], [1], "int is not of expected type: string"),
         ([[1, 2]], [[""], []], "lists of one size"),
     ]
@@ -450,7 +450,7 @@ def test_token(folder: Path) -> None:
         with pytest.raises(ConfigError, match="must be printable"):
             create_app(folder, token=token)
     with Client("http://127.0.0.1:1", "light", token="ä secret") as lone:
-        with pytest.raises(RequestError, match="No answer"):
+        with pytest.raises(RequestError, match="did not answer"):
             lone.status()
 
 
@@ -678,7 +678,7 @@ def test_a_damaged_model_is_refused_in_our_words(name: str, tmp_path: Path) -> N
 
 
 def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="There is no model to serve"):
+    with pytest.raises(ConfigError, match="does not contain a model that can be served"):
         create_app(tmp_path, name="light")
     with pytest.raises(ConfigError, match=r"or contain / : \? #, got 'a/b'"):
         create_app(tmp_path, name="a/b")
@@ -686,6 +686,6 @@ def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
 
 def test_a_client_tells_when_nothing_answers() -> None:
     with Client("http://127.0.0.1:9", "light") as client:
-        with pytest.raises(RequestError, match="No answer from") as caught:
+        with pytest.raises(RequestError, match="did not answer") as caught:
             client.status()
     assert caught.value.status == 0

@@ -117,7 +117,7 @@ def test_regularisation_of_this_tower_is_the_sum_over_its_weights() -> None:
     assert float(first) == float(second) == pytest.approx(expected) and float(none) == 0
     assert not tower.trace(is_training=True).unused_regularizers()
     assert len(a_tower().trace(is_training=True).unused_regularizers()) == 2
-    with pytest.raises(LayerError, match="eager mode"):
+    with pytest.raises(LayerError, match="graph mode, not eagerly"):
         tower(X)
 
 

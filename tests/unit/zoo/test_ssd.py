@@ -138,5 +138,7 @@ def test_weights_of_pytorch(kind: str) -> None:
 
 
 def test_other_weights_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"not those of VGG-16(.|\n)*conv1.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"must contain the weights of VGG-16(.|\n)*conv1.weight"
+    ):
         vgg16_reduced.from_torch({"conv1.weight": np.zeros(3)})

@@ -1,4 +1,4 @@
-"""Image classification: one class for each picture."""
+"""Image classification: one class per image."""
 
 from towerpack._core.lazy import lazy
 from towerpack.apps._application import application

@@ -1,5 +1,3 @@
-"""Configuration of an image classification recipe."""
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,7 +9,7 @@ Side = Annotated[int, Field(ge=1)]
 
 
 class DataConfig(PictureData):
-    """Labeled pictures, and how they become batches."""
+    """Settings for reading labeled images and forming batches."""
 
     inputter: Name = "digits"
     """csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, imagenet_classes (no
@@ -46,7 +44,7 @@ class DataConfig(PictureData):
 
 
 class ModelConfig(DecayedNetwork):
-    """The network and its loss."""
+    """Settings of the network and its loss."""
 
     network: Name = "resnet32"
     "lenet, resnet20 … resnet110, resnet50, inception_v4, nasnet_A_large, or module:function."
@@ -57,13 +55,13 @@ class ModelConfig(DecayedNetwork):
     cutmix: float = Field(default=0.0, ge=0)
     "CutMix's alpha (Yun et al. 2019); with `mixup`, each step uses one of them at random."
     class_weights: Literal["balanced"] | list[float] | None = None
-    "Weights of the classes in the loss; balanced: inverse to their frequency in training."
+    "Weights of the classes in the loss; balanced: inversely proportional to their frequency."
     top_k: int = Field(default=5, ge=1)
     "Also count a prediction as correct if the class is among this many most likely ones."
 
 
 class ClassificationConfig(AppConfig):
-    """A recipe of image classification."""
+    """Recipe of image classification."""
 
     task: str = "classification"
     data: DataConfig = DataConfig()

@@ -1,5 +1,3 @@
-"""Pictures with the predicted classes."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ _SHOWN: Final = 3
 
 
 class ClassificationDisplay(Display):
-    """The most likely classes, as bars below the picture."""
+    """Display of the most likely classes, as bars below the image."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         top = self._top(outputs, self.config.model.top_k)

@@ -1,4 +1,4 @@
-"""Base class of inputters of labeled pictures, and the registry of inputters."""
+"""Base class of inputters of labeled images, and the registry of inputters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OPTIONAL_KEYS = (
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}
 )
-"""Functions `(config, augmenter) -> Inputter`."""
+"""Functions from the section `data` of a recipe and an augmenter to an `Inputter`, by name."""
 
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter", {name: f"{_HERE}.augmenters:{name}" for name in _AUGMENTERS}
@@ -62,13 +62,13 @@ AUGMENTERS: Registry[Augmenter] = Registry(
 
 
 def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
-    """Return a picture and its label; a picture file is decoded to red, green, blue.
+    """Return an image and its label. The file of an image is decoded.
 
     Args:
-        datapoint: Picture, uint8 [h, w] or [h, w, c], or name of a file; and label.
+        datapoint: Image, uint8 [h, w] or [h, w, c], or name of a file; and label.
 
     Raises:
-        FormatError: A file is not a picture, or is damaged.
+        FormatError: The file is not an image, or is damaged.
     """
     picture, label = datapoint
     return picture if isinstance(picture, np.ndarray) else read_picture(picture), label
@@ -76,12 +76,13 @@ def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Labeled pictures of a split.
+    """Labeled images of a split.
 
     Attributes:
-        pictures: uint8 [n, h, w] or [n, h, w, c]; or names of files.
+        pictures: Images, uint8 [n, h, w] or [n, h, w, c], or names of files.
         labels: int64 [n].
-        decode: Function from (picture, label) to (uint8 [h, w] or [h, w, 1 or 3], label).
+        decode: Function from (image or file name, label) to (uint8 [h, w] or [h, w, 1 or 3],
+            label).
     """
 
     pictures: NDArray[Any] | Sequence[str]
@@ -92,13 +93,13 @@ class Pictures:
         return len(self.labels)
 
     def flow(self) -> DataFlow:
-        """Return the pairs (picture, label) in order, without decoding."""
+        """Return a dataflow of the pairs (image or file name, label) in order, without decoding."""
         if isinstance(self.pictures, np.ndarray):
             return DataFromArrays(self.pictures, self.labels)
         return DataFromList(list(zip(self.pictures, self.labels.tolist(), strict=True)))
 
     def take(self, positions: NDArray[np.intp]) -> Pictures:
-        """Return the pictures at some positions.
+        """Return the images with some indices.
 
         Args:
             positions: Indices, int64 [k].
@@ -110,7 +111,6 @@ class Pictures:
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
-    """Concatenate several lists of picture files."""
     files = itertools.chain.from_iterable(part.pictures for part in parts)
     return Pictures([str(file) for file in files], np.concatenate([p.labels for p in parts]))
 
@@ -119,20 +119,20 @@ Found = tuple[Sequence[str], Mapping[str, Pictures]]  # names of the classes, pi
 
 
 class ImageInputter(PictureInputter):
-    """Base of inputters of labeled pictures. A subclass sets `takes` and defines `find`.
+    """Base class of inputters of labeled images. Subclasses set `takes` and define `find`.
 
     A batch is (image uint8 [n, height, width, channels], label int64 [n]).
 
     Args:
         config: Section `data` of a recipe.
-        augmenter: Augmentation of training pictures, and normalization.
+        augmenter: Augmentation of training images, and normalization.
 
     Raises:
         ConfigError: A key does not apply to the inputter.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Keys that apply to the inputter, of those that do not apply to all inputters."""
+    """Keys of `OPTIONAL_KEYS` that apply to the inputter."""
 
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
         self._check_keys(config)
@@ -143,7 +143,7 @@ class ImageInputter(PictureInputter):
 
     @abstractmethod
     def find(self) -> Found:
-        """Return the names of the classes, and the pictures of each split."""
+        """Return the names of the classes, and the images of each split."""
 
     @property
     def num_classes(self) -> int:
@@ -156,30 +156,30 @@ class ImageInputter(PictureInputter):
         return [split for split in ("train", "val", "test") if split in self.parts]
 
     def part(self, split: str) -> Pictures:
-        """Return the pictures of a split.
+        """Return the images of a split.
 
         Args:
             split: 'train', 'val' or 'test'.
 
         Raises:
-            ConfigError: The split has no pictures.
+            ConfigError: The split has no images.
         """
         parts = self.parts
         if split not in parts:
             can_divide = split == "val" and "validation" in self.takes
             also = "set data.validation above 0" if can_divide else "use --split val"
             raise ConfigError(
-                f"There are no '{split}' data.",
+                f"The recipe has no '{split}' data.",
                 got=", ".join(f"{name}: {len(part)}" for name, part in parts.items()),
                 fix=f"set data.{split} to files or folders, or {also}",
             )
         return parts[split]
 
     def names_of(self, part: Pictures) -> Sequence[Name]:
-        """Return a name for each picture: the path of its file below `path`, or its content.
+        """Return a name for each image: the path of its file below `path`, or the image's bytes.
 
         Args:
-            part: Pictures.
+            part: Images.
         """
         if isinstance(part.pictures, np.ndarray):
             return [picture.tobytes() for picture in part.pictures]
@@ -190,27 +190,27 @@ class ImageInputter(PictureInputter):
         return self.names_of(self.part(split))
 
     def divided(self, part: Pictures, split: Literal["test", "val"]) -> tuple[Pictures, Pictures]:
-        """Hold out a share of pictures, and return the remaining ones and those held out.
+        """Split images at random. Return the images that remain, and the images of the new split.
 
         Args:
-            part: Pictures to divide.
-            split: Split to hold out pictures for. Its share is `config.validation`.
+            part: Images to divide.
+            split: New split, which gets the fraction `config.validation`.
         """
         chosen = held_out(self.names_of(part), self.config.validation, split, part.labels)
         return part.take(np.flatnonzero(~chosen)), part.take(np.flatnonzero(chosen))
 
     def source(self, split: str, shuffle: bool = False) -> DataFlow:
-        """Return the decoded pairs (picture uint8 of any size, label) of a split.
+        """Return a dataflow of the decoded pairs (image uint8 of any size, label) of a split.
 
         Args:
             split: 'train', 'val' or 'test'.
-            shuffle: Shuffle the pairs.
+            shuffle: Whether to shuffle the pairs.
         """
         part = self.part(split)
         return MapData(ShuffleData(part.flow()) if shuffle else part.flow(), part.decode)
 
     def class_counts(self, split: str = "train") -> Labels:
-        """Return the number of pictures of each class, int64 [classes].
+        """Return the number of images of each class, int64 [classes].
 
         Args:
             split: 'train', 'val' or 'test'.
@@ -226,7 +226,7 @@ class ImageInputter(PictureInputter):
             label = np.arange(self.batch_size, dtype=np.int64) % self.num_classes
             batch = np.full((self.batch_size, *shape), 128, np.uint8), label
             return DataFromList([batch] * (count // self.batch_size))
-        # A method would send all data to the workers.
+        # A bound method would pickle all data for the workers.
         check = partial(_checked, shape=shape, augmenter=self.augmenter.name)
         change = self.augmenter.train(config.size) if training else [self.geometry.scaling()]
         augmentors = [colours(config.channels), *change, MapImage(check)]
@@ -248,9 +248,9 @@ class ImageInputter(PictureInputter):
         for part in parts.values():
             for k in np.flatnonzero((part.labels < 0) | (part.labels >= len(classes)))[:1]:
                 raise FormatError(
-                    f"The label {part.labels[k]} of {part.pictures[k]} is not a class.",
-                    expected=f"0 to {len(classes) - 1}",
-                    fix="set data.num_classes or data.class_names to include all classes",
+                    f"The label of {part.pictures[k]} must be from 0 to {len(classes) - 1}, got "
+                    f"{part.labels[k]}.",
+                    fix="correct the label, or set data.num_classes to include all classes",
                 )
         config = self.config
         train, divisible = parts.get("train"), "validation" in self.takes
@@ -276,9 +276,9 @@ def make_inputter(config: DataConfig | ClassificationConfig) -> Inputter:
 def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArray[Any]:
     if img.shape != shape or img.dtype != np.uint8:
         raise ConfigError(
-            f"The augmenter '{augmenter}' returned a picture of a different shape or type.",
+            f"The augmenter '{augmenter}' must return uint8 pictures of the size in data.size.",
             got=f"{img.dtype} {list(img.shape)}",
             expected=f"uint8 {list(shape)}",
-            fix="set data.augmenter to an augmenter that returns uint8",
+            fix="set data.augmenter to a different augmenter, or correct its code",
         )
     return img

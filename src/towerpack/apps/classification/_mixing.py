@@ -1,4 +1,4 @@
-"""MixUp and CutMix: pictures of a batch mixed with each other, on the device."""
+"""MixUp and CutMix, which combine each image of a batch with another image."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from towerpack.nn import get_current_tower_context
 def mix_batch(
     image: tf.Tensor, target: tf.Tensor, mixup: float, cutmix: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mix a batch with itself, shifted by one: MixUp (Zhang et al. 2018), CutMix (Yun et al. 2019).
+    """Combine each image with the previous one in the batch, by MixUp or CutMix.
 
-    `mixup` and `cutmix` are parameters of Beta distributions; 0 disables the method. Random numbers
-    are a function of the run's seed and the step.
+    MixUp: Zhang et al. 2018; CutMix: Yun et al. 2019. `mixup` and `cutmix` are parameters of Beta
+        distributions, and 0 disables a method. Random numbers depend only on the run's seed and the
+        step.
     """
     if not (mixup or cutmix):
         return image, target
@@ -31,10 +32,10 @@ def mix_batch(
 
 
 def _box(image: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mask [h, w, 1] of a random box of area 1 - share, and the area outside it."""
+    """Return the mask [h, w, 1] of a random box of area 1 - `share`, and the area outside."""
     height, width = (int(size or 0) for size in image.shape[1:3])
     side = tf.sqrt(1 - share)
-    center = _uniform("centre", [2])  # The name is part of the seed.
+    center = _uniform("centre", [2])  # the name is part of the seed
 
     def covered(size: int, middle: tf.Tensor) -> tf.Tensor:
         pixel = (tf.range(size, dtype=tf.float32) + 0.5) / size

@@ -1,5 +1,3 @@
-"""Modeler of image classification."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ networks: Registry[Any] = Registry("network", NETWORKS)
 
 
 class ClassificationModeler(Modeler):
-    """Cross-entropy of a network's logits.
+    """Modeler of image classification, with cross-entropy as the loss.
 
     Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
 
@@ -75,7 +73,7 @@ class ClassificationModeler(Modeler):
         ]
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return the names of the classes, and the preprocessing of picture files."""
+        """Return the class names, and a function that preprocesses image files."""
         geometry = self.inputter.geometry
 
         def preprocess(file: tf.Tensor) -> tf.Tensor:
@@ -96,7 +94,7 @@ class ClassificationModeler(Modeler):
             return (counts.sum() / np.maximum(len(counts) * counts, 1)).astype(np.float32)
         if len(weights) != self.num_classes:
             raise ConfigError(
-                f"model.class_weights has {len(weights)} values.",
-                expected=f"one for each of the {self.num_classes} classes",
+                f"model.class_weights must have one value for each of the {self.num_classes} "
+                f"classes, got {len(weights)} values."
             )
         return np.asarray(weights, np.float32)

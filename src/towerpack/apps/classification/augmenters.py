@@ -1,7 +1,7 @@
-"""Augmenters: augmentation of training pictures, geometry of all others, normalization.
+"""Augmenters: training augmentation, evaluation transform and normalization of images.
 
-Their names are those of the networks and papers with which they were published. All of them return
-uint8 pictures; `normalize` is the first operation of the network's graph.
+Augmenters have the names of the networks or papers with which they were published. All return uint8
+images. `normalize` is the first operation of the network's graph.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _PAD_PX = 4
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Augmentation of training pictures, geometry of all others, and normalization.
+    """Augmentation of training images, transform of other images, and normalization.
 
     Create a variant with `dataclasses.replace(cifar, name="mine", train=my_train)`.
 
     Attributes:
         name: Name in messages and in the metadata of exports.
-        train: Function from (height, width) of the network's input to augmentors that turn uint8
-            pictures of any size into uint8 pictures of that size.
-        geometry: Function from (height, width) to the deterministic transform of all other
-            pictures.
+        train: Function from the network's input size (height, width) to augmentors, which convert
+            uint8 images of any size to uint8 images of this size.
+        geometry: Function from (height, width) to the deterministic transform for evaluation and
+            inference.
         normalize: First operation of the graph, from uint8 [n, h, w, c] to float32.
     """
 
@@ -63,11 +63,11 @@ class Augmenter:
 
 @dataclass(eq=False, repr=False)
 class RandomShortestEdge(ImageAugmentor):
-    """Random scaling to a length of the shorter side. The aspect ratio stays the same.
+    """Augmentor that scales the shorter side to a random length and keeps the aspect ratio.
 
     Attributes:
-        low: Least length in pixels.
-        high: Largest length in pixels.
+        low: Minimum length in pixels.
+        high: Maximum length in pixels.
     """
 
     low: int
@@ -76,14 +76,13 @@ class RandomShortestEdge(ImageAugmentor):
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
     ) -> Transform:
-        """Draw the length."""
         edge = int(self.generator(rng).integers(self.low, self.high + 1))
         size = img.shape[0], img.shape[1]
         return TransformList(scaled(size, shortest_edge(size, edge)))
 
 
 def to_unit(image: tf.Tensor) -> tf.Tensor:
-    """Return pixels from 0 to 1, float32.
+    """Normalize pixels to the range from 0 to 1, float32.
 
     Args:
         image: uint8 [n, h, w, c].
@@ -92,7 +91,7 @@ def to_unit(image: tf.Tensor) -> tf.Tensor:
 
 
 def to_signed_unit(image: tf.Tensor) -> tf.Tensor:
-    """Return pixels from -1 to 1, float32.
+    """Normalize pixels to the range from -1 to 1, float32.
 
     Args:
         image: uint8 [n, h, w, c].
@@ -101,7 +100,7 @@ def to_signed_unit(image: tf.Tensor) -> tf.Tensor:
 
 
 def minus_mean(image: tf.Tensor) -> tf.Tensor:
-    """Subtract the mean color of ImageNet, or its luma from gray pictures.
+    """Subtract the mean color of ImageNet, or its brightness from gray images.
 
     Args:
         image: uint8 [n, h, w, 1 or 3].
@@ -111,7 +110,7 @@ def minus_mean(image: tf.Tensor) -> tf.Tensor:
 
 
 def to_lite_unit(image: tf.Tensor) -> tf.Tensor:
-    """Return pixels as EfficientNet-Lite was trained on: (pixels - 127) / 128.
+    """Normalize pixels as for EfficientNet-Lite: (pixels - 127) / 128.
 
     Args:
         image: uint8 [n, h, w, c].
@@ -120,7 +119,9 @@ def to_lite_unit(image: tf.Tensor) -> tf.Tensor:
 
 
 def standardize(image: tf.Tensor) -> tf.Tensor:
-    """Standardize each picture to mean 0 and deviation 1; divide by at least 1 / sqrt(values).
+    """Normalize each image to mean 0 and standard deviation 1.
+
+    The standard deviation counts as at least 1 / sqrt(number of values).
 
     Args:
         image: uint8 [n, h, w, c].
@@ -187,7 +188,7 @@ def _train_inception(size: Size) -> list[ImageAugmentor]:
 
 
 def _train_digits(size: Size) -> list[ImageAugmentor]:
-    # Small rotations, scales, shears and shifts, on black.
+    # Small rotations, scales, shears and shifts, with a black background.
     warp = Affine((0.88, 1.12), (0.08, 0.08), 11.5, shear=8.5, border="constant")
     return [_stretched(size).scaling(), warp, Contrast((0.8, 1.2))]
 
@@ -209,43 +210,43 @@ none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, 
 """No augmentation; pixels from 0 to 1."""
 
 cifar = Augmenter("cifar", _train_cifar, _filled, standardize)
-"""Shifts by up to 4 pixels, flips, brightness, contrast; each picture standardized.
+"""Random shifts of up to 4 pixels, flips, brightness and contrast; images are standardized.
 
 Krizhevsky 2012 (cuda-convnet), with the parameters of TensorFlow's tutorial.
 """
 
 vgg = Augmenter("vgg", _train_vgg, _margin, minus_mean)
-"""Crops of pictures of random size, flips; ImageNet's mean color is subtracted.
+"""Random scale, crop and flip; the mean color of ImageNet is subtracted.
 
 Simonyan & Zisserman 2014, section 3. For 224 pixels, the shorter side is scaled to 256..512 in
 training and to 256 otherwise; for other sizes, in proportion.
 """
 
 inception = Augmenter("inception", _train_inception, _zoomed, to_signed_unit)
-"""Crops of random area and aspect ratio, flips, color changes in random order; from -1 to 1.
+"""Random crops of varying size and shape, flips and color changes; pixels from -1 to 1.
 
-Szegedy et al. 2015, section 6, with the color changes of TF-Slim. Outside training, the middle
-87.5 % of both sides are stretched to the size. Only for pictures in color.
+Szegedy et al. 2015, section 6, with the color changes of TF-Slim. Outside of training, the central
+87.5 % of both sides are stretched to the size. Only for color images.
 """
 
 randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_unit)
-"""Crops of random area and aspect ratio, flips, RandAugment (2, 9) of Cubuk et al. 2019.
+"""Random crops of varying size and shape, flips, and RandAugment (2, 9) of Cubuk et al. 2019.
 
-Geometry and normalization are those of `inception`.
+Geometry and normalization are the same as in `inception`.
 """
 
 digits = Augmenter("digits", _train_digits, _stretched, to_signed_unit)
-"""Small rotations, shears and shifts for digits on black; no flips; from -1 to 1."""
+"""Small rotations, shears and shifts for digits on black, without flips; pixels from -1 to 1."""
 
 efficientnet_lite = Augmenter("efficientnet_lite", _train_randaugment, _margin, to_lite_unit)
-"""Augmentation of `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
+"""Training as in `randaugment`; else a center crop of 224 pixels from a shorter side of 256.
 
 Tan & Le 2019, with the normalization of EfficientNet-Lite: (pixels - 127) / 128.
 """
 
 unmirrored = Augmenter("unmirrored", _train_unmirrored, _stretched, to_lite_unit)
-"""Small rotations, scales, shears and shifts, brightness and contrast; no flips.
+"""Small rotations, scales, shears and shifts, brightness and contrast, but no flips.
 
-For pictures of unknown content, such as letters, digits or arrows. The normalization is that of
-EfficientNet-Lite, so its weights fit.
+For images of unknown content, such as letters, digits or arrows. The normalization matches the
+weights of EfficientNet-Lite.
 """

@@ -1,4 +1,4 @@
-"""Inputter of pictures in CSV files with lines `path,label`."""
+"""Inputter of images that CSV files list with their labels."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _INTEGER = re.compile(r"[0-9]+", re.ASCII)
 
 
 class CsvInputter(ImageInputter):
-    """Lines `path,label`, with or without a header. Paths are relative to the folder of the file.
+    """Inputter of CSV files with lines `path,label`, with or without a header.
 
-    Labels are names or integers, in the same form in all files. If all names of classes are
-    integers, labels are looked up among the names. Quotes are double, or single if a file begins
-    with one. By default, the files are `train.csv`, `val.csv` and `test.csv` in `path`.
+    Paths are relative to the folder of the file. Labels are names or integers, in the same form in
+    all files. If all class names are integers, labels are looked up among the names. Quotation
+    marks are double, or single if a file begins with one. By default, the files are `train.csv`,
+    `val.csv` and `test.csv` in `path`.
     """
 
     takes = frozenset(OPTIONAL_KEYS)
 
     def find(self) -> Found:
-        """Read the lists."""
         config = self.config
         rows: dict[str, list[Row]] = {}
         for split, files in places(config, "{}.csv").items():
@@ -63,7 +63,7 @@ class CsvInputter(ImageInputter):
         return checked
 
     def _of_integers(self, rows: list[Row], labels: Labels) -> list[str]:
-        """Return the names of the classes, and report labels that are missing."""
+        """Return the class names for integer labels. Report labels that occur in no row."""
         count = self.config.num_classes or int(labels.max()) + 1
         present = np.unique(labels[labels >= 0])
         gaps = np.flatnonzero(present != np.arange(len(present)))
@@ -71,9 +71,8 @@ class CsvInputter(ImageInputter):
             what = f"{count - len(present)} labels from 0 to {count - 1} are not in any row"
             if gaps[0] == 0:
                 raise FormatError(
-                    f"{what}. The smallest label is {present[0]}, in "
+                    f"Integer labels must begin at 0, got {present[0]} as the smallest label, in "
                     f"{rows[int(np.argmax(labels == present[0]))]}.",
-                    expected="labels from 0",
                     fix=f"correct the labels to start at 0, or set data.num_classes={count}",
                 )
             after = rows[int(np.argmax(labels == present[gaps[0]]))]

@@ -21,7 +21,7 @@ _TRAIN_TEST: Final[tuple[Split, ...]] = ("train", "test")
 
 
 class CifarInputter(ImageInputter):
-    """`datasets.Cifar10`, or with `inputter: cifar100` the fine classes of `datasets.Cifar100`.
+    """Inputter of CIFAR-10, or with `inputter: cifar100` of CIFAR-100 with fine classes.
 
     `path` is the folder of the files, or its parent folder, into which files are downloaded.
     """
@@ -29,7 +29,6 @@ class CifarInputter(ImageInputter):
     takes = frozenset({"path", "validation"})
 
     def find(self) -> Found:
-        """Read the training and test data."""
         kind = _CIFAR.get(self.config.inputter, datasets.Cifar10)
         folder = None if self.config.path is None else Path(self.config.path).expanduser()
         if folder is not None and any(folder.glob("*.bin")):
@@ -39,7 +38,7 @@ class CifarInputter(ImageInputter):
 
 
 class MnistInputter(ImageInputter):
-    """`datasets.Mnist`, or with `inputter: fashion_mnist` `datasets.FashionMnist`.
+    """Inputter of MNIST, or with `inputter: fashion_mnist` of Fashion-MNIST.
 
     `path` is the folder of the four IDX files, gzipped or not, into which files are downloaded.
     Other data in files of the same names and shapes need `class_names`.
@@ -48,11 +47,6 @@ class MnistInputter(ImageInputter):
     takes = frozenset({"path", "validation", "class_names"})
 
     def find(self) -> Found:
-        """Read the training and test data.
-
-        Raises:
-            ConfigError: `class_names` has the wrong length.
-        """
         kind = _MNIST.get(self.config.inputter, datasets.Mnist)
         folder = self.config.path
         usual_names, parts = _parts({s: kind(s, shuffle=False, dir=folder) for s in _TRAIN_TEST})
@@ -64,10 +58,9 @@ class MnistInputter(ImageInputter):
 
 
 class DigitsInputter(ImageInputter):
-    """1,797 digits of 8 x 8 pixels, white on black, with the splits of `datasets.Digits`."""
+    """Inputter of 1,797 digits of 8 x 8 pixels, white on black, from `datasets.Digits`."""
 
     def find(self) -> Found:
-        """Read the three splits."""
         raw = {s: datasets.Digits(s, shuffle=False) for s in ("train", "val", "test")}
         for ds in raw.values():
             ds.images = np.rint(ds.images * (255 / _INK)).astype(np.uint8)
@@ -75,10 +68,9 @@ class DigitsInputter(ImageInputter):
 
 
 class ImagenetClassesInputter(ImageInputter):
-    """1,000 classes without pictures, for networks that are pretrained on ImageNet."""
+    """Inputter of the 1,000 ImageNet classes without images, for pretrained networks."""
 
     def find(self) -> Found:
-        """Return the classes and no data."""
         return class_names(), {}
 
 

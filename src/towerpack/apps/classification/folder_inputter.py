@@ -1,4 +1,4 @@
-"""Inputter of pictures in folders, with one folder for each class."""
+"""Inputter of images in folders, with one folder per class."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LOG = get_logger(__name__)
 
 
 class FolderInputter(ImageInputter):
-    """`path/train/CLASS/*.jpg`, with `val` and `test` alike; or only `path/CLASS/*.jpg`.
+    """Inputter of `path/train/CLASS/*.jpg` (also `val` and `test`), or of `path/CLASS/*.jpg`.
 
-    Folders are splits if all of them have names of splits, in any case. If all are classes,
-    `validation` is the share of the validation data, and also of the test data.
+    Subfolders are splits if all of them have names of splits, ignoring case. If they are classes,
+    the fraction `validation` of the images is used for validation, and the same fraction for
+    testing.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
     def find(self) -> Found:
-        """List the files."""
         root = root_of(self.config)
         if self.config.train is None and are_classes(root):
             if matching(root, "train"):
@@ -52,7 +52,7 @@ class FolderInputter(ImageInputter):
 def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     unknown = sorted(set(folder.classes) - set(names))
     if unknown:
-        what = f"{folder.root} has classes that the training data do not have."
+        what = f"{folder.root} must have only classes that the training data have."
         raise ConfigError(what, got=", ".join(unknown))
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
     return Pictures(folder.files, numbers[folder.labels])

@@ -1,4 +1,4 @@
-"""Inputter of pictures in TFRecord files in the format of TF-Slim."""
+"""Inputter of images in TFRecord files in TF-Slim's format."""
 
 from __future__ import annotations
 
@@ -21,24 +21,20 @@ _FEATURES = {_IMAGE: FixedFeature((), bytes), _LABEL: FixedFeature((), np.int64)
 
 
 class TFRecordInputter(ImageInputter):
-    """Records of `tf.train.Example` with `image/encoded` (a picture file) and `image/class/label`.
+    """Inputter of `tf.train.Example` records with `image/encoded` (a file) and `image/class/label`.
 
     `train`, `val` and `test` are files or patterns below `path`, by default `train.tfrecord` and so
-    on. Set `class_names` or `num_classes`, because labels are only read with their pictures.
+    on. Set `class_names` or `num_classes`, because labels are only read with their images.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})
 
     def find(self) -> Found:
-        """Index the records.
-
-        Raises:
-            ConfigError: The number of classes is unknown.
-        """
         names = self.config.class_names or [str(i) for i in range(self.config.num_classes or 0)]
         if not names:
             raise ConfigError(
-                "The number of classes is unknown.", fix="set data.num_classes or data.class_names"
+                "TFRecord data need the number or the names of the classes.",
+                fix="set data.num_classes or data.class_names",
             )
         parts: dict[str, Pictures] = {}
         for split, patterns in places(self.config, "{}.tfrecord").items():
@@ -48,26 +44,25 @@ class TFRecordInputter(ImageInputter):
         return names, parts
 
     def names_of(self, part: Pictures) -> Sequence[str]:
-        """Return a name for each record: its file below `path` and its position in the file."""
+        """Return a name for each record: its file below `path`, and its position in the file."""
         store, root = cast("_RecordReader", part.decode), root_of(self.config)
         places_of = (store.node.find(int(number))[:2] for number in part.pictures)
         return [f"{relative_name(store.paths[file], root)}:{start}" for file, start in places_of]
 
     def class_counts(self, split: str = "train") -> Labels:
-        """Count the pictures of each class. Reads all records of the split."""
+        """Return the number of images of each class. Reads all records of the split."""
         part = self.part(split)
         labels = [part.decode((number, None))[1] for number in part.pictures]
         return np.bincount(labels, minlength=self.num_classes)
 
 
 class _RecordReader:
-    """Reader of records in several files, by index."""
-
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
         self.paths = [path for pattern in patterns for path in TFRecordData(pattern).paths]
         if TFRecordData(self.paths).in_order_only:
             raise ConfigError(
-                f"Compressed records cannot be shuffled: {', '.join(patterns)}.",
+                f"TFRecord files must not be compressed, because they are shuffled: "
+                f"{', '.join(patterns)}.",
                 fix="set data.train to uncompressed files",
             )
         self.node = TFRecordNode(self.paths, _FEATURES)
@@ -79,6 +74,7 @@ class _RecordReader:
         file, start, _ = self.node.find(number)
         name, label = f"{self.paths[file]} (byte {start:,})", int(record[_LABEL])
         if not 0 <= label < self.num_classes:
-            expected = f"0 to {self.num_classes - 1}"
-            raise FormatError(f"{name} has the label {label}.", expected=expected)
+            raise FormatError(
+                f"The label of {name} must be from 0 to {self.num_classes - 1}, got {label}."
+            )
         return decode_image(record[_IMAGE], name=name), label

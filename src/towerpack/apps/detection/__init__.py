@@ -1,4 +1,4 @@
-"""Object detection: boxes around the objects in a picture, and their classes."""
+"""Object detection: boxes around the objects in an image, and their classes."""
 
 from towerpack._core.lazy import lazy
 from towerpack.apps._application import application

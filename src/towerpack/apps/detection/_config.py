@@ -1,5 +1,3 @@
-"""Configuration of a detection recipe."""
-
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, model_validator
@@ -15,7 +13,7 @@ BACKBONE: Final = {"pretrained": "efficientnet-lite0", "trainable": "(?!stem|blo
 
 
 class DataConfig(AnnotatedData):
-    """Pictures with boxes, and how they become batches."""
+    """Settings for reading images with boxes and forming batches."""
 
     inputter: Name = "coco"
     "coco (JSON), voc (XML), yolo (text), or module:name."
@@ -29,29 +27,29 @@ class DataConfig(AnnotatedData):
 
 
 class ModelConfig(DecayedNetwork):
-    """The network, its loss and its postprocessing."""
+    """Settings of the network, its loss and its postprocessing."""
 
     network: Name = "ssd_lite"
     "ssd300, ssd512, ssd_lite, or module:function."
     match: Share = 0.5
-    "Least IoU at which an anchor is matched to a box."
+    "Minimum IoU at which an anchor is matched to a box."
     negatives: float = Field(default=3.0, gt=0)
-    "Number of background anchors in the loss, per matched anchor: those of largest loss."
+    "Number of background anchors in the loss per matched anchor. Those of largest loss are used."
     box_weight: float = Field(default=1.0, gt=0)
     "Weight of the box loss relative to the class loss."
     l2_regex: Regex = ".*kernel"
     score: Share = 0.01
-    "Least score of a detected box."
+    "Minimum score of a detected box."
     suppress: Share = 0.45
     "IoU above which non-maximum suppression removes the box of lower score."
     max_boxes: int = Field(default=200, ge=1)
-    "Largest number of detected boxes per picture."
+    "Maximum number of detected boxes per picture."
     shown: Share = 0.5
-    "Least score of a box that inference draws."
+    "Minimum score of a box that inference draws."
 
 
 class BoxTraining(Training):
-    """Length, devices and precision of a training."""
+    """Settings of training, with epochs of at least 20 steps."""
 
     least_steps: ClassVar[int] = 20
     epochs: int = Field(default=30, ge=1)
@@ -59,7 +57,7 @@ class BoxTraining(Training):
 
 
 class DetectionConfig(AppConfig):
-    """A recipe of detection."""
+    """Recipe of object detection."""
 
     task: str = "detection"
     data: DataConfig = DataConfig()

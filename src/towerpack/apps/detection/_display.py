@@ -1,5 +1,3 @@
-"""Pictures with the detected boxes."""
-
 from __future__ import annotations
 
 import colorsys
@@ -19,7 +17,7 @@ _GOLDEN: Final = 0.618  # step on the color wheel, so that consecutive classes d
 
 
 class DetectionDisplay(Display):
-    """Boxes with class names and scores, drawn on the picture."""
+    """Display of detected boxes with class names and scores, drawn on the image."""
 
     config: DetectionConfig
 
@@ -31,7 +29,7 @@ class DetectionDisplay(Display):
         return {"count": len(boxes), "best": best["class"], "score": best["score"], "boxes": boxes}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Draw boxes on the picture, enlarged to 384 pixels of width. The best box is on top."""
+        """Draw the boxes on the image, which is enlarged to a width of at least 384 pixels."""
         from PIL import Image, ImageDraw
 
         height, width = sample.shape[:2]

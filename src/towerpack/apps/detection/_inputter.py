@@ -1,5 +1,3 @@
-"""Inputter of detection: pictures and their boxes as batches."""
-
 from __future__ import annotations
 
 import itertools
@@ -21,12 +19,12 @@ from towerpack.dataflow import DataFlow, MapData
 from towerpack.dataflow.images import clip_boxes
 from towerpack.ops.geometry import Geometry, colours
 
-_LEAST_SHARE = 0.5  # of a box that must remain in a crop; other boxes are dropped
+_LEAST_SHARE = 0.5  # boxes of which a crop contains a smaller fraction are dropped
 
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
     "inputter", {name: f"towerpack.apps._box_files:read_{name}" for name in ("coco", "voc", "yolo")}
 )
-"""Functions from the section `data` of a recipe to names of classes and pictures of splits."""
+"""Functions from the section `data` of a recipe to class names and the images of each split."""
 
 AUGMENTERS: Registry[BoxAugmenter] = Registry(
     "augmenter",
@@ -37,7 +35,7 @@ Datapoint = tuple[NDArray[Any], ...]
 
 
 def _decoded(annotated: Annotated) -> Datapoint:
-    """Return the picture, boxes in pixels, class ids, crowd flags, areas and size."""
+    """Return the image, boxes in pixels, class ids, crowd flags, areas and image size."""
     picture = colours(3).augment(read_picture(annotated.picture))
     h, w = picture.shape[:2]
     boxes = annotated.on(h, w) * np.array([w, h, w, h], np.float32)
@@ -49,7 +47,7 @@ def _decoded(annotated: Annotated) -> Datapoint:
 
 @dataclass(frozen=True)
 class _Change:
-    """Function that augments a datapoint and scales it to the size of the network's input."""
+    """Function that augments a datapoint and scales its image to the network's input size."""
 
     geometry: Geometry
     augmenter: BoxAugmenter
@@ -73,21 +71,21 @@ class _Change:
 
 
 class DetectionInputter(FilesInputter):
-    """Pictures and their boxes as batches.
+    """Images and their boxes as batches.
 
-    A batch is (image, boxes, class_ids, crowd, areas, size), where m is the largest number of boxes
-    in a picture, and unused rows have class -1:
+    A batch is (image, boxes, class_ids, crowd, areas, size). m is the largest number of boxes in
+    an image of the batch, and unused rows have class -1:
 
         image: uint8 [n, height, width, 3].
-        boxes: float32 [n, m, 4] as shares of the picture.
+        boxes: float32 [n, m, 4] as fractions of the image size.
         class_ids, crowd: int32 [n, m] and bool [n, m].
-        areas: float32 [n, m] in pixels of the original picture.
-        size: int32 [n, 2] of the original picture.
+        areas: float32 [n, m] in pixels of the original image.
+        size: int32 [n, 2] of the original image.
 
     Args:
         config: Section `data` of a recipe.
-        read: Function that returns the classes and the pictures of each split.
-        augmenter: Augmentation of training pictures and normalization.
+        read: Function that returns the classes and the images of each split.
+        augmenter: Augmentation of training images and normalization.
     """
 
     def __init__(
@@ -99,12 +97,6 @@ class DetectionInputter(FilesInputter):
         self._read = read
 
     def find(self) -> Found:
-        """Read the annotations.
-
-        Raises:
-            ConfigError: There are no classes, pictures or boxes, or a class is duplicated.
-            FormatError: Annotations are damaged.
-        """
         names, parts = self._read(self.config)
         boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
         if not names or not all(boxes.values()):
@@ -112,7 +104,7 @@ class DetectionInputter(FilesInputter):
             got = f"{len(names)} classes; {', '.join(counts)}"
             raise ConfigError("Each split must have classes, pictures and boxes.", got=got)
         if len({*names}) < len(names):
-            raise ConfigError("The names of the classes must be different.", got=", ".join(names))
+            raise ConfigError("Class names must be unique.", got=", ".join(names))
         return names, parts
 
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-"""Modeler and evaluation of detection."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,16 +32,16 @@ _NETWORKS = {
     "ssd_lite": "towerpack.zoo.ssd_lite:net",
 }
 networks: Registry[Any] = Registry("network", _NETWORKS)
-"""Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`."""
+"""Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`, by name."""
 
 
 class DetectionModeler(Modeler):
-    """Multi-box loss of SSD (Liu et al. 2016, section 2.2) on a network's predictions.
+    """Modeler of detection, with SSD's multi-box loss (Liu et al. 2016, section 2.2).
 
-    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'` and `'class_ids'`. Also
-    exposes `'anchor_boxes'` [n, anchors, 4] and `'anchor_scores'` [n, anchors, classes], which are
-    predictions before suppression, and for metrics `'boxes_px'`, `'true_boxes_px'`,
-    `'true_class_ids'`, `'crowd'`, `'areas'`.
+    Exposes `'boxes'` [n, max_boxes, 4] as fractions of the image size, `'scores'` and
+    `'class_ids'`. Also exposes the predictions before non-maximum suppression, `'anchor_boxes'`
+    [n, anchors, 4] and `'anchor_scores'` [n, anchors, classes], and for metrics `'boxes_px'`,
+    `'true_boxes_px'`, `'true_class_ids'`, `'crowd'`, `'areas'`.
 
     Args:
         config: Recipe.
@@ -53,7 +51,7 @@ class DetectionModeler(Modeler):
 
     best = ("val/ap", "max")
     infer_outputs = ("boxes", "scores", "class_ids")
-    portable_outputs = ("anchor_boxes", "anchor_scores")  # other formats suppress differently
+    portable_outputs = ("anchor_boxes", "anchor_scores")  # suppression differs in other formats
     config: DetectionConfig
     inputter: DetectionInputter
 
@@ -130,13 +128,13 @@ class DetectionModeler(Modeler):
         return [ScalarStats("cost"), DetectionReport(self.class_names)]
 
     def weights(self, source: str) -> Any:
-        """Read VGG-16 weights in `.pth` files; other sources stay as they are."""
+        """Read VGG-16 weights from `.pth` files. Return other sources unchanged."""
         if not source.endswith((".pth", ".pt")):
             return source
         return from_torch(read_torch_file(source))
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return a signature from picture files to boxes with scores and class names."""
+        """Return a signature from image files to boxes, scores and class names."""
         geometry = self.inputter.geometry
         names = self.class_names
 
@@ -165,7 +163,7 @@ class DetectionModeler(Modeler):
 
 
 class DetectionReport(DetectionAP, Reporting):
-    """COCO's twelve metrics over all pictures, and the average precision of each class.
+    """Metric of COCO's twelve values over all images, and the average precision per class.
 
     Args:
         class_names: Names of the classes in the order of their labels.

@@ -1,7 +1,6 @@
-"""Augmenters of detection, for training pictures and their boxes.
+"""Augmenters of detection, which transform training images with their boxes.
 
-All other pictures are stretched to the size of the network's input, which keeps boxes the same
-shares of the picture.
+All other images are stretched to the network's input size.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ _LEAST_OVERLAPS: Final = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class BoxAugmenter:
-    """Augmentation of pictures with boxes, and normalization of pixels.
+    """Augmentation of images with boxes, and normalization of pixels.
 
     Attributes:
         name: Name in messages and in the metadata of exports.
-        draw: Function from a picture, its boxes in pixels and a random generator to a random
-            transform, which is applied before the picture is stretched; None for no transform.
+        draw: Function from an image, its boxes in pixels and a random generator to a random
+            transform, which is applied before the image is stretched; None for no transform.
         normalize: First operation of the graph, from uint8 [n, h, w, 3] to float32.
     """
 
@@ -60,13 +59,13 @@ class BoxAugmenter:
 
 @dataclass(frozen=True)
 class SsdTransforms:
-    """SSD's augmentation (Liu et al. 2016, 3.6): color, expansion, a crop that keeps a box, flips.
+    """Augmentation of SSD (Liu et al. 2016, 3.6): color, zoom out, random crop, flip.
 
     Attributes:
-        zoom_out: Largest side of the canvas for the expansion of half of the pictures, relative to
-            the picture; 1 disables the expansion.
-        least_scale: Least side of a crop, relative to the picture.
-        hue: Largest change of the hue, in units of two degrees.
+        zoom_out: Maximum size of the canvas on which half of the images are placed, relative to the
+            image; 1 disables zooming out.
+        least_scale: Minimum side of a crop, relative to the image.
+        hue: Maximum change of the hue, in units of two degrees.
     """
 
     zoom_out: float = 4.0
@@ -76,7 +75,7 @@ class SsdTransforms:
     def __call__(
         self, picture: NDArray[np.uint8], boxes: Boxes, rng: np.random.Generator
     ) -> Transform:
-        """Draw a transform for a picture, uint8 [h, w, 3], and its boxes [k, 4] in pixels."""
+        """Draw a transform for an image, uint8 [h, w, 3], and its boxes [k, 4] in pixels."""
         steps: list[Transform] = [self._color().get_transform(picture, rng)]
         size = picture.shape[0], picture.shape[1]
         if self.zoom_out > 1 and rng.random() < 0.5:
@@ -103,7 +102,7 @@ class SsdTransforms:
     def _crop(
         self, size: tuple[int, int], boxes: Boxes, rng: np.random.Generator
     ) -> CropTransform | None:
-        """Return a random crop that overlaps a box enough; None for the whole picture."""
+        """Return a random crop that overlaps a box enough; None for the whole image."""
         least = rng.choice(len(_LEAST_OVERLAPS) + 1)
         if least == len(_LEAST_OVERLAPS) or not len(boxes):
             return None
@@ -114,7 +113,7 @@ class SsdTransforms:
         both = np.maximum(high - low, 0).prod(-1)
         whole = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
         overlap = both / ((h * w)[:, None] + whole - both)
-        # A box stays if more than half of it is inside.
+        # A crop keeps a box if it contains more than half of the box.
         fits = ((both > 0.5 * whole) & (overlap >= _LEAST_OVERLAPS[least])).any(1)
         fits &= (w <= 2 * h) & (h <= 2 * w)
         if not fits.any():
@@ -127,7 +126,7 @@ none = BoxAugmenter("none", None, to_unit)
 """No augmentation; pixels from 0 to 1."""
 
 ssd = BoxAugmenter("ssd", SsdTransforms(), minus_mean)
-"""SSD's augmentation, with canvases up to 4 times as large; ImageNet's mean is subtracted."""
+"""Augmentation of SSD with canvases up to 4 times as large; ImageNet's mean is subtracted."""
 
 ssd_lite = BoxAugmenter("ssd_lite", SsdTransforms(1.5, 0.6), to_lite_unit)
-"""Milder: canvases up to 1.5 times as large, crops of at least 0.6; (pixels - 127) / 128."""
+"""Milder than `ssd`: canvases up to 1.5 times as large, crops of at least 0.6 of the sides."""

@@ -1,4 +1,4 @@
-"""Segmentation: a class for each pixel of a picture."""
+"""Semantic segmentation: a class for each pixel of an image."""
 
 from towerpack._core.lazy import lazy
 from towerpack.apps._application import application

@@ -1,5 +1,3 @@
-"""Classes of a segmentation data set, and the labels of its label pictures."""
-
 from __future__ import annotations
 
 import re
@@ -30,11 +28,11 @@ class Classes:
     Attributes:
         names: Names in the order of their labels; fewer than 255.
         colours: Same as `colors`.
-        void: Ignored labels, some of which may be classes.
+        void: Labels that are ignored. Some of them may be classes.
         by_colour: Same as `by_color`.
     """
 
-    # Checksums in the checkpoints of runs contain the British names.
+    # Checkpoints of runs contain checksums of these British names.
     names: tuple[str, ...]
     colours: tuple[Color, ...]
     void: frozenset[int] = frozenset()
@@ -46,7 +44,7 @@ class Classes:
 
         Args:
             config: Section `data` of the recipe.
-            names: Names of the classes in the data; None for the names in the recipe or its file.
+            names: Class names in the data; None for the names in the recipe or its file.
 
         Raises:
             ConfigError: There are no names, or colors and void do not match the names.
@@ -55,7 +53,7 @@ class Classes:
         if names is not None:
             if config.class_names or config.classes:
                 raise ConfigError(
-                    "The annotations name the classes.",
+                    "The class names must not be configured, because the annotations name them.",
                     fix="remove data.class_names and data.classes",
                 )
         elif config.class_names is not None:
@@ -65,21 +63,24 @@ class Classes:
             names, in_file = read_classes_file(file, config.encoding)
             if colors is not None and any(in_file):
                 raise ConfigError(
-                    f"Both {file} and data.colors define colors.",
+                    f"Only one of {file} and data.colors may define colors, but both do.",
                     fix="remove data.colors, or the colors in the file",
                 )
             colors = in_file if colors is None else colors
         chosen = tuple(color for color in colors or () if color is not None)
         if len(set(names)) < len(names) or not 2 <= len(names) < VOID:
-            what = "There must be 2 to 254 classes with different names."
+            what = "Segmentation needs 2 to 254 classes with different names."
             raise ConfigError(what, got=", ".join(names))
         if chosen and len(set(chosen)) != len(names):
-            what = f"There are {len(set(chosen))} different colors for {len(names)} classes."
+            what = f"Each of the {len(names)} classes needs its own color, got {len(set(chosen))}."
             raise ConfigError(what)
         void = set()
         for value in config.void:
             if isinstance(value, str) and value not in names:
-                raise ConfigError(f"data.void: there is no class {value!r}.", got=", ".join(names))
+                raise ConfigError(
+                    f"data.void must contain labels or class names, got {value!r}.",
+                    expected=", ".join(names),
+                )
             void.add(value if isinstance(value, int) else list(names).index(value))
         usual = tuple(map(voc_color, range(len(names))))
         return cls(tuple(names), chosen or usual, frozenset(void), bool(chosen))
@@ -91,7 +92,7 @@ class Classes:
 
     @property
     def by_color(self) -> bool:
-        """Whether colors are configured, so that label pictures may be in color."""
+        """Whether colors are configured, so that label images may be color images."""
         return self.by_colour
 
     @property
@@ -100,7 +101,7 @@ class Classes:
         return np.array([i not in self.void for i in range(len(self.names))])
 
     def read(self, file: str, where: str) -> NDArray[np.uint8]:
-        """Read a label picture, uint8 [h, w]; void pixels are `VOID`.
+        """Read a label image, uint8 [h, w]. Void pixels are `VOID`.
 
         Args:
             file: Name of the file.
@@ -115,15 +116,15 @@ class Classes:
     def labels_of(
         self, pixels: NDArray[Any], palette: NDArray[np.int64] | None, what: str
     ) -> NDArray[np.uint8]:
-        """Return the labels of an opened label picture, uint8 [h, w]; void pixels are `VOID`.
+        """Return the labels of an opened label image, uint8 [h, w]. Void pixels are `VOID`.
 
         Args:
             pixels: Labels or palette indices [h, w], or colors [h, w, 3].
             palette: Colors [colors, 3] of indices, or None.
-            what: Name of the picture, for errors.
+            what: Name of the image, for errors.
 
         Raises:
-            FormatError: The picture contains labels that are not classes or void.
+            FormatError: The image contains labels that are not classes or void.
         """
         labels = to_labels(pixels, palette, self.colors if self.by_color else None, what)
         void = np.isin(labels, list(self.void))
@@ -132,7 +133,8 @@ class Classes:
             row, column = np.argwhere(bad)[0]
             known = "".join(f", {v} (void)" for v in sorted(self.void))
             raise FormatError(
-                f"{what} has the label {labels[row, column]} in row {row}, column {column}.",
+                f"{what} must have only labels of classes, got {labels[row, column]} in "
+                f"row {row}, column {column}.",
                 expected=f"0 to {len(self.names) - 1}{known}",
                 fix=_fix_of(labels, len(self.names)),
             )
@@ -140,7 +142,6 @@ class Classes:
 
 
 def _fix_of(labels: NDArray[np.int64], count: int) -> str:
-    """Return the fix for a picture whose labels are not 0 to `count` - 1."""
     levels = np.unique(labels).tolist()
     if len(levels) > count:
         return "add classes, or list the ignored values in data.void"
@@ -151,10 +152,10 @@ def _fix_of(labels: NDArray[np.int64], count: int) -> str:
 def read_classes_file(
     file: Path, encoding: str | None = None
 ) -> tuple[list[str], list[Color | None]]:
-    """Return the names of the classes, and the color of each, or None for no color."""
+    """Read the class names in a file, and the color of each class or None."""
     if not file.is_file():
         raise ConfigError(
-            f"There is no file {file} with the names of the classes.",
+            f"The file {file} with the names of the classes does not exist.",
             fix="set data.classes to a file, or list the names in data.class_names",
         )
     names: list[str] = []
@@ -168,5 +169,5 @@ def read_classes_file(
         colors.append((numbers[0], numbers[1], numbers[2]) if numbers else None)
     if None in colors and any(colors):
         name = names[colors.index(None)]
-        raise FormatError(f"{file}: the class {name} has no color, but other classes have.")
+        raise FormatError(f"{file}: all classes or none must have colors, but {name} has none.")
     return names, colors

@@ -1,5 +1,3 @@
-"""Configuration of a segmentation recipe."""
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -12,7 +10,7 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 
 
 class DataConfig(AnnotatedData):
-    """Pictures with label pictures, and how they become batches."""
+    """Settings for reading images with label images and forming batches."""
 
     old_keys: ClassVar = {"colours": "colors"}
     inputter: Name = "csv"
@@ -22,9 +20,9 @@ class DataConfig(AnnotatedData):
     classes: str | None = None
     "File below path with one class per line, `name` or `name,red,green,blue`; null: classes.txt."
     colors: list[tuple[Byte, Byte, Byte]] | None = None
-    "Red, green, blue of each class, to read label pictures in color."
+    "Red, green, blue of each class, to read color label images."
     void: list[int | str] = Field(default_factory=list)
-    "Labels, or names of classes, whose pixels are ignored by loss and metrics."
+    "Labels or class names whose pixels loss and metrics ignore."
     size: tuple[Side, Side] = (128, 128)
     "Height and width of the network's input."
     channels: Literal[1, 3] = 3
@@ -34,7 +32,7 @@ class DataConfig(AnnotatedData):
 
 
 class ModelConfig(DecayedNetwork):
-    """The network and its loss."""
+    """Settings of the network and its loss."""
 
     network: Name = "unet"
     "fcn, unet, deeplab, or module:function."
@@ -43,7 +41,7 @@ class ModelConfig(DecayedNetwork):
 
 
 class SegmentationConfig(AppConfig):
-    """A recipe of segmentation."""
+    """Recipe of segmentation."""
 
     task: str = "segmentation"
     data: DataConfig = DataConfig()

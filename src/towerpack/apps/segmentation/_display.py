@@ -1,5 +1,3 @@
-"""Pictures with the colors of the predicted classes."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,17 +19,17 @@ _GROUND: Final = (24, 24, 24)
 
 
 class SegmentationDisplay(Display):
-    """Colors of the classes over the picture, with a legend below."""
+    """Display of the class colors over the image, with a legend below."""
 
     inputter: SceneInputter
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """Return the share of each class."""
+        """Return the fraction of pixels of each class."""
         names = self.inputter.classes.names
         return dict(zip(names, self._shares(outputs).tolist(), strict=True))
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Blend the picture with the colors, and add a legend sorted by area."""
+        """Blend the image with the class colors. Add a legend sorted by area."""
         from PIL import Image, ImageDraw
 
         height, width = sample.shape[:2]
@@ -66,11 +64,11 @@ class SegmentationDisplay(Display):
         return {".labels.png": png(self.mask(outputs, sample.shape[:2]).astype(np.uint8))}
 
     def mask(self, outputs: Mapping[str, np.ndarray], size: tuple[int, int]) -> NDArray[np.int64]:
-        """Return the class of each pixel of the original picture, int64 [h, w].
+        """Return the class of each pixel of the original image, int64 [h, w].
 
         Args:
-            outputs: Outputs for the picture, by name.
-            size: Height and width of the picture.
+            outputs: Outputs for the image, by name.
+            size: Height and width of the image.
         """
         classes = outputs["probabilities"].shape[-1]
         parts = np.split(outputs["probabilities"], range(_CHANNELS, classes, _CHANNELS), -1)

@@ -1,5 +1,3 @@
-"""Inputter of segmentation: pictures with a class for each pixel, as batches."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +29,7 @@ from towerpack.dataflow.images.image import upright
 from towerpack.ops.geometry import colours
 
 BACKGROUND = "background"
-_NUM_CHECKED = 32  # label pictures of each split, evenly spread, that are read at the start
+_NUM_CHECKED = 32  # label images of each split, evenly spaced, that are checked at the start
 _HERE = "towerpack.apps.segmentation"
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
@@ -41,7 +39,7 @@ AUGMENTERS: Registry[Augmenter] = Registry(
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture, its label picture or annotations, and the location of the entry."""
+    """Image file, its label image or annotations, and the location of the entry for errors."""
 
     picture: str
     labels: str | Sequence[Mapping[str, Any]]
@@ -49,7 +47,7 @@ class Scene:
 
 
 def _drawn_size(picture: str | Path, stored: bool) -> tuple[int, int]:
-    """Return the width and height of a picture on which labels were drawn."""
+    """Return the width and height of the pixels to which labels refer."""
     header = header_of(picture)
     height, width = (header.height, header.width) if stored else header.upright_size
     return width, height
@@ -72,7 +70,7 @@ class _Decode:
     def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         image = read_picture(scene.picture)
         size = image.shape[0], image.shape[1]
-        # Only labels of stored pixels need the orientation.
+        # The orientation is needed only if labels refer to the stored pixels.
         orientation = header_of(scene.picture).orientation if self.stored else 1
         drawn = size[::-1] if orientation > 4 else size
         if isinstance(scene.labels, str):
@@ -83,8 +81,9 @@ class _Decode:
             fits = label.shape == drawn[::-1] and header_of(scene.picture).orientation > 4
             other = "upright" if self.stored else "stored"
             raise FormatError(
-                f"{scene.where}: the picture and its labels differ in size.",
-                got=f"{drawn[0]} x {drawn[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+                f"{scene.where}: the label picture must have the size of the picture.",
+                got=f"{label.shape[0]} x {label.shape[1]} pixels",
+                expected=f"{drawn[0]} x {drawn[1]} pixels",
                 fix=f"set data.boxes_on={other}" if fits else None,
             )
         label = upright(label, orientation)
@@ -92,14 +91,14 @@ class _Decode:
 
 
 class SceneInputter(FilesInputter):
-    """Pictures with a class for each pixel, listed in CSV files with lines `image,label`.
+    """Inputter of images with a class for each pixel, listed in CSV files (`image,label`).
 
     A batch is (image uint8 [n, height, width, channels], label uint8 [n, height, width]). Void
     pixels have label 255.
 
     Args:
         config: Section `data` of a recipe.
-        augmenter: Augmentation of pictures and labels, and normalization.
+        augmenter: Augmentation of images and labels, and normalization.
     """
 
     config: DataConfig
@@ -138,13 +137,8 @@ class SceneInputter(FilesInputter):
         return Classes(tuple(content["names"]), colors, void, content["by_colour"])
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
-        """Read the lists of pictures and label pictures.
-
-        Raises:
-            ConfigError: There are no lists, or the classes are invalid.
-        """
         if self.config.images is not None:
-            raise ConfigError("data.images applies only to COCO.", fix="remove data.images")
+            raise ConfigError("data.images needs data.inputter=coco.", fix="remove data.images")
         rows = listed_by_split(self.config, ("image", "label")).items()
         parts = {split: [Scene(*r.fields, where=str(r)) for r in some] for split, some in rows}
         return Classes.from_config(self.config), parts
@@ -158,7 +152,7 @@ class SceneInputter(FilesInputter):
 
 
 class CocoInputter(SceneInputter):
-    """COCO's instances. The classes are `background` and the categories.
+    """Inputter of COCO instances. The classes are `background` and the categories.
 
     A category with the name `background` is the background.
     """
@@ -189,9 +183,9 @@ class CocoInputter(SceneInputter):
             shape = mask.segmentation
             if isinstance(shape, RunLengths) and shape.size != size[::-1]:
                 got = f"{shape.size[0]} x {shape.size[1]} pixels"
-                bad.add(where, "the mask has a different size than the picture.", got)
+                bad.add(where, "the mask must have the size of the picture.", got)
             elif not isinstance(shape, RunLengths) and not any(_is_inside(p, size) for p in shape):
-                bad.add(where, "the mask has no area within its picture.")
+                bad.add(where, "the mask must have an area inside its picture.")
             else:
                 masks.append(mask.model_dump())
         return Scene(str(path), masks, f"{picture.where}, {path.name}")
@@ -200,7 +194,7 @@ class CocoInputter(SceneInputter):
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {"csv": SceneInputter, "coco": CocoInputter}
 )
-"""Functions `(config, augmenter) -> Inputter`."""
+"""Functions from the section `data` of a recipe and an augmenter to an `Inputter`, by name."""
 
 
 def make_inputter(config: SegmentationConfig | DataConfig) -> Inputter:

@@ -1,5 +1,3 @@
-"""Modeler and evaluation of segmentation."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,7 @@ networks: Registry[Any] = Registry(
 
 
 class SegmentationModeler(Modeler):
-    """Cross-entropy of a network's logits at each pixel that is not void.
+    """Modeler of segmentation, with cross-entropy at each pixel that is not void.
 
     Exposes `'probabilities'` [n, h, w, classes], `'prediction'` and `'label'` [n, h, w].
 
@@ -52,8 +50,8 @@ class SegmentationModeler(Modeler):
         weights = config.model.class_weights
         if weights is not None and len(weights) != len(self.classes.names):
             raise ConfigError(
-                f"model.class_weights has {len(weights)} values.",
-                expected=f"one for each of the {len(self.classes.names)} classes",
+                f"model.class_weights must have one value for each of the "
+                f"{len(self.classes.names)} classes, got {len(weights)} values."
             )
 
     def inputs(self) -> list[tf.TensorSpec]:
@@ -67,7 +65,7 @@ class SegmentationModeler(Modeler):
         model, counted = self.config.model, self.classes.counted
         pixels = self.inputter.augmenter.normalize(image)
         logits = tf.cast(self.network(pixels, len(counted), **model.options), tf.float32)
-        # Never predict void classes.
+        # Void classes are never predicted.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
         prediction = tf.argmax(logits, -1, tf.int32)
@@ -89,7 +87,7 @@ class SegmentationModeler(Modeler):
         return [ScalarStats("cost"), SegmentationReport(self.classes)]
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return a signature from picture files to label pictures of the original size."""
+        """Return a signature from image files to label images of the original size."""
         geometry = self.inputter.geometry
 
         def serve(compute: Callable[..., Any]) -> Any:
@@ -123,10 +121,10 @@ class SegmentationModeler(Modeler):
 
 
 class SegmentationReport(ClassificationReport):
-    """Accuracy of the pixels, and intersection over union (IoU), as a mean and for each class.
+    """Metric of pixel accuracy and intersection over union (IoU), as a mean and per class.
 
-    All pixels of all pictures count except void ones, at the size of the network's input. The IoU
-    of a class that is neither labeled nor predicted is NaN, and the mean skips it.
+    Counts all pixels that are not void, at the network's input size. The IoU of a class that is
+    neither labeled nor predicted is NaN, and the mean skips it.
 
     Args:
         classes: Classes of the data.

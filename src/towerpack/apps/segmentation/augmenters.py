@@ -1,6 +1,6 @@
-"""Augmenters of segmentation, which transform a picture and its labels together.
+"""Augmenters of segmentation, which transform an image and its labels together.
 
-Labels are interpolated by nearest neighbor, and are void outside the picture.
+Labels are interpolated by nearest neighbor. Pixels outside of the image are void.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SCALES: Final = (0.75, 1.5)
 
 @dataclass(eq=False, repr=False)
 class RandomScaleCrop(ImageAugmentor):
-    """Random scaling to a size times a factor, and a random crop of that size.
+    """Augmentor that scales an image to a random multiple of a size, then crops this size.
 
-    A picture that is too small is placed at random on black; the labels around it are void.
+    An image that is too small is placed at random on a black background with void labels.
 
     Args:
         size: Height and width of the result.
-        scales: Least and largest factor, drawn uniformly on a logarithmic scale.
+        scales: Minimum and maximum factor, drawn uniformly on a logarithmic scale.
     """
 
     size: Size
@@ -45,7 +45,6 @@ class RandomScaleCrop(ImageAugmentor):
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
     ) -> Transform:
-        """Draw a factor and a position."""
         rng = self.generator(rng)
         factor = np.exp(rng.uniform(*np.log(self.scales)))
         (h, w), size = self.size, (img.shape[0], img.shape[1])
@@ -66,7 +65,7 @@ def _train(size: Size) -> list[ImageAugmentor]:
 fcn = unet = Augmenter("unet", _train, none.geometry, minus_mean)
 """Random scale from 0.75 to 1.5, random crop, random flip; ImageNet's mean is subtracted.
 
-Without augmentation, pictures are stretched to the size, so that nothing is cropped.
+Outside of training, images are stretched to the size, so that nothing is cropped.
 """
 
 efficientnet_lite = Augmenter("efficientnet_lite", _train, none.geometry, to_lite_unit)

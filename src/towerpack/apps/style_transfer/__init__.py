@@ -1,4 +1,4 @@
-"""Style transfer: pictures as if painted like another one."""
+"""Style transfer: images in the style of another image."""
 
 from towerpack._core.lazy import lazy
 from towerpack.apps._application import application

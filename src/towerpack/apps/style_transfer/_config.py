@@ -1,5 +1,3 @@
-"""Configuration of a style transfer recipe."""
-
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, PictureData
@@ -7,7 +5,7 @@ from towerpack.config import Name, PathText
 
 
 class DataConfig(PictureData):
-    """Photographs to train on, without labels."""
+    """Settings for reading photographs without labels."""
 
     inputter: Name = "folder"
     """folder (train/, val/, test/ in path, or only path), csv (one picture name per line), or
@@ -20,7 +18,7 @@ class DataConfig(PictureData):
 
 
 class ModelConfig(Network):
-    """The network, the style picture and the perceptual losses."""
+    """Settings of the network, the style image and the perceptual losses."""
 
     network: Name = "fns"
     "fns, or module:function: from [n, h, w, 3] in -1..1 to [n, h, w, 3] in 0..255."
@@ -43,7 +41,7 @@ class ModelConfig(Network):
 
 
 class StyleConfig(AppConfig):
-    """A recipe of style transfer."""
+    """Recipe of style transfer."""
 
     task: str = "style_transfer"
     data: DataConfig = DataConfig()

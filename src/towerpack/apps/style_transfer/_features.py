@@ -1,5 +1,3 @@
-"""Feature networks: classification networks whose features measure content and style."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +39,7 @@ class FeatureNetwork:
     Raises:
         ConfigError: There is no such file or layer.
         CheckpointError: The file does not contain the weights of VGG-19.
-        MissingExtraError: The package of the weights is not installed.
+        MissingExtraError: The package with the weights is not installed.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -78,7 +76,7 @@ class FeatureNetwork:
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:
-    """Return mean products of channels (Gatys et al. 2016), float32 [n, channels, channels]."""
+    """Return the Gram matrix of channels (Gatys et al. 2016), float32 [n, channels, channels]."""
     shape: Any = tf.shape(features)
     pixels = tf.reshape(features, [shape[0], -1, features.shape[-1]])
     return tf.matmul(pixels, pixels, transpose_a=True) / tf.cast(shape[1] * shape[2], tf.float32)
@@ -97,7 +95,7 @@ def _lite(image: tf.Tensor) -> dict[str, tf.Tensor]:
 def _vgg(file: str) -> tuple[Any, SmartInit]:
     if not Path(file).expanduser().exists():
         raise ConfigError(
-            f"There is no file {file!r} for model.features.",
+            f"model.features must be a packaged network or an existing file, got {file!r}.",
             expected=f"{_LITE}, or a .npz, .safetensors, .h5 or .keras file of VGG-19",
         )
     path = str(Path(file).expanduser())

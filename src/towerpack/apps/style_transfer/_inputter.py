@@ -1,5 +1,3 @@
-"""Inputter of photographs without labels."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ Found = dict[str, list[str]]  # files by split
 
 
 class PhotoInputter(FilesInputter):
-    """Squares of photographs. A batch is (image uint8 [n, size, size, 3],).
+    """Inputter of square crops of photographs. A batch is (image uint8 [n, size, size, 3],).
 
     In training, scale, position and flip are random, as for the augmenter `vgg`. Otherwise, the
     square is the center of the photograph.
@@ -43,12 +41,12 @@ class PhotoInputter(FilesInputter):
         return self.batches(split, lambda ds: AugmentImageComponent(ds, change, copy=False))
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
-        """Return the picture at its own size: (uint8 [h, w, 3],)."""
+        """Return the image at its original size: (uint8 [h, w, 3],)."""
         return (sample,)
 
 
 def in_folders(config: DataConfig) -> Found:
-    """Return the pictures in the folders of the splits, or in `path` if it contains no splits."""
+    """Return the images in the folders of the splits, or in `path` if it contains no splits."""
     root = root_of(config)
     if config.train is None and are_classes(root):
         return {"train": pictures_in(root)}
@@ -57,7 +55,7 @@ def in_folders(config: DataConfig) -> Found:
 
 
 def in_lists(config: DataConfig) -> Found:
-    """Return the pictures in `train.csv`, `val.csv`, `test.csv` or the configured lists."""
+    """Return the images that `train.csv`, `val.csv`, `test.csv` or the configured files list."""
     rows = listed_by_split(config, ("image",)).items()
     return {split: [row.fields[0] for row in some] for split, some in rows}
 
@@ -65,7 +63,7 @@ def in_lists(config: DataConfig) -> Found:
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
     "inputter", {"folder": in_folders, "csv": in_lists}
 )
-"""Functions from the section `data` of a recipe to the files of each split."""
+"""Functions from the section `data` of a recipe to the files of each split, by name."""
 
 
 def _read(file: str) -> tuple[NDArray[np.uint8]]:

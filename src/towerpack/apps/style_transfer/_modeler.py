@@ -1,5 +1,3 @@
-"""Modeler and display of style transfer."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +28,7 @@ _LOSSES = ("content", "style", "tv")
 
 
 class Painter(ModelDesc):
-    """Network from pictures to pictures. Exposes `'picture'` [n, h, w, 3] from 0 to 255."""
+    """Model that stylizes images. Exposes `'picture'` [n, h, w, 3] from 0 to 255."""
 
     def __init__(self, network: Callable[..., tf.Tensor], options: Mapping[str, Any]) -> None:
         self._network, self._options = network, options
@@ -42,17 +40,17 @@ class Painter(ModelDesc):
         self.painted(image)
 
     def painted(self, image: tf.Tensor) -> tf.Tensor:
-        """Return the stylized picture, for use in the graph of another model."""
+        """Return the stylized image, for use in the graph of another model."""
         picture = self._network(tf.cast(image, tf.float32) / 127.5 - 1, **self._options)
         expose("picture", picture)
         return picture
 
 
 class StyleModeler(Modeler):
-    """Perceptual losses (Johnson et al. 2016) of the pictures that a network paints.
+    """Modeler of style transfer, with perceptual losses (Johnson et al. 2016).
 
-    The content loss is relative to the squared features of the photograph, the style loss to the
-    squared Gram matrices of the style. So weights have about the same effect for all feature
+    The content loss is relative to the squared features of the photograph, and the style loss to
+    the squared Gram matrices of the style. Weights therefore have similar effects for all feature
     networks, layers and sizes. Exposes `'picture'` [n, h, w, 3] from 0 to 255, and the losses.
 
     Args:
@@ -74,7 +72,7 @@ class StyleModeler(Modeler):
 
     @cached_property
     def _grams(self) -> dict[str, np.ndarray]:
-        with tf.init_scope():  # Compute the style outside the graph that uses it.
+        with tf.init_scope():  # compute the style outside of the graph that uses it
             style = tf.constant(_style_picture(self.config)[None], tf.float32)
             features = self._features(style)
             return {name: gram(features[name]).numpy() for name in self._features.style}
@@ -109,7 +107,7 @@ class StyleModeler(Modeler):
         return self.painter
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return a signature from picture files to JPEG files of the same size."""
+        """Return a signature from image files to JPEG files of the same size."""
 
         def serve(compute: Callable[..., Any]) -> Any:
             def paint(file: tf.Tensor) -> tf.Tensor:
@@ -130,7 +128,7 @@ class StyleModeler(Modeler):
 
 
 class StyleDisplay(Display):
-    """The picture on the left, its stylized version on the right."""
+    """Display of the image on the left and its stylized version on the right."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         height, width = outputs["picture"].shape[:2]
@@ -145,7 +143,10 @@ class StyleDisplay(Display):
 def _style_picture(config: StyleConfig) -> np.ndarray:
     file = config.model.style
     if file is None:
-        raise ConfigError("The recipe has no style picture.", fix="set model.style to a picture")
+        raise ConfigError(
+            "Style transfer needs a style picture, but model.style is not set.",
+            fix="set model.style to the path of a picture",
+        )
     picture = read_picture(file)
     size = picture.shape[0], picture.shape[1]
     steps = scaled(size, shortest_edge(size, config.model.style_size))

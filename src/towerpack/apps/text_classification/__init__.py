@@ -1,4 +1,4 @@
-"""Text classification: one class for each text."""
+"""Text classification: one class per text."""
 
 from towerpack._core.lazy import lazy
 from towerpack.apps._application import application

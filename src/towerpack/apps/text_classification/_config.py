@@ -1,5 +1,3 @@
-"""Configuration of a text classification recipe."""
-
 from typing import Literal
 
 from pydantic import Field
@@ -9,7 +7,7 @@ from towerpack.config import Name, PathText
 
 
 class DataConfig(Data):
-    """Labeled texts, and how they become batches."""
+    """Settings for reading labeled texts and forming batches."""
 
     inputter: Name = "table"
     "table (CSV, TSV), lines, folder (one file per text, as for IMDB), or module:name."
@@ -38,7 +36,7 @@ class DataConfig(Data):
 
 
 class ModelConfig(Network):
-    """The network and its loss."""
+    """Settings of the network and its loss."""
 
     network: Name = "seq2label_cnn"
     "seq2label_basic (LSTM), seq2label_cnn, bert, or module:function."
@@ -47,7 +45,7 @@ class ModelConfig(Network):
 
 
 class TextClassificationConfig(AppConfig):
-    """A recipe of text classification."""
+    """Recipe of text classification."""
 
     task: str = "text_classification"
     data: DataConfig = DataConfig()

@@ -20,7 +20,7 @@ PREFIX: Final = "__label__"
 
 
 def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Iterate over the rows of a table: commas and quotes in a `.csv`, otherwise tabs."""
+    """Iterate over the rows of a table. A `.csv` has commas and quotes, other files have tabs."""
     rows = read_rows(path, config.encoding)
     columns = [_column(path, rows, column) for column in (config.text, config.label)]
     text, label = columns
@@ -33,12 +33,11 @@ def read_table(path: Path, config: DataConfig) -> Iterator[Example]:
     for row in rows:
         if len(row.fields) != fields or fields <= max(columns):
             raise FormatError(
-                f"{row} has {len(row.fields)} fields.",
-                expected=f"{fields} as in the first line, and at least {max(columns) + 1}",
+                f"{row} must have {max(fields, max(columns) + 1)} fields, got {len(row.fields)}.",
                 fix="enclose texts with the delimiter in quotation marks, or set data.text and "
                 "data.label to columns that all rows have",
             )
-    # A quotation mark at the start of a text may include rows up to the next mark.
+    # A quotation mark at the start of a text may include rows up to the next quotation mark.
     multiline = [row for row in rows if "\n" in row.fields[text]]
     if multiline:
         _LOG.warning(
@@ -56,8 +55,8 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
         labels = lines_of(read_text(listed, config.encoding))
         if len(labels) != len(texts):
             raise FormatError(
-                f"{listed} has {len(labels)} lines, and {path} has {len(texts)}.",
-                expected="a label for each text",
+                f"{listed} must have a line for each of the {len(texts)} lines of {path}, got "
+                f"{len(labels)}."
             )
         for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
             yield text, label, f"{path}, line {number}"
@@ -69,7 +68,8 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
         label, text = (*line.split(maxsplit=1), "")[:2]
         if not label.startswith(PREFIX) or label == PREFIX or text.startswith(PREFIX):
             raise FormatError(
-                f"{where} has {'several labels' if text.startswith(PREFIX) else 'no label'}.",
+                f"{where} must have one label, but has "
+                f"{'several' if text.startswith(PREFIX) else 'none'}.",
                 got=repr(line[:40]),
                 expected=f"{PREFIX}CLASS text, or the file {listed.name}",
             )
@@ -77,7 +77,7 @@ def read_lines(path: Path, config: DataConfig) -> Iterator[Example]:
 
 
 def read_folder(path: Path, config: DataConfig) -> Iterator[Example]:
-    """Iterate over the texts below the folder of each class.
+    """Iterate over the texts in the folder of each class.
 
     The folder `unsup` of IMDB, which has no labels, is skipped.
     """
@@ -96,11 +96,11 @@ READERS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Example]]
     "lines": (("{}.txt",), read_lines),
     "folder": (("{}",), read_folder),
 }
-"""Patterns of usual names, and the reader of a file or folder."""
+"""Patterns of the usual file names, and the function that reads a file or folder, by name."""
 
 
 def _column(path: Path, rows: Sequence[Row], column: str | int) -> int:
-    """Return the index of a column. A column name is looked up in the first row."""
+    """Return the index of a column. A column name is searched in the first row."""
     if isinstance(column, int):
         return column
     header = [field.strip() for field in rows[0].fields] if rows else []

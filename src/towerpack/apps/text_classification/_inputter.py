@@ -1,5 +1,3 @@
-"""Inputter of text classification: texts and labels as batches of token ids."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +33,10 @@ Labeled = Sequence[tuple[str, int]]  # texts and their labels
 
 
 class TextInputter(Inputter):
-    """Labeled texts. A batch is (tokens int32 [n, longest text], label int64 [n]).
+    """Inputter of labeled texts. A batch is (tokens int32 [n, longest text], label int64 [n]).
 
-    Data are read when they are first needed. A run stores the vocabulary and the names of the
-    classes, so that predictions need no data. Override `find` to read other data.
+    Data are read when they are first needed. A run stores the vocabulary and the class names, so
+    that predictions need no data. Override `find` to read other data.
 
     Args:
         config: Section `data` of a recipe.
@@ -55,7 +53,7 @@ class TextInputter(Inputter):
         config, (patterns, read) = self.config, READERS[self.config.inputter]
         if patterns == ("{}",) and not (config.train or config.val or config.test):
             root = root_of(config)
-            if root.is_dir() and are_classes(root):  # `train` is a class like the others.
+            if root.is_dir() and are_classes(root):  # here `train` is a class like the others
                 return {"train": read(root, config)}
         return {
             split: (e for path in paths for e in read(Path(path), self.config))
@@ -64,7 +62,7 @@ class TextInputter(Inputter):
 
     @property
     def class_names(self) -> Sequence[str]:  # type: ignore[override]
-        """Names of the classes: those of the run, the configuration or the training data."""
+        """Names of the classes: from the run, the configuration or the training data."""
         return self._stored[0] if self._stored else self._data_class_names
 
     @property
@@ -80,7 +78,8 @@ class TextInputter(Inputter):
             warn_of_similar(labels)
             names = _in_order({name for name, _ in labels})
         if len(names) < 2:
-            raise ConfigError("There must be at least two classes.", got=", ".join(names) or "none")
+            what = "Text classification needs at least two classes."
+            raise ConfigError(what, got=", ".join(names) or "none")
         return names
 
     @cached_property
@@ -114,7 +113,7 @@ class TextInputter(Inputter):
             labeled = train if split == "train" else val
         if not labeled:
             raise ConfigError(
-                f"There are no '{split}' data.", fix=f"set data.{split} to files or folders"
+                f"The recipe has no '{split}' data.", fix=f"set data.{split} to files or folders"
             )
         return labeled
 
@@ -126,7 +125,7 @@ class TextInputter(Inputter):
         for _, name, where in self._read(split):
             if name not in numbers:
                 names = ", ".join(numbers)[:200]
-                raise FormatError(f"{where} has the class {name!r}.", expected=names)
+                raise FormatError(f"{where} has an unknown class {name!r}.", expected=names)
         return [(text, numbers[name]) for text, name, _ in self._read(split)]
 
     def _read(self, split: str) -> list[Example]:
@@ -135,7 +134,9 @@ class TextInputter(Inputter):
             examples = [(text, label.strip(), where) for text, label, where in rows]
             without = next((where for _, label, where in examples if not label), None)
             if without is not None:
-                raise FormatError(f"{without} has no label.", fix="add a label, or remove the row")
+                raise FormatError(
+                    f"{without} must have a label.", fix="add a label, or remove the row"
+                )
             empty = [where for text, _, where in examples if not text.strip()]
             if empty:
                 _LOG.warning("%d texts are empty, for example in %s.", len(empty), empty[0])
@@ -159,18 +160,10 @@ class TextInputter(Inputter):
         return MapData(ds, _padded)
 
     def sources(self, names: Sequence[str]) -> Sequence[str]:
-        """Return texts: given texts, and lines of files or of `-` (standard input)."""
+        """Return texts: the arguments themselves, and lines of files or of `-` (standard input)."""
         return text_sources(names, self.config.encoding)
 
     def read(self, source: Any) -> str:
-        """Return the text.
-
-        Args:
-            source: Text, as `sources` returns it.
-
-        Raises:
-            FormatError: The text is empty, or its file has a different encoding.
-        """
         return text_of(source)
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.int32]]:
@@ -191,7 +184,7 @@ class TextInputter(Inputter):
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Sort names; integers by value."""
+    """Sort class names, with integers in numeric order before other names."""
     return sorted(names, key=lambda n: (0, int(n), n) if n.isdecimal() else (1, 0, n))
 
 

@@ -1,5 +1,3 @@
-"""Modeler and display of text classification."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +27,11 @@ networks: Registry[Any] = Registry(
     "network",
     {name: f"towerpack.zoo.{name}:net" for name in ("seq2label_basic", "seq2label_cnn", "bert")},
 )
-"""Functions `(tokens, num_classes, *, vocab_size, **options) -> logits [n, num_classes]`."""
+"""Functions `(tokens, num_classes, *, vocab_size, **options) -> logits`, by name."""
 
 
 class TextClassificationModeler(Modeler):
-    """Cross-entropy of a network's logits.
+    """Modeler of text classification, with cross-entropy as the loss.
 
     Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
 
@@ -54,7 +52,10 @@ class TextClassificationModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(config.model.network)
         if config.model.network == "bert" and config.data.tokenizer != "wordpiece":
-            raise ConfigError("bert needs wordpieces.", fix="set data.tokenizer to wordpiece")
+            raise ConfigError(
+                "The network bert needs data.tokenizer=wordpiece.",
+                fix="set data.tokenizer to wordpiece",
+            )
 
     def inputs(self) -> list[tf.TensorSpec]:
         return [
@@ -81,7 +82,7 @@ class TextClassificationModeler(Modeler):
         ]
 
     def pretrained(self) -> SmartInit | None:
-        """Return word vectors, and the weights of `transfer` after them."""
+        """Return the initial word vectors, followed by the weights that `transfer` configures."""
         data, weights = self.config.data, super().pretrained()
         if data.vectors is None:
             return weights
@@ -91,7 +92,7 @@ class TextClassificationModeler(Modeler):
         return SmartInit([vectors, *([weights] if weights else [])])
 
     def weights(self, source: str) -> Any:
-        """Return the weights; BERT's may have the names of Google or Hugging Face.
+        """Return weights. BERT's weights may have the names of Google or Hugging Face.
 
         Raises:
             ConfigError: The weights belong to a run with a different vocabulary.
@@ -99,7 +100,7 @@ class TextClassificationModeler(Modeler):
         file = Path(source) / VOCABULARY
         if file.is_file() and Vocabulary.read(file) != self.inputter.vocabulary:
             raise ConfigError(
-                f"{source} was trained with a different vocabulary.",
+                f"The vocabulary must be the same as that of the run {source}.",
                 fix=f"set data.vocabulary to {file}",
             )
         if self.config.model.network != "bert":
@@ -107,7 +108,7 @@ class TextClassificationModeler(Modeler):
         return bert.named(read_arrays(source)[1])
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return a signature from texts to classes, if TensorFlow operations can tokenize them.
+        """Return a signature from texts to classes, if TensorFlow operations can tokenize texts.
 
         Otherwise, the exported model takes token ids.
         """
@@ -135,7 +136,7 @@ class TextClassificationModeler(Modeler):
 
 
 class TextClassificationDisplay(Display):
-    """The most likely classes of a text, as rows."""
+    """Display of the most likely classes of a text, as rows."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         top = most_likely(self.inputter.class_names, outputs["probabilities"], _NUM_SHOWN)

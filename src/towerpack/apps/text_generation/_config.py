@@ -1,5 +1,3 @@
-"""Configuration of a text generation recipe."""
-
 from typing import Literal
 
 from pydantic import Field
@@ -9,7 +7,7 @@ from towerpack.config import Config, Name, PathText
 
 
 class DataConfig(Config):
-    """Texts, and how they are divided."""
+    """Settings for reading texts and dividing them."""
 
     path: str = "."
     "Folder of the files."
@@ -32,13 +30,13 @@ class DataConfig(Config):
     steps: int = Field(default=64, ge=1)
     "Tokens of each stream in a batch; gradients flow through this many steps."
     eval_steps: int = Field(default=512, ge=1)
-    "Tokens predicted in each row of an evaluation batch."
+    "Number of predicted tokens in each row of an evaluation batch."
     eval_context: int = Field(default=128, ge=0)
-    "Preceding tokens of the same text that are read before those, if there are as many."
+    "Number of preceding tokens of the text that are read before the predicted tokens, if any."
 
 
 class ModelConfig(Network):
-    """The network."""
+    """Settings of the network."""
 
     network: Name = "rnn_basic"
     "rnn_basic, transformer, or module:name."
@@ -47,7 +45,7 @@ class ModelConfig(Network):
 
 
 class SampleConfig(Config):
-    """Sampling: how a text is continued."""
+    """Settings for sampling the continuation of a text."""
 
     length: int = Field(default=500, ge=1)
     "Number of new tokens."
@@ -62,14 +60,14 @@ class SampleConfig(Config):
 
 
 class TextOptimizer(Optimizer):
-    """Optimizer and learning rate."""
+    """Settings of the optimizer and the learning rate."""
 
     schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
     clip_norm: float | None = Field(default=1.0, gt=0)
 
 
 class TextGenerationConfig(AppConfig):
-    """A recipe of text generation."""
+    """Recipe of text generation."""
 
     task: str = "text_generation"
     data: DataConfig = DataConfig()

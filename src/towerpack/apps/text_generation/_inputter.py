@@ -1,5 +1,3 @@
-"""Inputter of text generation: texts as streams of tokens."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +24,7 @@ IGNORED = -1  # label of tokens whose prediction does not count
 
 
 class TextInputter(Inputter):
-    """Texts of files, divided into three splits that have no characters in common.
+    """Inputter of text files, divided into three splits that have no characters in common.
 
     In training, row r of batch k continues row r of batch k - 1. A batch is (token int32 [n, time],
     label int32 [n, time], text int32 [n], goes_on float32 [n]). `label` is the next token, `text`
@@ -51,7 +49,7 @@ class TextInputter(Inputter):
 
     @cached_property
     def texts(self) -> dict[str, list[Text]]:
-        """Names and contents of the texts of each split, which are read when first needed."""
+        """Names and contents of the texts of each split, read when first needed."""
         data = self.config
         patterns = {"train": data.train, "val": data.val, "test": data.test}
         root = Path(data.path).expanduser()
@@ -82,7 +80,7 @@ class TextInputter(Inputter):
         return [text for _, text in self.texts[split]]
 
     def sources(self, names: Sequence[str]) -> Sequence[str]:
-        """Return texts to continue: given texts, and lines of files or of `-` (stdin)."""
+        """Return texts to continue: the arguments, or lines of files or of standard input (`-`)."""
         return text_sources(names, self.config.encoding)
 
     def name_of(self, number: int) -> str:
@@ -104,7 +102,7 @@ class TextInputter(Inputter):
         return len(self.texts[split][i][1]) / max(len(self.ids(split)[i]) - 1, 1)
 
     def ids(self, split: str) -> list[NDArray[np.int32]]:
-        """Return the token ids of each text of a split, each after the token that begins a text.
+        """Return the token ids of each text of a split. Each begins with a start token.
 
         Args:
             split: 'train', 'val' or 'test'.
@@ -117,7 +115,7 @@ class TextInputter(Inputter):
         return self._ids[split]
 
     def flow(self, split: Split) -> DataFlow:
-        """Return batches of streams ('train'), or of rows that contain each token once."""
+        """Return batches of streams for 'train', else batches of rows with each token once."""
         if split == "train":
             return self._streams()
         first = self._numbers.index((split, 0))
@@ -130,7 +128,8 @@ class TextInputter(Inputter):
         batches = (len(every) - 1) // (n * steps)
         if not batches:
             raise ConfigError(
-                f"{len(every)} tokens do not fill a batch of {n} streams of {steps} tokens.",
+                f"A batch of {n} streams of {steps} tokens needs more than the {len(every)} tokens "
+                "of the training texts.",
                 fix="set data.batch_size or data.steps to a smaller number",
             )
         token, label = (every[i : i + n * steps * batches].reshape(n, -1) for i in (0, 1))
@@ -156,22 +155,9 @@ class TextInputter(Inputter):
         return rows
 
     def read(self, source: Any) -> str:
-        """Return the text to continue.
-
-        Args:
-            source: Text, as `sources` returns it.
-
-        Raises:
-            FormatError: The file of the text has a different encoding.
-        """
         return text_of(source, empty=True)
 
     def prepare(self, sample: Any) -> tuple[NDArray[Any]]:
-        """Return the text as bytes.
-
-        Raises:
-            ConfigError: The text is too long.
-        """
         if len(sample) >= LONGEST:
             what = f"A text must have fewer than {LONGEST:,} characters, got {len(sample):,}."
             raise ConfigError(what)
@@ -186,14 +172,14 @@ def divided_texts(
 ) -> dict[str, list[Text]]:
     """Return the texts for 'train', 'val' and 'test', which have no characters in common.
 
-    Files of 'val' and 'test' are removed from 'train'. A split without files gets a share at the
-    end of each training text, so that adding a text does not change the others.
+    Files of 'val' and 'test' are removed from 'train'. A split without files gets the end of each
+    training text, so that adding a text does not change the others.
     """
     held = {split: _text_files(root, patterns[split], split) for split in ("val", "test")}
     taken = {*held["val"], *held["test"]}
     both = sorted({*held["val"]} & {*held["test"]})
     if both:
-        raise ConfigError(f"{both[0]} is in both data.val and data.test.")
+        raise ConfigError(f"data.val and data.test must have no common file, got {both[0]}.")
     train = [path for path in _text_files(root, patterns["train"], "train") if path not in taken]
     texts = {
         split: [(path.stem, read_text(path, encoding)) for path in paths]
@@ -211,7 +197,7 @@ def divided_texts(
     for split, split_texts in texts.items():
         if not any(text for _, text in split_texts):
             raise ConfigError(
-                f"The split '{split}' has no text in {root}.",
+                f"The '{split}' data in {root} must contain text, but all texts are empty.",
                 got=", ".join(f"data.{name}={files!r}" for name, files in patterns.items()),
                 fix=f"set data.{split} to files with text",
             )
@@ -225,7 +211,7 @@ def _text_files(root: Path, patterns: str | Sequence[str] | None, split: str) ->
         new = [Path(file) for file in discovery.matching(root, pattern)]
         if not new:
             raise ConfigError(
-                f"data.{split}: no files match {root / pattern}.",
+                f"No files match data.{split}: {root / pattern}.",
                 fix=f"set data.{split} to files below data.path",
             )
         files += new
@@ -234,7 +220,7 @@ def _text_files(root: Path, patterns: str | Sequence[str] | None, split: str) ->
 
 
 def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:
-    """Return the last `counts` characters of each text, and the remaining texts."""
+    """Split the last `counts` characters off each text. Return the ends and the remaining texts."""
     rows = [(n, t, len(t) - count) for (n, t), count in zip(texts, counts, strict=True)]
     ends = [(name, text[start:]) for name, text, start in rows if text[start:]]
     return ends, [(name, text[:start]) for name, text, start in rows]

@@ -1,5 +1,3 @@
-"""Modeler and display of text generation."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +25,9 @@ networks: Registry[LanguageModel] = Registry(
 
 
 class TextGenerationModeler(Modeler):
-    """Cross-entropy of the next token.
+    """Modeler of text generation, with the cross-entropy of the next token as the loss.
 
-    In training, variables carry the state from the end of a batch to the next batch; checkpoints
+    In training, variables carry the network's state from one batch to the next. Checkpoints
     contain them. Exposes the sums over each row as `'nats'` [n] and `'counted'` [n].
 
     Args:
@@ -45,7 +43,7 @@ class TextGenerationModeler(Modeler):
         super().__init__(config, inputter)
         options = dict(config.model.options)
         if config.model.vectors is not None:
-            # Tokens include the space before a word.
+            # Tokens include the space before a word, which the vectors lack.
             words = [token.strip(" ") or token for token in inputter.vocabulary.tokens]
             path = Path(config.model.vectors).expanduser()
             options["vectors"] = read_vectors(path, words, seed=config.train.seed or 0)
@@ -86,9 +84,9 @@ class TextGenerationModeler(Modeler):
     def _carried_state(self, rows: int) -> dict[str, tf.Variable]:
         if get_current_tower_context().total > 1:
             raise ConfigError(
-                "Text generation needs a single replica, because batches carry a state.",
+                "Text generation must use a single replica, because batches carry a state.",
                 got=f"trainer: {self.config.train.trainer}",
-                expected="trainer: simple",
+                fix="set train.trainer to simple",
             )
         return {
             name: tf.Variable(zeros, trainable=False, name=f"state_{name}")
@@ -102,7 +100,7 @@ class TextGenerationModeler(Modeler):
         return Sampler(self.network, self.inputter, self.config.sample, fed=False)
 
     def export_arguments(self) -> Mapping[str, Any]:
-        """Return a model that continues texts, with the settings of each call as inputs."""
+        """Return a model that continues texts, whose inputs include the sampling settings."""
         sample = self.config.sample
         model = Sampler(self.network, self.inputter, sample, fed=True)
         states: list[Any] = model.inputs()[-len(model.states) :]
@@ -126,7 +124,7 @@ class TextGenerationModeler(Modeler):
 
 
 class TextGenerationDisplay(Display):
-    """The generated part of each text in the tables, and the whole text as a file."""
+    """Display of the generated part of each text in tables, and of the whole text in a file."""
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         return {"generated": _decoded(outputs)}

@@ -1,5 +1,3 @@
-"""Evaluation of text generation: cost, perplexity, bits per character."""
-
 from __future__ import annotations
 
 import math
@@ -15,7 +13,7 @@ from towerpack.apps.text_generation._inputter import TextInputter
 
 
 class TextReport(Reporting):
-    """Cost in nats per token, perplexity, and bits per character, in total and for each text.
+    """Metric of cost in nats per token, perplexity and bits per character, in total and per text.
 
     Args:
         inputter: Data, which contain the texts.

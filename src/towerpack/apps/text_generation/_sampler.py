@@ -1,5 +1,3 @@
-"""Sampler: a model that continues texts in a single call of the graph."""
-
 from __future__ import annotations
 
 from typing import Any, Final
@@ -18,19 +16,20 @@ _PREFIX: Final = "state_"
 
 
 class Sampler(ModelDesc):
-    """Model that continues texts token by token, each drawn from the network's prediction.
+    """Model that continues texts token by token, by sampling from the network's prediction.
 
-    The random number for the k-th new token of a text depends only on the seed, on k and on the
-    index of the text in the batch. So several calls, each with the state of the call before, give
-    the same text as one call. Unknown tokens and beginnings of other texts are never drawn.
+    The random number for the k-th new token depends only on the seed, k, and the index of the text
+    in the batch. Several calls that pass on the state give the same text as one call. Unknown
+    tokens and start tokens are never drawn.
 
     Exposes the new part as `'generated'`, string [n], and `'state_NAME'`, [n, …], for each state.
 
     Args:
         network: Network that predicts tokens.
         inputter: Inputter with the vocabulary.
-        config: Sampling settings: `top_k` and `top_p`, and all others unless `fed` is set.
-        fed: Add inputs for `length`, `temperature`, `seed` and the state; zeros begin a text.
+        config: Sampling settings. If `fed` is set, only `top_k` and `top_p` are used.
+        fed: Whether `length`, `temperature`, `seed` and the state are inputs of the model. A state
+            of zeros starts a new text.
 
     Attributes:
         states: Names of the tensors in the state.

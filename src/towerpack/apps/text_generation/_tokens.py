@@ -1,5 +1,3 @@
-"""Conversion between texts and token ids in a graph, equal to that of `Vocabulary`."""
-
 from __future__ import annotations
 
 from typing import Final
@@ -8,9 +6,9 @@ import tensorflow as tf
 
 from towerpack.apps.text import PIECES, Kind, Vocabulary
 
-BEGIN_ID: Final = 2  # id of `[CLS]`, which precedes each text
+BEGIN_ID: Final = 2  # id of `[CLS]`, which starts each text
 NUM_SPECIAL: Final = 3  # tokens that are not part of a text: `[PAD]`, `[UNK]`, `[CLS]`
-LONGEST: Final = 100_000  # largest number of tokens in a prompt or in the generated part
+LONGEST: Final = 100_000  # maximum number of tokens in a prompt or in the generated part
 _UNKNOWN: Final = 1
 _MARK: Final = "\x1f"
 
@@ -20,7 +18,7 @@ def ids_of(text: tf.Tensor, vocabulary: Vocabulary, kind: Kind) -> tf.RaggedTens
     marked = tf.strings.regex_replace(text, f"({PIECES[kind]})", rf"\1{_MARK}")
     pieces = tf.strings.split(marked, _MARK)
     pieces = tf.ragged.boolean_mask(pieces, pieces != "")
-    # Look ids up by a search among hashes, because a lookup table would need initialization.
+    # Search ids by the hashes of tokens, because a lookup table would need initialization.
     known = tf.constant([token.encode() for token in vocabulary.tokens])
     hashes = tf.strings.to_hash_bucket_fast(known, 2**62)
     order = tf.argsort(hashes)
@@ -32,6 +30,6 @@ def ids_of(text: tf.Tensor, vocabulary: Vocabulary, kind: Kind) -> tf.RaggedTens
 
 
 def texts_of(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Return the texts of token ids: int32 [n, time] to string [n]. Special tokens are omitted."""
+    """Convert token ids int32 [n, time] to texts, string [n]. Special tokens are omitted."""
     shown = [b""] * NUM_SPECIAL + [token.encode() for token in vocabulary.tokens[NUM_SPECIAL:]]
     return tf.strings.reduce_join(tf.gather(tf.constant(shown), ids), 1)
