@@ -49,13 +49,15 @@ class Origin:
 STATE_VERSION = 1
 
 
-def state_of(signature: str, seed: int, epoch: int, at: Any, skipped: int = 0) -> dict[str, Any]:
+def state_of(
+    signature: str, seed: int, epoch: int, position: Any, skipped: int = 0
+) -> dict[str, Any]:
     return {
         "version": STATE_VERSION,
         "flow": signature,
         "seed": seed,
         "epoch": epoch,
-        "at": at,
+        "at": position,
         "skipped": skipped,
     }
 
@@ -93,7 +95,7 @@ class Node:
         """Return a plan of the origins of each datapoint. Here, the plan is that of a source."""
         return tracer.source(self)
 
-    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def positions_of(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of a pass whose row numbers contain one of `rows`, in order.
 
         Call this method of a plan that a `RowCounter` has traced.
@@ -231,7 +233,7 @@ class _RowNumbers(InnerNode):
     def read(self, epoch: int, positions: Positions) -> Block:
         return Columns([as_array(positions) + self._first], len(positions))
 
-    def find(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def positions_of(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         indices = np.sort(rows - self._first)
         return indices[(indices >= 0) & (indices < (self.size or 0))]
 

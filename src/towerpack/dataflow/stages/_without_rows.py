@@ -77,7 +77,7 @@ class WithoutRows(PlannedStage):
         traced = inner.traced(counter)
         rows = _numbers(self.rows, counter.sources)
         if self._size is None:
-            self._size = (inner.size or 0) - len(traced.find(0, rows))
+            self._size = (inner.size or 0) - len(traced.positions_of(0, rows))
         return RemainingNode(inner, self._size, traced, rows)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
@@ -134,16 +134,16 @@ class RemainingNode(InnerNode):
     def _inner_positions(self, epoch: int, positions: Positions) -> Array:
         last = self._last
         if last is None or last[0] != epoch:
-            found = self._numbers.find(epoch, self._dropped)
+            dropped = self._numbers.positions_of(epoch, self._dropped)
             usual = (self._numbers.size or 0) - (self.size or 0)
-            if len(found) != usual:
+            if len(dropped) != usual:
                 raise DataFlowError(
-                    f"Pass {epoch} contains {len(found)} of the rows to drop, but other passes "
+                    f"Pass {epoch} contains {len(dropped)} of the rows to drop, but other passes "
                     f"contain {usual}.",
                     fix="put WithoutRows below the stage whose passes contain other rows",
                 )
             # Numbers of remaining positions before each dropped one.
-            self._last = last = epoch, found - np.arange(len(found))
+            self._last = last = epoch, dropped - np.arange(len(dropped))
         positions = as_array(positions)
         return positions + np.searchsorted(last[1], positions, side="right")
 
