@@ -111,7 +111,7 @@ BUILT_IN = ["cost", "learning_rate", "queue/fill", "throughput/steps_per_s", "ti
 @pytest.mark.parametrize("report", [summary.scalar, summary.moving_average])
 def test_a_summary_by_the_name_of_a_built_in(tmp_path: Path, report: Any, name: str) -> None:
     model = Summarising(lambda cost, x: report(name, tf.reduce_max(x)))
-    with pytest.raises(LayerError, match=f"(?s)'{name}'.*trainers report themselves.*'my_{name}'"):
+    with pytest.raises(LayerError, match=f"(?s)'{name}'.*reserved for trainers.*'my_{name}'"):
         train(tmp_path, model=model)
 
 

@@ -1,4 +1,4 @@
-"""Permutations for shuffles, computed position by position, without memory for the order."""
+"""Random permutations that are computed position by position, without storing the order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mix(values: U64) -> U64:
 
 
 def mix_int(value: int) -> int:
-    """Return `mix` of one Python integer, after a step of splitmix64's counter."""
+    """Return `mix` of one Python integer, after a counter step of splitmix64."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -33,7 +33,7 @@ def mix_int(value: int) -> int:
 
 
 def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Return the images of `positions` under a random permutation of `range(size)`.
+    """Map `positions` by a random permutation of `range(size)`.
 
     Up to 4,096 elements are sorted by hashes, so that all permutations are equally likely. More
     elements are permuted by an unbalanced Feistel network of six rounds over the next power of two.

@@ -126,9 +126,9 @@ def test_ragged_items_show_both_shapes() -> None:
     with pytest.raises(BatchError) as caught:
         next(iter(BatchData(MapData(DataFromList(rows), lambda dp: dp), 8)))
     assert str(caught.value).splitlines() == [
-        "Item 7 of a batch does not stack with item 0.",
+        "Datapoint 7 of a batch cannot be stacked with datapoint 0.",
         "  got       image uint8 [375, 500, 3]",
-        "  expected  image uint8 [480, 640, 3], as item 0",
+        "  expected  image uint8 [480, 640, 3], as in datapoint 0",
         "  to fix    make the shapes agree before batching, or use BatchData(pad=...) or "
         'BatchData(stack="list")',
         "  pipeline  DataFromList(8) > MapData(<lambda>) > BatchData(8)",
@@ -172,13 +172,13 @@ def test_pad() -> None:
     assert index.tolist() == [0, 1, 2]
     dicts = [{"a": np.ones(i), "b": np.ones(i, np.uint8)} for i in (1, 2)]
     assert batch(*dicts, pad={"a": np.nan, "b": 7})["b"].tolist() == [[1, 7], [1, 1]]
-    with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
+    with pytest.raises(BatchError, match="Datapoint 1 of a batch cannot be stacked"):
         batch(*dicts, pad={"a": 0})
 
 
 def test_pads_that_do_not_fit() -> None:
     with pytest.raises(
-        BatchError, match="names a component 'x', which datapoints do not have"
+        BatchError, match="names the component 'x', but datapoints have no such component"
     ) as caught:
         batch({"a": 1, "b": 2}, {"a": 1, "b": 2}, pad={"x": 0})
     assert caught.value.expected == "'a' or 'b'"

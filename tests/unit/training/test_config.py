@@ -30,7 +30,7 @@ FLOW = DataFromList([1])
         ({"dataflow": FLOW, "steps_per_epoch": 2.5}, "steps_per_epoch must be .* got 2.5"),
         ({"dataflow": FLOW, "steps_per_epoch": -1}, "steps_per_epoch must be .* got -1"),
         ({"dataflow": FLOW, "precision": "float8"}, "float8"),
-        ({"dataflow": FLOW, "xla": True, "deterministic": True}, "exclude each other"),
+        ({"dataflow": FLOW, "xla": True, "deterministic": True}, "does not support xla=True"),
         ({"dataflow": FLOW, "xla": True, "eager": True}, "leave out xla"),
         ({"dataflow": FLOW, "fast_dev_run": -1}, "fast_dev_run must be .* got -1"),
         ({"dataflow": FLOW, "fast_dev_run": True, "overfit_batches": 1}, "set only one"),

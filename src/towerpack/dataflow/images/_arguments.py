@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow.arguments import repr_of
 
 Check = Callable[[Any, str], object]  # takes a value and its argument's name; raises `ConfigError`
@@ -34,7 +34,7 @@ def check_arguments(holder: object) -> None:
 @cache
 def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
     # Annotations in a user's class may contain names that only type checkers know.
-    ours = next(base for base in cls.__mro__ if is_ours(base))
+    ours = next(base for base in cls.__mro__ if is_in_towerpack(base))
     hints = get_type_hints(ours, include_extras=True)
     return [
         (name, check, type(None) in get_args(hint.__origin__))

@@ -9,7 +9,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._batch_rows import empty_row
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow.datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
@@ -209,7 +209,7 @@ def _may_change_input(part: object) -> bool:
         return any(map(_may_change_input, cast("Sequence[object]", part)))
     if not isinstance(part, (ImageAugmentor, BackgroundFiller)):
         return False
-    if not is_ours(type(part)) or isinstance(part, (MapImage, Albumentations)):
+    if not is_in_towerpack(type(part)) or isinstance(part, (MapImage, Albumentations)):
         return True
     return _may_change_input(list(vars(part).values()))
 

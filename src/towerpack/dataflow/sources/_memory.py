@@ -13,7 +13,7 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import check_seed
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_code import IndexNode, is_ours
+from towerpack.dataflow._user_code import IndexNode, is_in_towerpack
 from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.content import content_of_values
 from towerpack.dataflow.datapoints import (
@@ -75,7 +75,7 @@ class HeldArrays:
 def items_of(source: Stage) -> Node | None:
     """Return the plan of a source whose `__getitem__` a user class overrides, if so."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
-    return None if is_ours(owner) else IndexNode(source)
+    return None if is_in_towerpack(owner) else IndexNode(source)
 
 
 class OrderedSource(Stage):
