@@ -197,7 +197,7 @@ def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
         return np.array(items, dtype)
     except OverflowError as error:
         raise BatchError(
-            f"{name_of(key)} holds an integer that exceeds 64 bits.",
+            f"{name_of(key)} must not hold an integer beyond 64 bits.",
             fix="convert the integer before batching",
         ) from error
 

@@ -85,7 +85,7 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
         names = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
     files = [file_of(path) for path in names]
     if not files:
-        raise ConfigError(f"No files match {paths!r:.80}.", expected="one or more files")
+        raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more files")
     return files
 
 
@@ -126,7 +126,7 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
         raise FormatError(
-            f"{what} of {os.fspath(path)} declares an implausible size of {nbytes:,} bytes.",
+            f"{what} of {os.fspath(path)} claims {nbytes:,} bytes, which is implausible.",
             got=f"{stored:,} bytes in the file",
             expected=f"at most {most:,} bytes",
             fix="write or download the file again, because it is damaged",

@@ -142,9 +142,9 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(np.zeros(2),), (np.zeros(2, "f4"),)], "float32"),
         ([(True,), (1,)], "component 0 int"),
         ([(1,), ("1",)], "str of length 1"),
-        ([(1,), (np.int64(1),), (np.uint8(1),)], "Item 2 .*\n  got       component 0 uint8"),
+        ([(1,), (np.int64(1),), (np.uint8(1),)], "Datapoint 2 .*\n  got       component 0 uint8"),
         ([(np.float64(1),), (1.0,)], "component 0 float\n  expected  component 0 float64"),
-        ([(1,), (np.int64(1),), (None,)], "Item 2 .*\n  got       component 0 None"),
+        ([(1,), (np.int64(1),), (None,)], "Datapoint 2 .*\n  got       component 0 None"),
         ([(np.int64(1),), (1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(1, 2), (1,)], "tuple \\(int\\)"),
         ([(1,), [1]], "list \\(int\\)"),
@@ -154,7 +154,7 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(1 << 70,), (1,)], "beyond 64 bits"),
         ([([[1], [2, 3]],), ([1],)], "ragged list"),
         ([([1],), (3,)], "component 0 int"),
-        ([(np.arange(2),), (np.ma.masked_array([1, 2]),)], "item 1 is a masked array"),
+        ([(np.arange(2),), (np.ma.masked_array([1, 2]),)], "datapoint 1 is a masked array"),
     ],
 )
 def test_what_does_not_stack(rows: list[Any], message: str) -> None:

@@ -170,7 +170,7 @@ def test_examples(tmp_path: Path, compression: Any) -> None:
     np.testing.assert_equal(found, datapoints)
     assert list(found[0]) == list(FEATURES) and found[0]["id"].dtype == np.int32
     written(path, [*records, encode_example({"id": 1})], compression)
-    with pytest.raises(FormatError, match=r"'box' of .* is not as described: it has 0 values"):
+    with pytest.raises(FormatError, match=r"'box' of .* does not match features=: it has 0 values"):
         list(TFRecordData(path, FEATURES))
 
 
