@@ -148,5 +148,5 @@ class Named(Callback):
 
 def test_a_histogram_is_no_statistic(tmp_path: Path) -> None:
     model = Summarising(lambda cost, x: summary.histogram("values", x))
-    with pytest.raises(CallbackError, match="needs 'values', which no callback produces"):
+    with pytest.raises(CallbackError, match="needs 'values', but no callback produces it"):
         train(tmp_path, [EarlyStopping("values")], model=model)

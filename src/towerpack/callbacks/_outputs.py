@@ -64,7 +64,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Write outputs of steps to `dump/step-00000012.npz`. See `ProcessOutputs` for arguments."""
+    """Write outputs of steps to `dump/step-00000012.npz`. Arguments as for `ProcessOutputs`."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -72,7 +72,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Log outputs of steps; long values are shortened. See `ProcessOutputs` for arguments."""
+    """Log outputs of steps. Long values are shortened. Arguments as for `ProcessOutputs`."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -102,7 +102,7 @@ class DumpTensorAsImage(_OfSteps):
         if isinstance(map_func, str):  # the second argument of Tensorpack's
             raise ConfigError(
                 f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.",
-                fix="leave the prefix out: files are named after the tensor",
+                fix="leave out the prefix, because files are named after the tensor",
             )
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most
@@ -149,7 +149,7 @@ class SimpleMovingAverage(_OfSteps):
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name, window in self._windows.items():
             if np.ndim(outputs[name]):
-                raise ConfigError(f"{self!r}: the output '{name}' is not a scalar.")
+                raise ConfigError(f"{self!r}: the output '{name}' must be a scalar.")
             window.append(float(outputs[name]))
 
     def trigger(self) -> None:

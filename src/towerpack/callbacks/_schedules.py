@@ -144,7 +144,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class _FunctionOfStep(ScheduledHyperParamSetter):
-    """Set a hyper-parameter to `curve(steps done)` until step `last`, inside the compiled loop.
+    """Schedule that sets a hyper-parameter to `curve(steps done)` until step `last`.
 
     `name` and `arguments` describe the schedule in the run's settings.
     """

@@ -1,4 +1,4 @@
-"""Scopes in which layers compute with functions of their variables, or do not train them."""
+"""Scopes in which layers use functions of their variables, or do not train the variables."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
             if "Tensor.op is undefined" not in str(error):
                 raise
             raise LayerError(
-                "remap_variables: variables have no `op`. To fix: use variable.name.split(':')[0]"
+                "remap_variables: the function must not use variable.op. To fix: use "
+                "variable.name.split(':')[0]"
             ) from error
         (unchanged if result is variable else changed).append(variable.name)
         value: Any = tf.convert_to_tensor(result)
@@ -76,7 +77,7 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
 def freeze_variables(
     regex: str = ".*", *, stop_gradient: bool = True, skip_collection: bool = False
 ) -> Iterator[None]:
-    """Exclude the matching variables of layers inside from training. Moving averages still change.
+    """Exclude matching variables of layers inside from training. Moving averages still change.
 
     Args:
         regex: Regular expression for whole variable names, as in `TrainConfig(frozen=…)`.
@@ -90,7 +91,7 @@ def freeze_variables(
     if not isinstance(regex, str):
         raise LayerError(
             f"freeze_variables: regex must be a string, got {regex!r}.",
-            fix=f"write freeze_variables(stop_gradient={regex!r})",
+            fix=f"pass the argument by name: freeze_variables(stop_gradient={regex!r})",
         )
     store = get_current_tower_context().store
     name_of = store.names_by_id()
@@ -112,7 +113,7 @@ def freeze_variables(
         yield
     if not matches:
         raise LayerError(
-            f"freeze_variables: layers inside use no trainable variable that matches {regex!r}.",
+            f"freeze_variables: {regex!r} must match a trainable variable of layers inside.",
             got=f"used variables: {', '.join(sorted(used)) or 'none'}",
             fix=similar_names(regex, used),
         )

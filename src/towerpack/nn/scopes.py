@@ -33,7 +33,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Make layers inside share the weights of the earlier layer of this call with the same name.
+    """Make layers inside share the weights of this call's earlier layer of the same name.
 
     `tf.compat.v1.get_variable` shares variables in the same way.
     """
@@ -94,13 +94,13 @@ def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any
 
 
 def is_reusing() -> bool:
-    """Return whether a `reuse_scope` or a `variable_scope(…, reuse=True)` is open."""
+    """Return whether `reuse_scope` or `variable_scope(…, reuse=True)` is open."""
     # TensorFlow sets AUTO_REUSE in eager code, so AUTO_REUSE does not count.
     return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
-    """Return the path of the open scopes, including TensorFlow's, followed by `name`."""
+    """Return the path of the open scopes, also TensorFlow's, followed by `name`."""
     return joined(tf.compat.v1.get_variable_scope().name, name)
 
 

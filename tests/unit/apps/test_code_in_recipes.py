@@ -104,7 +104,7 @@ def test_code_that_the_user_names_or_allows_is_run() -> None:
     assert find_recipe(DIGITS, ["network=stranger:x"]).config.model.network == "stranger:x"
     path = recipe_with("train.callbacks", ["stranger:left_by_code"])
     found = find_recipe(path, allow_code=True)
-    with pytest.raises(ConfigError, match="is not a callback"):
+    with pytest.raises(ConfigError, match="callback is expected"):
         Runner.from_recipe(found, Path("other")).train()
     assert Path(LEFT).exists()
 
@@ -118,7 +118,7 @@ def test_what_is_no_name_of_code_is_not_imported_either(name: str) -> None:
 
 def test_of_what_kind_a_thing_is_shows_before_it_is_called() -> None:
     for spec in ("subprocess:call", "os:system", "towerpack.callbacks:CallbackFactory.trigger"):
-        with pytest.raises(ConfigError, match=r"is not a callback|has no callback"):
+        with pytest.raises(ConfigError, match=r"callback is expected|has no callback"):
             CALLBACKS.get(spec)
     assert issubclass(CALLBACKS.get("towerpack.callbacks:BestSaver"), Callback)
 

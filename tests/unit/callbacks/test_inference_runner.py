@@ -137,7 +137,7 @@ def test_a_bad_datapoint_is_named(tmp_path: Path, bad: Any, complaint: str) -> N
 def test_nothing_to_evaluate_is_an_error(tmp_path: Path, flow: Any) -> None:
     host = host_for(tmp_path, InferenceRunner(flow, ScalarStats("cost")))
     with pytest.raises(
-        DataFlowError, match=r"InferenceRunner\('val'\) cannot evaluate a flow without datapoints"
+        DataFlowError, match=r"InferenceRunner\('val'\) needs at least one datapoint"
     ):
         host.run()
 
@@ -229,7 +229,7 @@ def test_a_wrong_output_is_found_before_training(tmp_path: Path) -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ConfigError, match="only once"):
         InferenceRunner((b for b in batches(4)), ScalarStats("cost"))
-    with pytest.raises(ConfigError, match="int cannot be iterated, or only once"):
+    with pytest.raises(ConfigError, match="can be iterated repeatedly, got a int"):
         InferenceRunner(3, ScalarStats("cost"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"needs instances of Inferencer, got \[\]"):
         InferenceRunner(batches(4), [])

@@ -33,7 +33,9 @@ def test_a_need_must_be_met_by_an_earlier_callback(tmp_path: Path) -> None:
     SmallHost(tmp_path, [producer, saver]).setup()
     with pytest.raises(CallbackError, match=r"(?s)after it.*put PutValues before"):
         SmallHost(tmp_path, [saver, producer]).setup()
-    with pytest.raises(CallbackError, match=r"(?s)no callback produces.*Did you mean 'val/error'"):
+    with pytest.raises(
+        CallbackError, match=r"(?s)no callback produces it.*Did you mean 'val/error'"
+    ):
         SmallHost(tmp_path, [producer, MinSaver("val/errors")]).setup()
 
 

@@ -194,7 +194,7 @@ def test_an_object_may_be_the_parameter(tmp_path: Path) -> None:
     param = Param(1.0)
     SmallHost(tmp_path, [ScheduledHyperParamSetter(param, [(1, 0.25)])]).run()
     assert param.get() == 0.25
-    with pytest.raises(ConfigError, match="is not a hyper-parameter"):
+    with pytest.raises(ConfigError, match="needs a hyper-parameter"):
         ScheduledHyperParamSetter(3, [(1, 0.25)])  # type: ignore[arg-type]
 
 

@@ -151,7 +151,7 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
         picture(tmp_path / "one/only" / f"{i}.png", i)
     (tmp_path / "none").mkdir()
     for folder, message in (
-        ("missing", "no folder"),
+        ("missing", "does not exist"),
         ("none", "no images"),
         ("one", "at least two classes"),
     ):

@@ -68,7 +68,7 @@ def test_one_tensor_needs_no_list() -> None:
     ("func", "message"),
     [
         (lambda: batch()[:1], "must provide one tensor for each input.*\n.*1 tensors"),
-        (lambda: [tf.ones([2, 4]), batch()[1]], "does not match the input 'x'"),
+        (lambda: [tf.ones([2, 4]), batch()[1]], "matches the input 'x'"),
         (lambda: [tf.ones([2, 3], tf.float64), batch()[1]], "got       float64"),
         (lambda: [batch()[0], tf.zeros([2], tf.int32)], "the input 'label'"),
     ],

@@ -53,7 +53,7 @@ def test_what_only_a_trainer_can_tell() -> None:
         SimpleTrainer(TrainConfig(model=3, dataflow=FLOW))
     with pytest.raises(DataFlowError, match="must be an InputSource, a DataFlow or"):
         SimpleTrainer(TrainConfig(model=model, dataflow=[1, 2]))
-    with pytest.raises(CallbackError, match="is not a callback"):
+    with pytest.raises(CallbackError, match="callback is expected"):
         SimpleTrainer(TrainConfig(model=model, dataflow=FLOW, callbacks=[ModelSaver]))  # type: ignore[list-item]
 
 

@@ -39,7 +39,7 @@ def test_configuration_first_or_last_is_the_same(tmp_path: Path) -> None:
 def test_without_or_with_two_configurations(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SimpleTrainer has no configuration"):
         SimpleTrainer().train()
-    with pytest.raises(ConfigError, match="has a configuration already"):
+    with pytest.raises(ConfigError, match="already has a configuration"):
         launch_train_with_config(config(tmp_path), SimpleTrainer(config(tmp_path)))
 
 

@@ -38,9 +38,9 @@ class DiskCacheData(Wrapper):
 
     The directory stores a description of the pipeline, and other pipelines cannot use the
     directory. The description covers stages and augmentors with their arguments, names of
-    functions, paths, sizes and times of files, and the values of arrays and of lists of numbers,
-    strings, bytes and arrays. It covers the seed if `ds` is random. It does not cover the code of
-    functions, generators and your own flows, or other objects in lists: then delete the directory
+    functions, and paths, sizes and times of files. It covers the values of arrays and of lists of
+    numbers, strings, bytes and arrays, and the seed if `ds` is random. It does not cover the code
+    of functions, generators and your own flows, or other objects in lists: then delete the directory
     or change `version`.
 
     Thread-safe, and processes may share the directory.

@@ -24,7 +24,7 @@ _WHOLE = (int, np.integer)
 
 
 def check_arguments(holder: object) -> None:
-    """Run the checks that the annotations of a class declare for its attributes."""
+    """Run the checks that the annotations of an object's class declare for its attributes."""
     for name, check, optional in _checks(type(holder)):
         value = getattr(holder, name)
         if value is not None or not optional:
@@ -53,7 +53,7 @@ def number(
     order: Callable[[Any, Any], bool] | None = None,
     kind: Any = numbers.Real,
 ) -> Check:
-    """Return a check for `count` finite numbers in `least`..`greatest` that are above `above`."""
+    """Create a check for `count` finite numbers in `least`..`greatest` and above `above`."""
 
     def fits(n: Any) -> bool:
         real = isinstance(n, kind) and math.isfinite(n)
@@ -76,20 +76,20 @@ interval = partial(number, form="(lowest, highest)", count=2, order=operator.le)
 whole_interval = partial(
     number, form="(low, high) of integers, low < high", count=2, order=operator.lt, kind=_WHOLE
 )
-"""Check for (low, high) of integers; `high` is excluded from the interval."""
+"""Check for integers (low, high), of which `high` is excluded from the interval."""
 
 
 def height_and_width(value: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return an argument as (height, width). One number stands for both."""
+    """Convert an argument to (height, width). A single number stands for both."""
     size = (value, value) if isinstance(value, _WHOLE) else pair_of(value)
     if size is None or not all(isinstance(n, _WHOLE) and n > 0 for n in size):
-        rule = "must be (height, width), or one number for both; 1 or more"
+        rule = "must be (height, width) in pixels, or one number for both, at least 1"
         raise ConfigError(f"{name} {rule}, got {value!r:.80}.")
     return int(size[0]), int(size[1])
 
 
 def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, int]:
-    """Return an argument as (least, greatest) length of a side. One number stands for both."""
+    """Convert an argument to the (least, greatest) length of a side. One number stands for both."""
     low, high = height_and_width(value, name)
     if low > high:
         raise ConfigError(f"{name} must be (least, greatest), got {repr_of(value)}.")

@@ -219,7 +219,7 @@ def numbered(
     for label, row in zip(labels, rows, strict=True):
         if label not in index:
             raise FormatError(
-                f"The label {label!r:.80} in {row} is not one of the classes.",
+                f"{row}: the label {label!r:.80} is not one of the classes.",
                 expected=f"one of {', '.join(index)}"[:200],
             )
     return classes, np.array([index[label] for label in labels], np.int64)

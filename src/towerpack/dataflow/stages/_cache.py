@@ -56,7 +56,7 @@ class CacheData(PlannedStage):
         self.random = shuffle and seed is None
         if length_of(ds) == math.inf:
             what = f"CacheData must wrap a finite flow, got the infinite flow {ds}."
-            raise ConfigError(what, fix="cache first: RepeatedData(CacheData(ds))")
+            raise ConfigError(what, fix="repeat the cache: RepeatedData(CacheData(ds))")
         self._by_position: Cache[dict[int, Datapoint]] = {}
         self._passes: Cache[list[Datapoint]] = {}
 

@@ -43,7 +43,7 @@ class ShuffleData(PlannedStage):
         self.random = seed is None
         if length_of(ds) == math.inf:
             what = f"ShuffleData must wrap a finite flow, got the infinite flow {ds}."
-            raise ConfigError(what, fix="shuffle first: RepeatedData(ShuffleData(ds))")
+            raise ConfigError(what, fix="repeat the shuffle: RepeatedData(ShuffleData(ds))")
         require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, context: StageContext) -> Node | None:

@@ -50,7 +50,7 @@ class _Unread(InputSource):
         pass
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        raise InternalError("a training that computes no steps asked for data")
+        raise InternalError("NoOpTrainer must not read data.")
 
     def start(self, state: Any = None) -> None:
         self._state = state

@@ -199,7 +199,7 @@ def test_serializer_of_examples_and_pickles(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             TFRecordSerializer.load(path, **arguments)
-    with pytest.raises(ConfigError, match=r"made of a dict of features(.|\n)*datapoint 0"):
+    with pytest.raises(ConfigError, match=r"must be a dict of features(.|\n)*datapoint 0"):
         TFRecordSerializer.save(DataFromList([[1]]), path, format="example")
     TFRecordSerializer.save(DataFromList([{1, 2}]), path, format="pickle")
     assert list(TFRecordSerializer.load(path, format="pickle")) == [{1, 2}]
@@ -219,7 +219,7 @@ def test_writer_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="bytes-like"):
             writer.write("text")  # type: ignore[arg-type]
     assert list(TFRecordData(path)) == [[b"\0\0\1\0\2\0"]]
-    with pytest.raises(ConfigError, match="not open"):
+    with pytest.raises(ConfigError, match="must be open"):
         TFRecordWriter(path).write(b"")
     with pytest.raises(ConfigError, match="got 'lz4'"):
         TFRecordWriter(path, compression="lz4")  # type: ignore[arg-type]
