@@ -251,8 +251,8 @@ def test_a_call_with_wrong_tensors(tower: TowerFunction, tensors: Any, message: 
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ([tf.TensorSpec([None])], "Input 0 of the model needs a unique name"),
-        ([spec(None), spec(None)], "Input 1 of the model needs a unique name"),
+        ([tf.TensorSpec([None])], "Input 0 of the model must have a unique name"),
+        ([spec(None), spec(None)], "Input 1 of the model must have a unique name"),
         ([(None, 3)], "must be a named tf.TensorSpec"),
     ],
 )

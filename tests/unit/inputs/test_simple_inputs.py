@@ -123,10 +123,10 @@ def test_given_shapes_fill_the_gaps_of_the_specs() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (None, "needs a fully known shape for the input 'x'"),
+        (None, "needs the full shape of the input 'x'"),
         ([[5, 3]], "one shape for each input"),
-        ([[5, 4], [5]], "needs a fully known shape for the input 'x'.*\n.*\\(5, 4\\)"),
-        ([[5, 3], [None]], "needs a fully known shape for the input 'label'"),
+        ([[5, 4], [5]], "needs the full shape of the input 'x'.*\n.*\\(5, 4\\)"),
+        ([[5, 3], [None]], "needs the full shape of the input 'label'"),
     ],
 )
 def test_shapes_that_do_not_fit(shapes: Any, message: str) -> None:

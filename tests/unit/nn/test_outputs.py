@@ -63,7 +63,7 @@ def test_the_cost_is_exposed_by_itself() -> None:
 
     specs = [spec(None, 6)]
     assert list(TowerFunction(same, specs)(numbers(1, 6)).outputs) == ["cost"]
-    with pytest.raises(LayerError, match="exposes 'cost', which"):
+    with pytest.raises(LayerError, match="'cost' must denote the returned cost"):
         TowerFunction(other, specs)(numbers(1, 6))
 
 

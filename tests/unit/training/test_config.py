@@ -49,7 +49,7 @@ def test_contradictions(kwargs: dict[str, Any], words: str) -> None:
 
 def test_what_only_a_trainer_can_tell() -> None:
     model = ([], lambda: None)
-    with pytest.raises(ConfigError, match="is not a model"):
+    with pytest.raises(ConfigError, match="must be a ModelDesc"):
         SimpleTrainer(TrainConfig(model=3, dataflow=FLOW))
     with pytest.raises(DataFlowError, match="must be an InputSource, a DataFlow or"):
         SimpleTrainer(TrainConfig(model=model, dataflow=[1, 2]))

@@ -40,8 +40,8 @@ class DiskCacheData(Wrapper):
     directory. The description covers stages and augmentors with their arguments, names of
     functions, and paths, sizes and times of files. It covers the values of arrays and of lists of
     numbers, strings, bytes and arrays, and the seed if `ds` is random. It does not cover the code
-    of functions, generators and your own flows, or other objects in lists: then delete the directory
-    or change `version`.
+    of functions, generators and your own flows, or other objects in lists. If these change,
+    delete the directory or change `version`.
 
     Thread-safe, and processes may share the directory.
 
