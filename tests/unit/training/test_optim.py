@@ -89,7 +89,7 @@ def test_what_matches_nothing_or_makes_no_sense() -> None:
     for mistake, words in (
         (
             lambda: optimizer.ProcessGradients(sgd(), [tf.abs]),
-            "must be instances of GradientProcessor",
+            "must be a GradientProcessor",
         ),
         (lambda: gradproc.MapGradient(lambda: None), "of 0 arguments"),
         (lambda: AccumulateGradients(sgd(), 0), "at least 1"),

@@ -14,14 +14,18 @@ Schedule = Callable[[int], float | None]
 
 
 class Schedules:
-    """Pairs of a variable and its schedule, which sets the variable after each step."""
+    """Variables with schedules, which set the variables after each step."""
 
     def __init__(self, schedules: Sequence[tuple[tf.Variable, Schedule]] = ()) -> None:
         self.pairs = list(schedules)
         self.spec = tf.TensorSpec([len(self.pairs), None], tf.float64)
 
     def due(self, steps: int, after: int) -> np.ndarray:
-        """Return the values after each of the next `steps` steps, of shape [schedules, steps]."""
+        """Return the value of each variable after each of the next `steps` steps.
+
+        The shape of the result is [number of schedules, steps]. `after` is the number of steps
+        done.
+        """
         due = np.empty([len(self.pairs), steps])
         for row, (variable, schedule) in zip(due, self.pairs, strict=True):
             changes = [schedule(step) for step in range(after + 1, after + 1 + steps)]
@@ -37,7 +41,7 @@ class Schedules:
         return due
 
     def rows(self, due: tf.Tensor) -> list[tf.Tensor]:
-        """Split `due` into one tensor per variable, with the variable's dtype."""
+        """Split the result of `due` into one tensor per variable, with the variable's dtype."""
         pairs = zip(tf.unstack(due), self.pairs, strict=True)
         return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
 
