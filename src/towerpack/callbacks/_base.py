@@ -107,46 +107,46 @@ class Callback(KeepsArguments):
         return self._fetches
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Check arguments and call `fetch`, before the model is traced.
+        """Hook to check arguments and to call `fetch`, before the model is traced.
 
         Args:
             trainer: The trainer, the same as `self.trainer`.
         """
 
     def before_train(self) -> None:
-        """Act after the run is restored, before the first step."""
+        """Hook after the run is restored and before its first step."""
 
     def before_epoch(self) -> None:
-        """Act before the first step of an epoch. Not called if a run resumes inside an epoch."""
+        """Hook before the first step of an epoch. Not called if a run resumes inside an epoch."""
 
     def before_step(self) -> None:
-        """Act before a step."""
+        """Hook before each step."""
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Act after a step.
+        """Hook after each step.
 
         Args:
             outputs: The fetched outputs of this step by name, as NumPy values.
         """
 
     def trigger_step(self) -> None:
-        """Act after a step, once `after_step` of all callbacks has been called."""
+        """Hook after each step, once `after_step` of all callbacks has been called."""
 
     def after_call(self) -> None:
-        """Act after each TensorFlow call and the hooks of its steps, for example to draw."""
+        """Hook after each TensorFlow call and the hooks of its steps, for example to draw."""
 
     def after_epoch(self) -> None:
-        """Act after the last step of an epoch."""
+        """Hook after the last step of each epoch."""
 
     def trigger_epoch(self) -> None:
-        """Act after `after_epoch` of all callbacks. Calls `trigger` unless overridden."""
+        """Hook after `after_epoch` of all callbacks. Calls `trigger` unless overridden."""
         self.trigger()
 
     def trigger(self) -> None:
-        """Act once per epoch, or as often as `PeriodicTrigger` says."""
+        """Hook that is called once per epoch, or as often as `PeriodicTrigger` says."""
 
     def after_train(self) -> None:
-        """Act after training has ended, also by an error."""
+        """Hook after training has ended, also if an error ended it."""
 
     def acts_in(self, hook: str) -> bool:
         """Return whether the callback does anything in a hook. If not, the loop skips the hook.
@@ -191,7 +191,7 @@ class Callback(KeepsArguments):
 
 
 class Callbacks(Callback):
-    """Several callbacks that act as one, in order.
+    """Callback that calls the hooks of several callbacks in order.
 
     Args:
         callbacks: Callbacks. Lists of this class are flattened.

@@ -60,7 +60,7 @@ class Inferencer(KeepsArguments, ABC):
 
     @abstractmethod
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch.
+        """Add the outputs of one batch to the metric.
 
         Args:
             outputs: Outputs of the batch by name.

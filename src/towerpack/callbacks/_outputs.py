@@ -45,7 +45,7 @@ class _OfSteps(Callback):
 
 
 class ProcessOutputs(_OfSteps):
-    """Call a function with outputs of each step.
+    """Callback that passes chosen outputs of each training step to a function.
 
     Args:
         names: Name or names of outputs of the training tower.
@@ -64,7 +64,10 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Write outputs of steps to `dump/step-00000012.npz`. Arguments as for `ProcessOutputs`."""
+    """Callback that writes outputs of steps to files. Arguments are as for `ProcessOutputs`.
+
+    The files are `dump/step-00000012.npz` in the run directory.
+    """
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -72,7 +75,10 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Log outputs of steps. Long values are shortened. Arguments as for `ProcessOutputs`."""
+    """Callback that logs outputs of steps. Arguments are as for `ProcessOutputs`.
+
+    Long values are shortened.
+    """
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -82,7 +88,7 @@ class TensorPrinter(_OfSteps):
 
 
 class DumpTensorAsImage(_OfSteps):
-    """Write an output of the last step as images, and put them.
+    """Callback that writes an output of the last step as images, also to the monitors.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
 

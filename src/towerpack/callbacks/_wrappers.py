@@ -211,7 +211,8 @@ class PeriodicCallback(ProxyCallback):
         self._every_k_epochs = _period(owner, "every_k_epochs", every_k_epochs)
         if not (self._every_k_steps or self._every_k_epochs):
             raise ConfigError(
-                f"{owner} needs a period.", fix="pass every_k_steps or every_k_epochs"
+                f"{owner} must have every_k_steps or every_k_epochs, got neither.",
+                fix="pass every_k_steps=100, for example",
             )
 
     def enabled(self, hook: str) -> bool:

@@ -41,7 +41,7 @@ class Watch:
         self._owner, self._mode = owner, mode
 
     def resolve(self, monitors: Monitors) -> None:
-        """Use the declared direction if no mode was passed. Raise `ConfigError` without both."""
+        """Determine whether low or high values are better, if no mode was passed."""
         fix = "pass mode='min' or mode='max'"
         self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
 

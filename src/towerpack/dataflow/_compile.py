@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Described, DataFlow):
-    """Base class of sources and stages that have a plan, or streams with states of their own.
+    """Base class of sources and stages that create a plan (`compile`) or a stream (`open`).
 
     Derive from this class if restoring a state is cheaper than iterating again. Otherwise derive
     from `DataFlow` and define `__iter__`. A subclass that overrides `__iter__` is treated as a

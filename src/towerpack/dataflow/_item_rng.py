@@ -145,7 +145,7 @@ class ItemRNG:
 
 
 class ItemRNGs:
-    """Thread-safe factory of the `ItemRNG` of each block, which draws words in advance."""
+    """Thread-safe factory of the random generator (`ItemRNG`) of each block of datapoints."""
 
     def __init__(self, key: int, size: int | None = None) -> None:
         self._key = key

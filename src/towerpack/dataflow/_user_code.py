@@ -49,7 +49,7 @@ class Ambient:
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
-        """Return seed and epoch for the next pass over an inner flow within this pass."""
+        """Return seed and epoch for the next pass that user code starts over an inner flow."""
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1

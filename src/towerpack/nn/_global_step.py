@@ -9,7 +9,7 @@ import tensorflow as tf
 
 @contextmanager
 def global_step() -> Iterator[Any]:
-    """Make `tf.compat.v1.train.get_or_create_global_step()` return one int64 variable inside.
+    """Context manager in which all `tf.compat.v1.train` functions use one global step.
 
     Yields:
         The program's existing global step, or a new variable.

@@ -112,7 +112,7 @@ _NODE = " for '{{node "  # Start of TensorFlow's description of the operation.
 
 @contextmanager
 def explained(name: str, x: Any, fix: str | None = None) -> Iterator[None]:
-    """Convert errors of Keras and TensorFlow inside to a `LayerError` that names the layer."""
+    """Context manager that converts errors of Keras and TensorFlow to a `LayerError`."""
     try:
         yield
     except TowerpackError:

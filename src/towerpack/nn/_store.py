@@ -264,7 +264,7 @@ class VariableStore:
 
     @contextmanager
     def recording(self, index: int = 0) -> Iterator[None]:
-        """Record the variables that code inside creates, and reuse variables of earlier calls.
+        """Context manager that records created variables and reuses those of earlier calls.
 
         Args:
             index: Index of the replica, which draws separate random numbers.

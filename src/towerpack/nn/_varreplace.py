@@ -22,7 +22,7 @@ _IDENTITY: _Transforms = (lambda variable, value: value,)
 
 @contextmanager
 def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
-    """Make layers inside compute with `fn(variable)`, while the variable itself is trained.
+    """Context manager in which layers use `fn(variable)`; the variable itself is trained.
 
     This applies to trainable variables of named layers, Keras layers and
     `tf.compat.v1.get_variable`. An inner `remap_variables(lambda v: v)` makes an exception. If `fn`
@@ -77,16 +77,18 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
 def freeze_variables(
     regex: str = ".*", *, stop_gradient: bool = True, skip_collection: bool = False
 ) -> Iterator[None]:
-    """Exclude matching variables of layers inside from training. Moving averages still change.
+    """Context manager in which layers do not train matching variables.
+
+    Moving averages of the layers still change.
 
     Args:
         regex: Regular expression for whole variable names, as in `TrainConfig(frozen=…)`.
-        stop_gradient: Stop gradients from layers inside to the variables. Other uses of the
+        stop_gradient: Stop gradients from the layers to the variables. Other uses of the
             variables, such as `regularize_cost`, still train them.
         skip_collection: Do not train the variables anywhere, and do not regularize them.
 
     Raises:
-        LayerError: Layers inside use no matching trainable variable, or `regex` is not a string.
+        LayerError: The layers use no matching trainable variable, or `regex` is not a string.
     """
     if not isinstance(regex, str):
         raise LayerError(

@@ -133,7 +133,7 @@ def keras_layer(
 
 
 def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Call a layer with moving statistics. Of replicas that share them, only the first updates."""
+    """Call a layer that has moving averages. If replicas share them, only the first updates."""
     context = get_current_tower_context()
     if not training or context.index == 0 or context.mirrored:
         return layer(x, training=training)

@@ -15,7 +15,7 @@ _reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Put `name/` before the names of all layers, variables and outputs created inside.
+    """Context manager that puts `name/` before the names of layers, variables and outputs.
 
     The scope also opens `tf.compat.v1.variable_scope(name)`, for `tf.compat.v1.get_variable`.
 
@@ -33,7 +33,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Make layers inside share the weights of this call's earlier layer of the same name.
+    """Context manager in which a layer shares the weights of the earlier layer of its name.
 
     `tf.compat.v1.get_variable` shares variables in the same way.
     """

@@ -55,7 +55,7 @@ class Monitor:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def set_step(self, step: int, epoch: int) -> None:
-        """Set the position of the values that follow.
+        """Receive the global step and the epoch of the values that follow.
 
         Args:
             step, epoch: Global step, and number of the epoch.

@@ -157,7 +157,7 @@ class Reader(threading.Thread, WorkSource):
 
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Pause the other readers outside their sources, where they hold no locks, and yield them."""
+    """Pause other `Reader` threads where they hold no locks. Yield the paused threads."""
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
     with contextlib.ExitStack() as locks:

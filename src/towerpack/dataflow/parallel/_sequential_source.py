@@ -46,7 +46,7 @@ class Levels:
         self.source = flow
 
     def plan_below(self, context: StageContext) -> Node | None:
-        """Return the node below the topmost stage, if only the topmost stage has none."""
+        """Return the plan of the flow below the topmost stage, if only this stage has no plan."""
         top = self.stages[-1]
         node = top.ds.compile_in(context) if _skips(top) else None
         if node is not None:
@@ -143,7 +143,7 @@ class Skipping(Mapper):
 
 
 class Mapped(Mapper):
-    """Replaces, in the consumer, a map function that workers have already applied."""
+    """Placeholder in the consumer for a map function that workers have already applied."""
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         if isinstance(datapoint, Failure):
@@ -152,7 +152,7 @@ class Mapped(Mapper):
 
 
 class MappedStream(InnerStream):
-    """Replaces, in the consumer, a `MapStream` that skips no datapoints."""
+    """Stream in the consumer in place of a `MapStream` that skips no datapoints."""
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner

@@ -118,7 +118,7 @@ class Unit:
         self.done, self.deaths = False, 0
 
     def advance(self, group: int) -> None:
-        """Drop the finished datapoints and their inputs, of which each datapoint used `group`."""
+        """Remove the finished datapoints, and the `group` inputs of each, from this unit."""
         epoch, start, stop = self.work
         self.work = (epoch, start + self.finished, stop)
         if self.inputs is not None:

@@ -110,7 +110,7 @@ class CacheNode(InnerNode):
 
 
 class CacheStream(Stream):
-    """Stream over a cached pass. Otherwise it reads a pass, and caches it if complete."""
+    """Stream of a cached pass, or of a pass that is read now and cached if it is complete."""
 
     def __init__(
         self, ds: DataFlow, passes: Cache[list[Datapoint]], context: StageContext, state: State

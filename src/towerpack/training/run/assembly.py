@@ -222,7 +222,7 @@ def _further_numbers(source: InputSource, params: HyperParams) -> Mapping[str, f
 def _explain(
     parts: RunParts, run: OpenRun, context: RunContext, error: tf.errors.OpError
 ) -> Exception:
-    """Convert the error of a failed call, whose first steps may have been applied."""
+    """Return an error that names the failed step, for a TensorFlow error of several steps."""
     team = parts.distribution.team
     lost = team.lost(error)
     if lost is not None:
