@@ -97,8 +97,7 @@ def as_model(model: Any) -> ModelDesc:
     """Return a model description for a `ModelDesc`, a tuple of functions, or a similar object.
 
     Args:
-        model: A `ModelDesc`, a tuple `(inputs, build_graph, optimizer)`, or an object with these
-            attributes.
+        model: A `ModelDesc`, `(inputs, build_graph, optimizer)`, or an object that has these.
 
     Raises:
         ConfigError: The value is none of these.

@@ -255,8 +255,7 @@ class TowerTrace:
             outputs: Names of outputs.
             inputs: Names of the function's arguments; None for the inputs that the outputs need.
             instead: Variables to read in place of the model's variables with these names.
-            moves: Whether the function also updates variables of `moved` that depend only on inputs
-            in its arguments.
+            moves: Whether the function updates the variables of `moved` that it has inputs for.
 
         Raises:
             LayerError: An output does not exist.

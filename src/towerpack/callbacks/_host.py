@@ -77,8 +77,7 @@ class TrainerHost(Protocol):
 
         Args:
             keep: Number of ordinary checkpoints to keep; None for all.
-            best: Name of a monitored value. The checkpoint is then kept as the best by this value,
-                and not as an ordinary checkpoint.
+            best: Name of a monitored value, by which the checkpoint is kept as the best instead.
         """
 
     def will_save(self) -> None:
@@ -110,8 +109,7 @@ class TrainerHost(Protocol):
         Args:
             name: Name of the hyper-parameter.
             schedule: Takes the number of steps done and returns the value for the next step, or
-                None to leave the value. It is evaluated in advance, so it must depend on this
-                number alone.
+                None to leave the value. Called in advance, so it must depend on that number alone.
         """
 
     def predict_function(

@@ -75,7 +75,6 @@ class HumanHyperParamSetter(Callback):
             _log.info("%s: %s: %.6g → %.6g at step %d.", self._file, name, before, after, step)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the file's valid numbers by name. Log a warning for other content."""
         try:
             content = read_regular(self.trainer.run_dir / self._file)
             if content != self._last_read:

@@ -75,7 +75,7 @@ class Inferencer(KeepsArguments, ABC):
         """Return a number for each of `names`, after the last batch."""
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """Write files to the run directory and put images, after `finish`.
+        """Write files and send images to the monitors. Called after `finish`; default: nothing.
 
         Args:
             trainer: The trainer.

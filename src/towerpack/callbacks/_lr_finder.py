@@ -121,7 +121,6 @@ class LearningRateFinder(Callback):
         _log.info("Suggested learning rate: %s. The curve is in %s.", text, picture)
 
     def _add(self, cost: float) -> None:
-        """Append a cost, and the bias-corrected exponential moving average of the costs."""
         count = len(self.costs)
         before = self._smooth[-1] * (1 - _DECAY**count) if count else 0.0
         self._smooth.append((_DECAY * before + (1 - _DECAY) * cost) / (1 - _DECAY ** (count + 1)))

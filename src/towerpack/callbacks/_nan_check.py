@@ -61,7 +61,6 @@ class CheckNumerics(Callback):
 
 
 def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return the number of NaN or infinite values by array, for arrays with such values."""
     floats = {n: a for n, a in arrays.items() if a.dtype.kind in "fcV"}  # V: bfloat16
     counts = {name: int((~np.isfinite(a)).sum()) for name, a in floats.items()}
     return {name: count for name, count in counts.items() if count}

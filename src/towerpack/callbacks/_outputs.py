@@ -64,10 +64,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Callback that writes outputs of steps to files. Arguments are as for `ProcessOutputs`.
-
-    The files are `dump/step-00000012.npz` in the run directory.
-    """
+    """Callback that writes outputs of steps to `dump/*.npz`. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -75,10 +72,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Callback that logs outputs of steps. Arguments are as for `ProcessOutputs`.
-
-    Long values are shortened.
-    """
+    """Callback that logs outputs of steps, shortened. See `ProcessOutputs` for the arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -108,7 +102,7 @@ class DumpTensorAsImage(_OfSteps):
         if isinstance(map_func, str):  # the second argument of Tensorpack's
             raise ConfigError(
                 f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.",
-                fix="leave out the prefix, because files are named after the tensor",
+                fix="pass a function, or only the name of the output, after which files are named",
             )
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most

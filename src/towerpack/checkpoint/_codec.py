@@ -35,8 +35,7 @@ def encode_state(state: Any) -> bytes:
         state: Tree of dicts, lists, tuples, plain values and numeric NumPy arrays.
 
     Raises:
-        StateError: A value cannot be stored exactly. The message says where the value is in the
-            tree.
+        StateError: A value cannot be stored exactly. The message gives its place in the tree.
     """
     try:
         tree = _encode(state, "state")

@@ -285,8 +285,7 @@ def _nothing_valid(
     tags = sorted({entry.tag for entry in places(directory) if entry.tag is not None})
     hint = f"; existing tags: {', '.join(tags[:12])}" if tag is not None and tags else ""
     return CheckpointError(
-        f"The directory {directory} contains no valid checkpoint"
-        f"{'' if tag is None else f' with the tag {tag!r}'}.",
+        f"{directory} contains no valid checkpoint{'' if tag is None else f' tagged {tag!r}'}.",
         got="\n".join(rows) or f"no checkpoint at all{hint}",
         expected="at least one valid checkpoint",
         fix="pass the directory of a run that saved checkpoints (with a ModelSaver) and one of its "

@@ -26,10 +26,7 @@ _NAME: Final = re.compile(r"(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.+-]*)-(?P<step>[0-9]
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Step, name and path of a checkpoint directory.
-
-    Objects sort by step; at equal steps, tagged checkpoints come before untagged ones.
-    """
+    """Step, name and path of a checkpoint directory, ordered by step (tagged ones first)."""
 
     step: int
     untagged: bool

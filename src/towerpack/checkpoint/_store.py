@@ -269,8 +269,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         other = self._tags.setdefault(tag_name(tag), tag)
         if other != tag:
             raise ConfigError(
-                "Tags must have different directory names, but "
-                f"{other!r} and {tag!r} both have {tag_name(tag)!r}.",
+                f"Tags {other!r} and {tag!r} must not share the directory name {tag_name(tag)!r}.",
                 fix="rename one of the two tags",
             )
         return tag
@@ -347,7 +346,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             raise error from cause
 
     def _report(self) -> None:
-        """Raise the first failure of a background save that has not been raised yet."""
         done = [job for job in self._jobs if job.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         for job in done:

@@ -65,8 +65,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         MemoryError,  # A header may name any size.
     ) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}.",
-            fix="save numeric arrays with np.savez(path, **arrays)",
+            f"{path} cannot be read: {error}.", fix="save numeric arrays with np.savez()"
         ) from error
 
 

@@ -66,10 +66,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Delete files that killed writers left in a directory. Return the names of the files.
-
-    The caller must hold the lock of the directory.
-    """
+    """Delete files that killed writers left in a locked directory. Return the files' names."""
     leftovers = [e for e in directory.iterdir() if e.name.startswith((TMP, TRASH))]
     for entry in leftovers:
         shutil.rmtree(entry, ignore_errors=True)

@@ -38,8 +38,7 @@ _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 class Tensors(Mapping[str, np.ndarray]):
     """Arrays of a safetensors file by name. Each access reads an array from the file.
 
-    The arrays are new and writable. The file stays open, so arrays can be read even after the
-    checkpoint was removed.
+    The arrays are new and writable. They can be read even after the file was removed.
 
     Args:
         path: Path of the file.

@@ -12,10 +12,7 @@ import sys
 
 
 def guard() -> None:
-    """Read numbers of process groups from stdin until its end, and kill groups that still run.
-
-    A positive number is a started group, a negative number a finished one.
-    """
+    """Read numbers of started (12) and finished (-12) process groups. Kill those that still run."""
     groups: set[int] = set()
     for number in map(int, sys.stdin.buffer.read().split()):
         if number > 0:

@@ -39,8 +39,7 @@ class Launcher:
         max_restarts: How many times all processes are restarted after a failure.
         grace_s: Time in seconds that a process has to end after SIGTERM before it is killed.
         backoff_s: Pause in seconds before the first restart. It doubles with each, up to 60 s.
-        min_life_s: If the job fails three times in a row within this time in seconds, it is not
-            restarted.
+        min_life_s: Three failures in a row, each after less than this time in seconds, end it.
 
     Raises:
         ConfigError: The script does not exist.

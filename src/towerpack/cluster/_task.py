@@ -74,8 +74,7 @@ class Task:
     def end(self, number: int, grace_s: float) -> None:
         """Send a signal to the process, but not to its children. Later calls do nothing.
 
-        The script may need its children to save its state. After `grace_s` seconds, `kill_if_late`
-        kills the process group.
+        The script may need its children to save its state. `kill_if_late` kills all later.
         """
         if not self.asked:
             self.asked = True

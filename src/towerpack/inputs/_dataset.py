@@ -131,10 +131,10 @@ class _DatasetInput(InputSource):
 
     def start(self, state: Any = None) -> None:
         if not self._idle(0):
-            what = (
-                "The dataset cannot be read again, because it still blocks an earlier run's thread."
+            raise DataFlowError(
+                "The dataset cannot be read, because it still blocks an earlier run's thread.",
+                fix="start the program again",
             )
-            raise DataFlowError(what, fix="start the program again")
         anchor, skipped = self._beginning, 0
         if state is not None and self._resumable:
             try:
@@ -186,7 +186,6 @@ class _DatasetInput(InputSource):
             self._iterator = iter(self._dataset)
 
     def _traced_move(self) -> Any:
-        """Create the TensorFlow function that moves batches from an iterator to the queue."""
         # `tf.timestamp` is not available if operations are deterministic.
         timed = not config.is_op_determinism_enabled()
 
@@ -310,7 +309,6 @@ class _DatasetInput(InputSource):
         self._thread.start()
 
     def _idle(self, timeout_s: float) -> bool:
-        """Wait for the thread. Return whether it has finished."""
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -335,8 +333,7 @@ class _DatasetInput(InputSource):
             self._ended = True
             if self._infinite:
                 self._error = DataFlowError(
-                    "The dataset to repeat must have elements, but is empty.",
-                    pipeline=str(self._source),
+                    "The dataset to repeat must not be empty.", pipeline=str(self._source)
                 )
         except Exception as error:  # noqa: BLE001 - raised by `reserve`
             self._error = DataFlowError(

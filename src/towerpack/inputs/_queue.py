@@ -189,8 +189,7 @@ class FeedInput(_FlowInput):
 class _Shared:
     """State that the training loop shares with one background thread of `QueueInput`.
 
-    Each `start` creates a new object: a thread that hangs in its flow outlives `stop`, and must not
-    change the state of the next thread.
+    Each `start` creates one, because a thread that hangs in its flow outlives `stop`.
     """
 
     iterator: DataIterator | None
@@ -362,10 +361,9 @@ def dequeued(queue: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
 
 
 def _without_copy(array: np.ndarray) -> Any:
-    """Return an array of a worker process as a tensor in the same memory, without a copy.
+    """Return a worker's array as a tensor in the same memory, which is released with the tensor.
 
-    The memory is released with the tensor. Other arrays are returned unchanged. TensorFlow copies
-    those, because other code may still change them.
+    Other arrays are returned unchanged. TensorFlow copies those, because they may still change.
     """
     fits = array.dtype.kind in "biufc" and array.flags.carray
     if fits and array.ctypes.data % _ALIGNED == 0 and is_lent(array):
@@ -374,7 +372,6 @@ def _without_copy(array: np.ndarray) -> Any:
 
 
 def _nbytes(batch: list[np.ndarray]) -> int:
-    """Return the size of a batch in bytes, including the strings that arrays refer to."""
     return sum(
         sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in batch
     )

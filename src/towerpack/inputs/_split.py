@@ -70,7 +70,6 @@ class SplitInput(ProxyInputSource):
         return [array for part in parts for array in part]
 
     def _local(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Return the parts that belong to the replicas of this worker, as one list per replica."""
         parts = [list(part) for part in zip(*columns, strict=True)]
         return parts[self._worker * self._replicas :][: self._replicas]
 

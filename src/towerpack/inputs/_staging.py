@@ -46,8 +46,7 @@ class StagingInput(ProxyInputSource):
     Args:
         input: Source of the batches. It must read ahead, as `QueueInput` does.
         nr_stage: Number of steps whose batches are copied ahead.
-        device: Device of all replicas, or a list with one device for each. None uses the GPUs in
-            order.
+        device: Device of all replicas, or a list with one for each. None uses the GPUs in order.
 
     Raises:
         ConfigError: `nr_stage` is less than 1, `input` is a `TensorInput`, or (at setup) there are

@@ -7,17 +7,13 @@ from towerpack.inputs._queue import QueueInput
 
 
 class ZMQInput(QueueInput):
-    """Input source that receives batches over ZMQ from processes that run `send_dataflow_zmq`.
-
-    It is a `QueueInput` whose flow is a `RemoteDataZMQ`.
+    """Input source of batches from `send_dataflow_zmq`: a `QueueInput` of a `RemoteDataZMQ`.
 
     Args:
         end_point: Address: `tcp://host:port`, `ipc://path` or `inproc://name`.
         hwm: Number of batches that each sender may send ahead.
-        bind: Whether to listen at the address, to which the senders connect. If False, this source
-            connects to the address.
-        infinite: Whether to start over after the senders' last batch. If False, training ends
-            there.
+        bind: Whether to listen at the address for senders, instead of connecting to it.
+        infinite: Whether to start over after the senders' last batch. If not, training ends.
         options: Further arguments of `RemoteDataZMQ`: `keys`, `producers`, …
     """
 

@@ -22,13 +22,7 @@ class FedBatch:
 
 
 class Feeder:
-    """Converter of datapoints to the input arrays of a function that computes a part of the model.
-
-    Args:
-        specs: All input specs of the model.
-        wanted: Names of the inputs that the function needs.
-        pipeline: Description of the flow, for errors.
-    """
+    """Converter of datapoints to the arrays of the inputs `wanted`, which a function needs."""
 
     def __init__(
         self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str

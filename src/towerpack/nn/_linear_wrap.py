@@ -94,8 +94,6 @@ class LinearWrap:
 
 
 class _TensorFlowChain:
-    """Path of attributes in TensorFlow, which ends with a call of a function on the tensor."""
-
     def __init__(self, wrap: LinearWrap, target: Any) -> None:
         self._wrap = wrap
         self._target = target

@@ -214,8 +214,7 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
     path = full_name(name)
     if path in context.outputs:
         raise LayerError(
-            f"Names of outputs must be unique, but '{path}' is exposed twice.",
-            fix="choose another name",
+            f"The output name '{path}' must be unique in the tower.", fix="choose another name"
         )
     value = context.as_tower_tensor(f"expose('{path}')", tensor)
     context.outputs[path] = value

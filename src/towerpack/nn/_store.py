@@ -5,9 +5,9 @@ layers and variables, and later calls reuse them. The store holds three kinds of
 
 * variables of named layers (`Conv2D('conv0', …)`), under the layer's scoped name;
 * variables that other code creates inside the tower (Keras layers, `tf.Variable`). A variable
-creator records them under names made of scope, Keras path and variable name;
+  creator records them under names made of scope, Keras path and variable name;
 * variables of Keras layers and models that the user created outside, on the model object or in the
-tower function's closure, under the name of the attribute.
+  tower function's closure, under the name of the attribute.
 """
 
 import threading
@@ -173,8 +173,7 @@ class VariableStore:
             make: Returns the new variable for a name and an old variable.
 
         Returns:
-            Names of the variables that were not replaced: `tf.Variable`s that the user's objects
-                hold.
+            Names of the variables that were not replaced, which the user's objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
         for holder in owned.keras_variables(self._holders()):

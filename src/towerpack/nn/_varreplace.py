@@ -77,9 +77,7 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
 def freeze_variables(
     regex: str = ".*", *, stop_gradient: bool = True, skip_collection: bool = False
 ) -> Iterator[None]:
-    """Context manager in which layers do not train matching variables.
-
-    Moving averages of the layers still change.
+    """Context manager in which layers do not train matching variables. Averages still change.
 
     Args:
         regex: Regular expression for whole variable names, as in `TrainConfig(frozen=…)`.

@@ -105,5 +105,4 @@ def full_name(name: str = "") -> str:
 
 
 def joined(*parts: str) -> str:
-    """Join the parts of a name that are not empty."""
     return "/".join(part for part in parts if part)

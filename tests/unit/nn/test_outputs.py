@@ -47,7 +47,7 @@ def test_a_name_that_is_taken(second: Any) -> None:
         second(x)
         return x
 
-    with pytest.raises(LayerError, match=r"is exposed twice|is used twice"):
+    with pytest.raises(LayerError, match=r"must be unique in the tower|is used twice"):
         traced(tower_of(build))
 
 

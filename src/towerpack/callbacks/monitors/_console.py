@@ -104,7 +104,6 @@ class ConsoleMonitor(Monitor):
         _logger.info("%s", row.plain.rstrip(), extra=ONLY_FILE if terminal else None)
 
     def _fitting_columns(self) -> list[str]:
-        """Return the names of the most important numbers that fit the width, in their order."""
         width = self._console.width - (0 if self._console.is_terminal else _TIMESTAMP)
         width -= sum(_FIXED.values()) + 2 * len(_FIXED)
         fitting: set[str] = set()

@@ -221,7 +221,6 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
 
 
 def _values(feature: Any) -> Values | None:
-    """Return the values of a feature, or `None` if it has no list of values."""
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None
@@ -232,7 +231,6 @@ def _values(feature: Any) -> Values | None:
 
 
 def _fill(feature: Any, value: Any) -> None:
-    """Write a value to a feature. Write nothing for an empty list."""
     several = isinstance(value, (list, tuple, np.ndarray))
     value = array_of(value, "The value") if isinstance(value, np.ndarray) else value
     items: list[Any] = np.asarray(value, object).ravel().tolist() if several else [value]

@@ -187,7 +187,6 @@ def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]
 
 
 def _compression_of(path: Path) -> str:
-    """Return the compression of an archive, found by its first bytes; "" if uncompressed."""
     with open(path, "rb") as file:
         return _COMPRESSIONS.get(file.read(2), "")
 

@@ -114,7 +114,6 @@ def damaged(path: Path, offset: int, what: str) -> FormatError:
 
 
 def _length(raw: bytes, path: Path, offset: int) -> int:
-    """Check the header of a record and return the length of its data in bytes."""
     if len(raw) < HEADER.size:
         raise damaged(path, offset, "it is cut off")
     length, crc = HEADER.unpack_from(raw)

@@ -167,8 +167,6 @@ def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
 
 @cache
 def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
-    """Create a subclass with the same name whose methods are timed."""
-
     def reduce(self: Any, protocol: Any) -> Any:
         # Another process cannot import the class that is created here by its name.
         bare: Any = object.__new__(cls)
@@ -197,7 +195,6 @@ def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
 def _timed_call(
     probe: tuple[Timers, int], count: int, function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Call a function that returns `count` datapoints, and add its time to a stage."""
     timers, stage = probe
     returned = 0
     timers.enter(stage)

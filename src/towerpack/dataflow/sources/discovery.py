@@ -158,7 +158,6 @@ class Discovery:
         self._above.remove(identity)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return the visible files and folders in a folder, sorted by name."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=attrgetter("name"))

@@ -37,10 +37,7 @@ class OptimizerAdapter(ABC):
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
-        """Create the optimizer's variables, such as momenta, for the trainable variables.
-
-        `variables()` does not return the variables in `saved_elsewhere`.
-        """
+        """Create the optimizer's variables. `variables()` omits those in `saved_elsewhere`."""
 
     @abstractmethod
     def apply(self, gradients: Sequence[Any]) -> None:

@@ -102,9 +102,7 @@ class GradientProcessor(KeepsArguments):
 
 
 class FilterNoneGrad(GradientProcessor):
-    """Processor without any effect, for programs written for Tensorpack.
-
-    Variables without a gradient are always left out, even without this processor.
+    """Processor without effect, because variables without a gradient are always left out.
 
     Args:
         verbose: Not used.

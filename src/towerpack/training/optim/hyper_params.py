@@ -18,10 +18,7 @@ Groups = Mapping[str, Mapping[str, tf.Variable]]
 
 
 class HyperParams:
-    """Collection of all numbers of a run that can be changed, such as learning rates.
-
-    It contains the learning rates of the optimizers and all untrained scalar variables of the
-    model.
+    """Learning rates of the optimizers and untrained scalar variables of the model, by name.
 
     Attributes:
         overridden: Names of hyper-parameters that a continued run sets to a new value.

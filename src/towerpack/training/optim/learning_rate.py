@@ -77,10 +77,7 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
 
 
 def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call `optimizer()` so that it gets the variables in the list instead of creating new ones.
-
-    Variables beyond the list, and those whose entry is None, are created and appended.
-    """
+    """Call `optimizer()` with the variables in the list. Create and append the missing ones."""
     known = iter(list(variables))
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:

@@ -21,11 +21,7 @@ class Schedules:
         self.spec = tf.TensorSpec([len(self.pairs), None], tf.float64)
 
     def due(self, steps: int, after: int) -> np.ndarray:
-        """Return the value of each variable after each of the next `steps` steps.
-
-        The shape of the result is [number of schedules, steps]. `after` is the number of steps
-        done.
-        """
+        """Return the values after each of the next `steps` steps, of shape [schedules, steps]."""
         due = np.empty([len(self.pairs), steps])
         for row, (variable, schedule) in zip(due, self.pairs, strict=True):
             changes = [schedule(step) for step in range(after + 1, after + 1 + steps)]

@@ -185,7 +185,6 @@ def _with_numbers(settings: Settings, parts: RunParts, seed: int, trained: int) 
 def _show_settings(
     settings: Settings, parts: RunParts, monitors: Monitors, trace: TowerTrace
 ) -> Settings:
-    """Send settings and graph to the monitors. Return the settings to show to users."""
     # Users do not need the counts of a model's operations.
     reported = {n: v for n, v in settings.items() if not n.startswith("model.")}
     reported = {"max_epoch": parts.state.max_epoch, **reported}

@@ -122,7 +122,6 @@ class RunContext(RunStateView):
     def _copies(
         self, key: tuple[bool, str | None], variables: Mapping[str, tf.Variable]
     ) -> dict[str, tf.Variable]:
-        """Return copies of variables on a device, with their current values."""
         values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
         if key not in self._copied:
             device = None if key[1] is None else checked_device(key[1])

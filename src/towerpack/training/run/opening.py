@@ -158,7 +158,6 @@ def _refuse_to_delete_sources(config: TrainConfig) -> None:
 
 
 def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
-    """Return the configured seed, else the seed of the earlier starts, else a random seed."""
     if seed is not None:
         return seed
     if checkpoint is not None:
@@ -184,7 +183,6 @@ def _warn_of_lost_steps(directory: RunDir) -> None:
 
 
 def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
-    """Return the configured or default monitors, including one that writes `stats.jsonl`."""
     monitors, stats = config.monitors, JSONLMonitor(directory.stats)
     if monitors is None:
         return [stats, ConsoleMonitor(exclude=["^time/"]), TensorBoardMonitor(directory.events)]

@@ -259,7 +259,6 @@ def _names_of(model: Any, predicted: Any) -> list[str]:
 
 
 def _targets_of(model: Any, names: Sequence[str], outputs: Sequence[Any]) -> list[tf.TensorSpec]:
-    """Derive the specs of the targets from the compiled losses."""
     losses = getattr(model, "loss", None)
     if losses is None:
         return []

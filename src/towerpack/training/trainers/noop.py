@@ -60,8 +60,6 @@ class _Unread(InputSource):
 
 
 class _NoSteps:
-    """`StepRunner` that only counts steps."""
-
     one_step_only = False
     has_heavy = False
     budget_s = BUDGET_S

@@ -45,8 +45,7 @@ def build_step(
         step: Definition of a step; None for one cost and one optimizer.
         distribution: Placement of the replicas; None for one replica on TensorFlow's default
             device.
-        outputs: Names of outputs to return besides the cost; None for all outputs passed to
-            `expose`.
+        outputs: Names of outputs to return besides the cost; None for all those of `expose`.
         seed: Seed for initial values and dropout.
         precision: See `TrainConfig`.
         xla: Compile the forward and backward pass of each replica.
@@ -178,7 +177,7 @@ def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
         return spec
     if spec.shape.rank == 0:
         raise LayerError(
-            f"The input '{spec.name}' must not be a scalar, to be split over replicas."
+            f"The input '{spec.name}' needs rows to split over replicas, got a scalar."
         )
     first, *rest = spec.shape.as_list()
     return tf.TensorSpec(

@@ -80,10 +80,7 @@ class ParameterServerTrainer(Trainer):
         refuse_deterministic(config, type(self).__name__)
         for name in ("xla", "eager"):
             if getattr(config, name):
-                raise ConfigError(
-                    f"ParameterServerTrainer does not support {name}=True.",
-                    fix=f"leave out {name}=",
-                )
+                raise ConfigError(f"ParameterServerTrainer does not support {name}=True.")
         super().configure(config)
 
     def train(self) -> None:

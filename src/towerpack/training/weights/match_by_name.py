@@ -206,8 +206,6 @@ class SmartInit:
 
 @dataclass
 class _Matches:
-    """Matches of one source's values with the model's variables."""
-
     loaded: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     unfit: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
