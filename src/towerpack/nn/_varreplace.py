@@ -113,7 +113,7 @@ def freeze_variables(
         yield
     if not matches:
         raise LayerError(
-            f"freeze_variables: {regex!r} must match a trainable variable of layers inside.",
+            f"freeze_variables: {regex!r} must match a trainable variable of a layer in the block.",
             got=f"used variables: {', '.join(sorted(used)) or 'none'}",
             fix=similar_names(regex, used),
         )

@@ -50,7 +50,7 @@ class SendMonitorData(Monitor):
             for _, field, _, _ in Formatter().parse(part):
                 if field is not None and field not in known:
                     raise ConfigError(
-                        f"SendMonitorData: {{{field}}} is not in names. "
+                        f"SendMonitorData: {{{field}}} in the command is not in names. "
                         f"{did_you_mean(field, known)}",
                         fix="add the number to names, or double other braces: {{ }}",
                     )

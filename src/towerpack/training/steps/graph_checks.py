@@ -22,7 +22,7 @@ _STATEFUL_DRAWS = {
 
 
 def check_graph(trace: TowerTrace) -> None:
-    """Warn of regularizers outside the cost and of random numbers that cannot be resumed."""
+    """Warn about regularizers outside the cost, and random operations that cannot be resumed."""
     for text in trace.unused_regularizers():
         _LOG.warning("%s was computed but is not part of the cost. Add or remove it.", text)
     check_summaries(trace)
