@@ -211,7 +211,7 @@ class IndexNode(Node):
             name = type(self._source).__name__
             raise DataFlowError(
                 f"{name}[{position}] raised {type(error).__name__}: {error}",
-                fix=f"make __getitem__ accept all indices from 0 to {self.size - 1}",
+                fix=f"make __getitem__ accept all indices below the length {self.size}",
             ) from error
 
 

@@ -411,9 +411,9 @@ def test_a_command_that_fails_is_run_again_later(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("no-such-program {cost}", "no program"),
+        ("no-such-program {cost}", "does not exist"),
         ("true {coost}", "Did you mean 'cost'"),
-        ("", "no program"),
+        ("", "does not exist"),
     ],
 )
 def test_commands_that_make_no_sense(command: str, message: str) -> None:

@@ -178,7 +178,7 @@ def test_what_came_before_a_failure_is_given(replicas: int) -> None:
 def test_no_datapoints() -> None:
     empty = range_of(9).filter(lambda x: x > 10)
     source = started(empty)
-    with pytest.raises(DataFlowError, match="must have elements"):
+    with pytest.raises(DataFlowError, match="must not be empty"):
         source.reserve(1, nothing)
     source.stop()
     ending = started(empty, infinite=False)

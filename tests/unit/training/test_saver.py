@@ -165,5 +165,5 @@ def test_a_process_that_leaves_saving_to_the_chief_notes_when_it_was(tmp_path: P
 def test_a_save_before_the_run_is_open_is_a_fault_of_ours() -> None:
     saves = Saves({}.__getitem__)
     for part in ("store", "contents", "ledger"):
-        with pytest.raises(InternalError, match="requested from an input source before"):
+        with pytest.raises(InternalError, match="was requested before"):
             getattr(saves, part)
