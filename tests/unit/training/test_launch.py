@@ -56,6 +56,6 @@ def test_devices_in_the_predecessors_place(tmp_path: Path) -> None:
     for devices in (get_num_gpu() + 2, [get_num_gpu() + 1], ["GPU:99"]):
         with pytest.raises(ConfigError, match="no device 'GPU:"):
             SyncMultiGPUTrainer(devices)
-    with pytest.raises(ConfigError, match="not a TrainConfig"):
+    with pytest.raises(ConfigError, match="must be a TrainConfig"):
         SyncMultiGPUTrainer(["CPU:0"], devices=["CPU:0"])
     SyncMultiGPUTrainer(["CPU:0"]).configure(config(tmp_path))

@@ -168,5 +168,5 @@ def test_components_that_do_not_fit() -> None:
     for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
         with pytest.raises(ConfigError, match="include an image and name no component twice"):
             AugmentImageComponents(ds, flip, **wrong)
-    with pytest.raises(ConfigError, match="is not an augmentor"):
+    with pytest.raises(ConfigError, match="augmentor is expected"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore
