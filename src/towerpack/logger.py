@@ -40,7 +40,7 @@ _ACTIONS: dict[str, OnExisting] = {
 
 
 def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -> None:
-    """Create the run directory of trainers whose `TrainConfig` sets none.
+    """Create a run directory, which trainers use if their `TrainConfig` has no `run_dir`.
 
     Args:
         dirname: Path of the directory. An existing run continues (see `TrainConfig(resume=…)`).
@@ -49,7 +49,7 @@ def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -
             raises an error.
 
     Raises:
-        ConfigError: The action is unknown or refuses the directory, another program uses the
+        ConfigError: The action is unknown or forbids the directory, another program uses the
             directory, or it is not writable.
     """
     if action is not None and action not in _ACTIONS:
@@ -61,7 +61,7 @@ def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -
 
 
 def auto_set_dir(action: str | None = None, name: str | None = None) -> None:
-    """Call `set_logger_dir` for `runs/PROGRAM`, or `runs/PROGRAM-NAME`.
+    """Set the run directory to `runs/PROGRAM` or `runs/PROGRAM-NAME` (see `set_logger_dir`).
 
     Args:
         action: Same as for `set_logger_dir`.
@@ -71,7 +71,7 @@ def auto_set_dir(action: str | None = None, name: str | None = None) -> None:
 
 
 def get_logger_dir() -> str | None:
-    """Return the directory that was set, or None."""
+    """Return the run directory that was set, or None."""
     chosen = chosen_run_dir()
     return None if chosen is None else str(chosen)
 

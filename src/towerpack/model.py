@@ -32,39 +32,39 @@ class ModelDesc:
     """
 
     def inputs(self) -> Sequence[tf.TensorSpec]:
-        """Return specs with unique names, one for each component of a datapoint."""
+        """Return named input specs, one for each component of a datapoint."""
         raise NotImplementedError(f"{type(self).__name__} must define inputs()")
 
     # `*Any, **Any` lets a type checker accept subclasses that name their inputs.
     def build_graph(self, *tensors: Any, **named: Any) -> tf.Tensor | None:
-        """Return the scalar cost. This is the tower function.
+        """Build the model and return the scalar cost. This method is the tower function.
 
-        In inference (`self.training` is False) it may return None.
+        In inference (`self.training` is False), the method may return None.
 
         Args:
-            *tensors: One tensor for each spec, by position.
-            **named: Not used: subclasses name their inputs.
+            *tensors: One tensor for each input spec, by position.
+            **named: Not used. It allows subclasses to name their parameters.
         """
         raise NotImplementedError(f"{type(self).__name__} must define build_graph()")
 
     @property
     def training(self) -> bool:
-        """Whether the tower that is being built is for training.
+        """Whether the model is being built for training.
 
         Raises:
-            LayerError: No tower is being built.
+            LayerError: The model is not being built, which means that `build_graph` is not running.
         """
         return get_current_tower_context().is_training
 
     def optimizer(self) -> Any:
-        """Return a Keras optimizer, or one of `tf.compat.v1.train`; a dict for custom steps."""
+        """Return an optimizer of Keras or `tf.compat.v1.train`, or a dict of them for own steps."""
         raise NotImplementedError(
             f"{type(self).__name__} must define optimizer(), or TrainConfig needs optimizer="
         )
 
 
 class PlainModel(ModelDesc):
-    """Model made of functions, for programs without a model class.
+    """Model description made of functions, for programs that define no model class.
 
     Args:
         inputs: Input specs, or a function that returns them.
@@ -87,20 +87,20 @@ class PlainModel(ModelDesc):
         return self._inputs() if callable(self._inputs) else self._inputs
 
     def optimizer(self) -> Any:
-        """Return the optimizer, or create it if a function was given."""
+        """Return the optimizer, or the result of the function that was passed as optimizer."""
         if self._optimizer is None:
             return super().optimizer()
         return self._optimizer() if callable(self._optimizer) else self._optimizer
 
 
 def as_model(model: Any) -> ModelDesc:
-    """Return a `ModelDesc` as it is, or one made of `(inputs, build_graph, optimizer)`.
+    """Return a model description for a `ModelDesc`, a tuple of functions, or a similar object.
 
     Args:
-        model: A `ModelDesc`, a tuple, or an object with these attributes.
+        model: A `ModelDesc`, `(inputs, build_graph, optimizer)`, or an object that has these.
 
     Raises:
-        ConfigError: The value is no model.
+        ConfigError: The value is none of these.
     """
     if isinstance(model, ModelDesc):
         return model
@@ -111,7 +111,7 @@ def as_model(model: Any) -> ModelDesc:
         optimizer = getattr(model, "optimizer", None)
         return PlainModel(described.inputs, described.build_graph, optimizer)
     raise ConfigError(
-        f"model={model!r} is not a model.",
-        fix="pass a ModelDesc, the functions (inputs, build_graph, optimizer), or "
+        f"model must be a ModelDesc or a tuple of functions, got {model!r}.",
+        fix="pass a ModelDesc, a tuple (inputs, build_graph, optimizer), or "
         "KerasModel(model) for a compiled Keras model",
     )

@@ -44,10 +44,10 @@ class TowerResult:
     """Cost, outputs and summaries of one call of a tower function.
 
     Attributes:
-        cost: Scalar; None is possible only in inference.
-        outputs: Outputs of layers and exposed tensors by name; the cost as `'cost'`.
+        cost: Scalar cost, or None, which is possible only in inference.
+        outputs: Outputs of layers and exposed tensors by name, and the cost as `'cost'`.
         summaries: Values for the monitors.
-        regularizers: Descriptions and values of the terms of `regularize_cost`.
+        regularizers: Description and value of each term of `regularize_cost`.
     """
 
     cost: tf.Tensor | None
@@ -103,7 +103,7 @@ class TowerFunction:
         total: int = 1,
         step: tf.Tensor | tf.Variable | None = None,
     ) -> TowerResult:
-        """Add one replicate of the model to the current graph, or run it eagerly.
+        """Add one replica of the model to the current graph, or compute it eagerly.
 
         Args:
             *tensors: One tensor for each spec.
@@ -132,20 +132,20 @@ class TowerFunction:
             cost = self._checked_cost(cost)
             if context.outputs.setdefault(COST, cost) is not cost:
                 raise LayerError(
-                    f"The tower function {_name(self._func)} exposes '{COST}', which is not the "
-                    "cost that it returns.",
-                    fix="choose another name: the returned cost is exposed automatically",
+                    f"The name '{COST}' must denote the returned cost, but {_name(self._func)} "
+                    "exposes another tensor under this name.",
+                    fix="choose another name in expose(); the cost is exposed automatically",
                 )
         elif is_training:
             raise LayerError(
                 f"The tower function {_name(self._func)} must return a scalar cost in training, "
                 "got None.",
-                fix="return the cost",
+                fix="end the function with `return cost`",
             )
         return TowerResult(cost, context.outputs, context.summaries, context.regularizers)
 
     def trace(self, *, is_training: bool) -> TowerTrace:
-        """Call the function on placeholders. This creates all variables and computes nothing.
+        """Build a graph by calling the function on placeholders. This also creates all variables.
 
         Args:
             is_training: Whether to trace the training graph.
@@ -167,7 +167,7 @@ class TowerTrace:
     """Graph of a tower function that was called on placeholders.
 
     Args:
-        tower: Function to call.
+        tower: Tower function.
         is_training: Whether to trace the training graph.
 
     Attributes:
@@ -176,7 +176,7 @@ class TowerTrace:
         moved: Names of the variables that the graph changes, such as moving averages.
         graph: The graph.
         inputs: Placeholders, one for each spec.
-        handles: Tensors by which the graph refers to its variables, by name.
+        handles: Resource tensor of each variable in the graph, by name of the variable.
     """
 
     result: TowerResult
@@ -212,7 +212,7 @@ class TowerTrace:
         self.moved = [name for name, updates in self._updates.items() if updates]
 
     def unused_regularizers(self) -> list[str]:
-        """Return descriptions of regularization terms that are not part of the cost."""
+        """Return descriptions of regularization terms that the cost does not contain."""
         if self.result.cost is None:
             return []
         reached = _ancestors([self.result.cost])
@@ -249,13 +249,13 @@ class TowerTrace:
         *,
         moves: bool = False,
     ) -> tuple[Callable[..., list[tf.Tensor]], list[str]]:
-        """Return a function that computes some outputs, and the names of its arguments in order.
+        """Return a function that computes outputs of the graph, and the names of its arguments.
 
         Args:
             outputs: Names of outputs.
-            inputs: Names of the inputs to feed; None for the inputs that the outputs need.
+            inputs: Names of the function's arguments; None for the inputs that the outputs need.
             instead: Variables to read in place of the model's variables with these names.
-            moves: Whether to also update the variables of `moved` that the inputs suffice for.
+            moves: Whether the function updates the variables of `moved` that it has inputs for.
 
         Raises:
             LayerError: An output does not exist.
@@ -286,7 +286,7 @@ class TowerTrace:
         return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays))[:number], chosen
 
     def _moving(self, inputs: Sequence[str]) -> list[tf.Operation]:
-        """Return the operations that change variables and depend on no other inputs."""
+        """Return the operations that change variables and depend only on the given inputs."""
         names = zip(self._tower.input_names, self.inputs, strict=True)
         missing = _descendants([tensor for name, tensor in names if name not in inputs])
         updates = [op for name in self.moved for op in self._updates[name] if op not in missing]
@@ -300,7 +300,7 @@ class TowerTrace:
         for name in inputs:
             if name not in self._tower.input_names:
                 raise SpecError(
-                    f"The model has no input '{name}'.",
+                    f"The inputs must be names of the model's inputs, got '{name}'.",
                     fix=did_you_mean(name, self._tower.input_names),
                 )
         missing = [name for name in needed if name not in inputs]
@@ -325,14 +325,14 @@ class TowerTrace:
             return self._wrapped.graph.get_tensor_by_name(f"{name}:0")
         except (KeyError, ValueError):
             raise LayerError(
-                f"The tower has no output '{name}'. Outputs are layers' outputs ('conv0/output'), "
-                "and names given to expose() or to TensorFlow operations.",
+                f"The tower function has no output '{name}'. Outputs are those of layers "
+                "('conv0/output'), and names passed to expose() or to TensorFlow operations.",
                 fix=did_you_mean(name, outputs),
             ) from None
 
 
 def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Return input specs as a list, after checking their names.
+    """Return input specs as a list, after checking that each has a unique name.
 
     Args:
         specs: Input specs of a model.
@@ -347,7 +347,7 @@ def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
             raise SpecError(f"Input {i} of the model must be a named tf.TensorSpec, got {spec!r}.")
         if not spec.name or spec.name in seen:
             raise SpecError(
-                f"Input {i} of the model needs a unique name, got {spec.name!r}.",
+                f"Input {i} of the model must have a unique name, got {spec.name!r}.",
                 fix="set its name, as in tf.TensorSpec(shape, dtype, name='image')",
             )
         seen.add(spec.name)

@@ -332,7 +332,7 @@ def test_corrupt_checkpoints(
     # None is valid: no silent start from nothing.
     for found in steps.glob("step-*/manifest.json"):
         found.write_text("{}")
-    with pytest.raises(CheckpointError, match="No valid checkpoint") as caught:
+    with pytest.raises(CheckpointError, match="contains no valid checkpoint") as caught:
         run(tmp_path, FeedInput(DataFromList(batches())))
     assert "resume='never'" in parts(caught.value)
 

@@ -115,7 +115,7 @@ def test_a_module_is_run_without_a_prompt(tmp_path: Path) -> None:
     assert "[worker 0] EOFError" in done.stderr
     done = subprocess.run([*command[:-2], "none.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "There is no script 'none.py'" in done.stderr
+    assert "must be an existing file, got 'none.py'" in done.stderr
 
 
 @pytest.mark.parametrize(

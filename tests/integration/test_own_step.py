@@ -91,7 +91,7 @@ def test_it_does_what_one_optimizer_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: keras.optimizers.SGD(0.1), "asks for the optimizer 'fc0'"),
+        (lambda: keras.optimizers.SGD(0.1), "requests the optimizer 'fc0'"),
         (lambda: {**two(), "fc2": keras.optimizers.SGD(0.1)}, r"does not use .*'fc2'"),
     ],
 )

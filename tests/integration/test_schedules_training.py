@@ -158,6 +158,6 @@ def test_a_schedule_of_a_name_that_is_not_there(tmp_path: Path) -> None:
 def test_a_schedule_that_comes_too_late(tmp_path: Path) -> None:
     late = Do("before_train", lambda self: self.trainer.schedule(LR, lambda step: 0.1))
     with pytest.raises(
-        ConfigError, match=r"(?s)after the loop was compiled.*setup\(self, trainer\)"
+        ConfigError, match=r"(?s)before the training loop is compiled.*setup\(self, trainer\)"
     ):
         train(tmp_path, [late])

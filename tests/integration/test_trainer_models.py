@@ -206,7 +206,7 @@ def test_inputs_of_any_rank_and_of_text(tmp_path: Path) -> None:
 
 def test_the_length_of_an_epoch(tmp_path: Path) -> None:
     endless = DataFromGenerator(lambda: iter([(X[:8], Y[:8])]))
-    with pytest.raises(ConfigError, match="length of an epoch is unknown"):
+    with pytest.raises(ConfigError, match="number of steps per epoch is unknown"):
         config_of = TrainConfig(model=Model(), dataflow=endless)
         SimpleTrainer(config_of)
     with pytest.raises(ConfigError, match="must make at least one step"):

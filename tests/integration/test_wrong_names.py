@@ -111,7 +111,7 @@ BUILT_IN = ["cost", "learning_rate", "queue/fill", "throughput/steps_per_s", "ti
 @pytest.mark.parametrize("report", [summary.scalar, summary.moving_average])
 def test_a_summary_by_the_name_of_a_built_in(tmp_path: Path, report: Any, name: str) -> None:
     model = Summarising(lambda cost, x: report(name, tf.reduce_max(x)))
-    with pytest.raises(LayerError, match=f"(?s)'{name}'.*trainers report themselves.*'my_{name}'"):
+    with pytest.raises(LayerError, match=f"(?s)'{name}'.*reserved for trainers.*'my_{name}'"):
         train(tmp_path, model=model)
 
 
@@ -148,5 +148,5 @@ class Named(Callback):
 
 def test_a_histogram_is_no_statistic(tmp_path: Path) -> None:
     model = Summarising(lambda cost, x: summary.histogram("values", x))
-    with pytest.raises(CallbackError, match="needs 'values', which no callback produces"):
+    with pytest.raises(CallbackError, match="needs 'values', but no callback produces it"):
         train(tmp_path, [EarlyStopping("values")], model=model)

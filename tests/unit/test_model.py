@@ -90,5 +90,5 @@ def test_what_is_not_defined_is_named(method: str) -> None:
 
 @pytest.mark.parametrize("thing", [3, "model", (SPECS,), (SPECS, build, adam, 4), [SPECS, build]])
 def test_what_is_no_model(thing: Any) -> None:
-    with pytest.raises(ConfigError, match="is not a model"):
+    with pytest.raises(ConfigError, match="must be a ModelDesc"):
         as_model(thing)

@@ -251,8 +251,8 @@ def test_a_call_with_wrong_tensors(tower: TowerFunction, tensors: Any, message: 
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ([tf.TensorSpec([None])], "Input 0 of the model needs a unique name"),
-        ([spec(None), spec(None)], "Input 1 of the model needs a unique name"),
+        ([tf.TensorSpec([None])], "Input 0 of the model must have a unique name"),
+        ([spec(None), spec(None)], "Input 1 of the model must have a unique name"),
         ([(None, 3)], "must be a named tf.TensorSpec"),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_tower_in_a_graph_of_tensorflow_1_is_refused() -> None:
     with tf.Graph().as_default():
         layer = keras.layers.Dense(3)
         layer.build((None, 6))
-        with pytest.raises(LayerError, match="does not run eagerly"):
+        with pytest.raises(LayerError, match="need TensorFlow's eager mode"):
             TowerFunction(classify, SPECS)
     tower = TowerFunction(lambda x: tf.reduce_mean(layer(x)), [spec(None, 6)])
     with pytest.raises(LayerError, match=r"'layer/kernel' of the model was created in a tf\.Graph"):

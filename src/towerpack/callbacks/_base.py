@@ -16,8 +16,8 @@ _SAME_HOOKS = ("before_train", "before_epoch", "trigger_step", "after_epoch", "t
 _OLD_HOOKS = {f"_{hook}": (hook, 0) for hook in (*_SAME_HOOKS, "trigger", "after_train")}
 _OLD_HOOKS["_setup_graph"] = ("setup", 0)
 _NO_HOOKS = {
-    "_before_run": "ask for outputs by name: self.fetch('name') in setup(self, trainer)",
-    "_after_run": "read them, as outputs['name'], in after_step(self, outputs)",
+    "_before_run": "request outputs by name: self.fetch('name') in setup(self, trainer)",
+    "_after_run": "read outputs['name'] in after_step(self, outputs)",
 }
 _INSTEAD_OF_KERAS = {
     "CSVLogger": "add CSVMonitor() to TrainConfig(monitors=…)",
@@ -26,8 +26,8 @@ _INSTEAD_OF_KERAS = {
     "ModelCheckpoint": "use ModelSaver(), and MinSaver('val/error') for the best checkpoint",
     "ReduceLROnPlateau": "use StatMonitorParamSetter('learning_rate', 'val/error', function, …)",
     "SwapEMAWeights": "wrap the optimizer: WeightEMA(optimizer, 0.999)",
-    "TensorBoard": "leave it out: TensorBoardMonitor() is there by default",
-    "TerminateOnNaN": "leave it out: CheckNumerics() is there by default",
+    "TensorBoard": "leave out TensorBoard: TensorBoardMonitor() is used by default",
+    "TerminateOnNaN": "leave out TerminateOnNaN: CheckNumerics() is used by default",
 }
 
 
@@ -42,16 +42,16 @@ class Callback(KeepsArguments):
                         → after_epoch → trigger_epoch (→ trigger)
         finally: after_train
 
-    One TensorFlow call runs several steps. The hooks of those steps are called after it, in order
-    and with the outputs of each step, and then `after_call`. Set `acts_between_steps` if a callback
-    must act between two steps, or override `next_stop` if it must act at certain steps.
+    One TensorFlow call runs several steps. After the call, the hooks of its steps are called in
+    order with the outputs of each step, and then `after_call`. Set `acts_between_steps` if a
+    callback must act between two steps, or override `next_stop` to act at certain steps.
 
     Tensorpack's hook names (`_trigger_epoch`, …) also work. A class cannot be instantiated if it
     defines hooks without a successor (`_before_run`, `_after_run`), or both names of one hook.
 
     Attributes:
         acts_between_steps: Whether each TensorFlow call must be limited to one step.
-        chief_only: Whether, of several processes, only the one that writes the run calls the hooks.
+        chief_only: Whether only the chief, the process that writes the run, calls the hooks.
         needs: Names of values that earlier callbacks must produce, such as `('val/error',)`.
         trainer: The trainer, set before `setup`.
     """
@@ -86,9 +86,10 @@ class Callback(KeepsArguments):
         return ()
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """Return the hyper-parameters that this callback sets, with the steps after which it does.
+        """Return the hyper-parameters that this callback sets, and the steps after which it does.
 
-        The value is None for any step, or a `range` for a schedule that sets it after each step.
+        The value is None for any step, or a `range` for a schedule that sets a value after each
+        step.
         """
         return {}
 
@@ -106,46 +107,46 @@ class Callback(KeepsArguments):
         return self._fetches
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Check arguments and call `fetch`, before the model is traced.
+        """Hook to check arguments and to call `fetch`, before the model is traced.
 
         Args:
             trainer: The trainer, the same as `self.trainer`.
         """
 
     def before_train(self) -> None:
-        """Act after the run is restored, before the first step."""
+        """Hook after the run is restored and before its first step."""
 
     def before_epoch(self) -> None:
-        """Act before the first step of an epoch. Not called if a run resumes inside an epoch."""
+        """Hook before the first step of an epoch. Not called if a run resumes inside an epoch."""
 
     def before_step(self) -> None:
-        """Act before a step."""
+        """Hook before each step."""
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Act after a step.
+        """Hook after each step.
 
         Args:
             outputs: The fetched outputs of this step by name, as NumPy values.
         """
 
     def trigger_step(self) -> None:
-        """Act after a step, once `after_step` of all callbacks has been called."""
+        """Hook after each step, once `after_step` of all callbacks has been called."""
 
     def after_call(self) -> None:
-        """Act after each TensorFlow call and the hooks of its steps, for example to draw."""
+        """Hook after each TensorFlow call and the hooks of its steps, for example to draw."""
 
     def after_epoch(self) -> None:
-        """Act after the last step of an epoch."""
+        """Hook after the last step of each epoch."""
 
     def trigger_epoch(self) -> None:
-        """Act after `after_epoch` of all callbacks. Calls `trigger` unless overridden."""
+        """Hook after `after_epoch` of all callbacks. Calls `trigger` unless overridden."""
         self.trigger()
 
     def trigger(self) -> None:
-        """Act once per epoch, or as often as `PeriodicTrigger` says."""
+        """Hook that is called once per epoch, or as often as `PeriodicTrigger` says."""
 
     def after_train(self) -> None:
-        """Act after training has ended, also by an error."""
+        """Hook after training has ended, also if an error ended it."""
 
     def acts_in(self, hook: str) -> bool:
         """Return whether the callback does anything in a hook. If not, the loop skips the hook.
@@ -167,10 +168,10 @@ class Callback(KeepsArguments):
         return None
 
     def settings(self) -> Any:
-        """Return settings that a resumed run compares; it reports changes.
+        """Return settings that a resumed run compares, to report changes.
 
-        The default is the constructor's arguments. A mapping of any values, one value, or None.
-        Functions are compared by their code and the values that they refer to.
+        By default, these are the constructor's arguments. The result is a mapping of any values,
+        one value, or None. Functions are compared by their code and the values that they refer to.
         """
         return arguments_of(self)
 
@@ -179,7 +180,7 @@ class Callback(KeepsArguments):
         return None
 
     def restore(self, state: Any) -> None:
-        """Restore the state.
+        """Restore the state from a checkpoint.
 
         Args:
             state: A result of `state`.
@@ -190,7 +191,7 @@ class Callback(KeepsArguments):
 
 
 class Callbacks(Callback):
-    """Several callbacks that act as one, in order.
+    """Callback that calls the hooks of several callbacks in order.
 
     Args:
         callbacks: Callbacks. Lists of this class are flattened.
@@ -206,7 +207,7 @@ class Callbacks(Callback):
             self.callbacks.extend(many)
 
     def keys(self) -> list[str]:
-        """Return a key for each callback that is stable over restarts: its class and a number."""
+        """Return a key for each callback, stable over restarts: its class and a number."""
         kinds = [repr(callback) for callback in self.callbacks]
         return [f"{kind}#{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
 
@@ -230,13 +231,13 @@ class Callbacks(Callback):
                     continue
                 if need in later:
                     raise CallbackError(
-                        f"{callback!r} needs '{need}', which {later[need]!r} produces after it.",
+                        f"{callback!r} needs '{need}', but {later[need]!r} produces it only later.",
                         fix=f"put {later[need]!r} before {callback!r} in the list of callbacks",
                     )
                 # The many names of timings would fill the list.
                 names = [name for name in (*available, *later) if not name.startswith("time/")]
                 raise CallbackError(
-                    f"{callback!r} needs '{need}', which no callback produces. "
+                    f"{callback!r} needs '{need}', but no callback produces it. "
                     f"{did_you_mean(need, names)}",
                     fix="correct the name, or return it in produces() of the callback that puts it",
                 )
@@ -248,8 +249,8 @@ class Callbacks(Callback):
             for name in callback.produces():
                 if name in by_name:
                     raise CallbackError(
-                        f"{by_name[name]!s} and {callback!r} both produce '{name}'.",
-                        fix="give one of them another name or prefix",
+                        f"{by_name[name]!s} and {callback!r} must not both produce '{name}'.",
+                        fix="pass a different name or prefix to one of the callbacks",
                     )
                 by_name[name] = callback
 
@@ -259,9 +260,9 @@ class Callbacks(Callback):
             for name, steps in first_sets.items():
                 if name in second_sets and _collide(steps, second_sets[name]):
                     raise CallbackError(
-                        f"{first!r} and {second!r} both set '{name}', and a schedule by steps "
-                        "overwrites other values at each step.",
-                        fix="leave one of them out, or let it act after the schedule's last step: "
+                        f"{first!r} and {second!r} must not both set '{name}', because one is a "
+                        "schedule that sets a value at each step.",
+                        fix="remove one of them, or enable it only after the schedule's last step: "
                         "EnableCallbackIf(callback, lambda c: c.global_step > last)",
                     )
 
@@ -281,7 +282,7 @@ class Callbacks(Callback):
 
 
 def check_callback(callback: Any) -> Callback:
-    """Return the argument if it is a callback, else raise `CallbackError`."""
+    """Check that the argument is a callback and return it. Otherwise, raise `CallbackError`."""
     if not isinstance(callback, Callback):
         is_class = isinstance(callback, type)
         bases = (callback if is_class else type(callback)).__mro__
@@ -291,7 +292,7 @@ def check_callback(callback: Any) -> Callback:
             known = (_INSTEAD_OF_KERAS[name] for name in of_keras if name in _INSTEAD_OF_KERAS)
             fix = next(known, "write a subclass of towerpack.callbacks.Callback")
         raise CallbackError(
-            f"{callback!r} is not a callback{' of Towerpack' if of_keras else ''}.",
+            f"A {'Towerpack ' if of_keras else ''}callback is expected, got {callback!r}.",
             expected="instances of towerpack.callbacks.Callback",
             fix=fix,
         )

@@ -79,7 +79,7 @@ class ConfusionMatrix(Inferencer):
             or (both.size and not 0 <= both.min() <= both.max() < size)
         ):
             raise CallbackError(
-                f"{self!r}: the outputs are not class numbers of one shape.",
+                f"{self!r}: both outputs must be class numbers of the same shape.",
                 got=f"{predicted.dtype.name} {list(predicted.shape)} and {true.dtype.name} "
                 f"{list(true.shape)}, from {both.min(initial=0)} to {both.max(initial=0)}",
                 expected=f"integers from 0 to {size - 1}, in two arrays of one shape",
@@ -151,7 +151,7 @@ class MeanIoU(ConfusionMatrix):
 
 
 def per_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return precision, recall and F1 score of each class; 0 for a class without datapoints."""
+    """Return precision, recall and F1 score of each class; 0 for classes without datapoints."""
     correct = np.diag(matrix).astype(float)
     precision = correct / np.maximum(matrix.sum(axis=0), 1)
     recall = correct / np.maximum(matrix.sum(axis=1), 1)

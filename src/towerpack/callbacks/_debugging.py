@@ -34,7 +34,7 @@ class GraphProfiler(Callback):
             raise ConfigError(
                 "GraphProfiler: first and steps must be integers of at least 1, got "
                 f"first={first} and steps={steps}.",
-                fix="pass numbers of steps; there are no flags for dumps",
+                fix="pass numbers of steps, not the flags of Tensorpack's GraphProfiler",
             )
         self._before, self._last = first - 1, first - 1 + steps
         self._running = False

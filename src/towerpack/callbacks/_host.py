@@ -1,4 +1,4 @@
-"""Protocols of the trainer and its hyper-parameters, as callbacks see them."""
+"""Protocols of trainers and hyper-parameters: the members that callbacks use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class HyperParam(Protocol):
 
 
 class TrainerHost(Protocol):
-    """The trainer, as callbacks see it.
+    """Protocol of trainers, with the members that callbacks use.
 
     Attributes:
         global_step, local_step: Number of steps done in the whole run, and in the current epoch.
         epoch, max_epoch: Numbers of the current and the last epoch, from 1; 0 before the first.
-        in_epoch: Whether an epoch has begun and its last triggers are not over.
+        in_epoch: Whether an epoch is in progress, including its triggers.
         steps_per_epoch: Number of steps in an epoch.
         seed: Random seed of the run.
         given_anew: Names of hyper-parameters whose initial value was changed in a resumed run.
@@ -38,7 +38,7 @@ class TrainerHost(Protocol):
         tower: The tower function, with its variables.
         monitors: Receiver of scalars and images, with their history.
         fast_dev_run: Number of batches of each evaluation in a trial run; 0 in an ordinary run.
-        is_alone: Whether no other process takes part in the steps.
+        is_alone: Whether the run has a single process.
     """
 
     @property
@@ -69,19 +69,19 @@ class TrainerHost(Protocol):
     def is_alone(self) -> bool: ...
 
     def overfitted(self) -> list[Any] | None:
-        """Return the batches of `overfit_batches`, which evaluations use instead of their own."""
+        """Return the batches of `overfit_batches`, on which evaluations run too, or None."""
         ...
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
-        """Request a checkpoint, written once all callbacks of this hook have acted.
+        """Request a checkpoint, which is written once all callbacks of this hook have acted.
 
         Args:
             keep: Number of ordinary checkpoints to keep; None for all.
-            best: Name of a monitored value; keep this checkpoint as the best by it, instead.
+            best: Name of a monitored value, by which the checkpoint is kept as the best instead.
         """
 
     def will_save(self) -> None:
-        """Declare during setup that the run saves checkpoints, also one when training ends."""
+        """Declare, during setup, that the run saves checkpoints and a final one when it ends."""
 
     def hyper_param(self, name: str) -> HyperParam:
         """Return a hyper-parameter. Raise `ConfigError` if the name is unknown.
@@ -109,7 +109,7 @@ class TrainerHost(Protocol):
         Args:
             name: Name of the hyper-parameter.
             schedule: Takes the number of steps done and returns the value for the next step, or
-                None to leave the value. Evaluated ahead, so it must depend on that number alone.
+                None to leave the value. Called in advance, so it must depend on that number alone.
         """
 
     def predict_function(
@@ -141,11 +141,11 @@ class TrainerHost(Protocol):
         """Stop before a step whose cost is not finite; see `nonfinite`. Call during setup."""
 
     def nonfinite(self) -> Mapping[str, Any] | None:
-        """Return the inputs by name of the step whose cost was not finite, if there was one."""
+        """Return the inputs of the step whose cost was not finite by name, or None."""
         ...
 
     def nonfinite_gradients(self) -> Sequence[str]:
-        """Return the variables whose gradients `CheckGradient` rejected in that step."""
+        """Return the variables whose gradients `CheckGradient` rejected in the last step."""
         ...
 
     def get_weights(self, *, ema: bool = False) -> Mapping[str, np.ndarray]:
@@ -164,4 +164,4 @@ class TrainerHost(Protocol):
         """
 
     def check_interrupt(self) -> None:
-        """Raise an exception if the run is to end early. Call it often during long work."""
+        """Raise an exception if the run must end early. Call this often during long work."""

@@ -1,4 +1,4 @@
-"""Hyper-parameters that a user sets during training, in a file."""
+"""Callback that reads hyper-parameters from a file, which a user edits during training."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ class HumanHyperParamSetter(Callback):
             _log.info("%s: %s: %.6g → %.6g at step %d.", self._file, name, before, after, step)
 
     def _numbers(self) -> dict[str, float]:
-        """Return known names and finite numbers of the file. Log a warning for other content."""
         try:
             content = read_regular(self.trainer.run_dir / self._file)
             if content != self._last_read:

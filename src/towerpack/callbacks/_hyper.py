@@ -1,4 +1,4 @@
-"""Callbacks that change hyper-parameters during training, by a rule."""
+"""Callbacks that change hyper-parameters during training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HyperParamSetter(Callback):
     def __init__(self, param: str | HyperParam) -> None:
         if not isinstance(param, str) and not (hasattr(param, "get") and hasattr(param, "set")):
             raise ConfigError(
-                f"{type(self).__name__}: {param!r} is not a hyper-parameter.",
+                f"{type(self).__name__} needs a hyper-parameter, got {param!r}.",
                 expected="a name such as 'learning_rate', or an object with get() and set(value)",
             )
         self._param = param
@@ -66,8 +66,8 @@ class HyperParamSetter(Callback):
         value = float(value)
         if not math.isfinite(value):
             raise CallbackError(
-                f"{self!r} would set {self.param_name} to {value} at step {self.global_step}; the "
-                "value must be finite."
+                f"{self!r}: the value of {self.param_name} must be finite, got {value} at step "
+                f"{self.global_step}."
             )
         before = self.param.get()
         self.param.set(value)
@@ -176,6 +176,6 @@ class StatMonitorParamSetter(HyperParamSetter):
 
 
 def epochs_done(callback: Callback) -> int:
-    """Return the number of epochs whose triggers are over, also inside an epoch."""
+    """Return the number of epochs whose triggers are done."""
     trainer = callback.trainer
     return trainer.epoch - 1 if trainer.in_epoch else trainer.epoch

@@ -59,13 +59,13 @@ class InferenceRunner(Callback):
         self._prefix = prefix
         if "Tower" in prefix:  # the third argument of Tensorpack's
             raise ConfigError(
-                f"{self!r}: the prefix {prefix!r} is the name of a tower.",
-                fix="leave the third argument out, or pass prefix='test' for a second runner",
+                f"{self!r}: prefix must not be a tower's name as in Tensorpack, got {prefix!r}.",
+                fix="leave out the third argument, or pass prefix='test' for a second runner",
             )
         if not isinstance(dataflow, Iterable) or isinstance(dataflow, Iterator):
             raise ConfigError(
-                f"{self!r} reads its data repeatedly, but {type(dataflow).__name__} cannot be "
-                "iterated, or only once.",
+                f"{self!r} needs data that can be iterated repeatedly, got a "
+                f"{type(dataflow).__name__}.",
                 fix="pass a DataFlow or a list of batches",
             )
         self._ema = ema
@@ -104,7 +104,7 @@ class InferenceRunner(Callback):
             inferencer.begin()
         if self._run() == 0:
             raise DataFlowError(
-                f"{self!r} cannot evaluate a flow without datapoints.",
+                f"{self!r} needs at least one datapoint, but the flow has none.",
                 fix="use BatchData(ds, n, remainder=True) to keep a last batch that is not full",
                 pipeline=_pipeline(self.dataflow),
             )
@@ -112,7 +112,7 @@ class InferenceRunner(Callback):
             results = inferencer.finish()
             if set(results) != set(inferencer.names()):
                 raise CallbackError(
-                    f"{self!r}: finish() of {inferencer!r} returned other names than names().",
+                    f"{self!r}: finish() of {inferencer!r} must return a value for each name.",
                     got=str(sorted(results)),
                     expected=str(sorted(inferencer.names())),
                 )

@@ -18,7 +18,7 @@ _NO_HOOKS = {
     "_before_inference": "begin(self)",
     "_get_fetches": "outputs(self)",
     "_on_fetches": "update(self, outputs, batch_size); outputs is a dict by name",
-    "_after_inference": "finish(self), and names(self) for the names of what it gives",
+    "_after_inference": "finish(self), and names(self) for the names of its results",
 }
 
 
@@ -60,7 +60,7 @@ class Inferencer(KeepsArguments, ABC):
 
     @abstractmethod
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch.
+        """Add the outputs of one batch to the metric.
 
         Args:
             outputs: Outputs of the batch by name.
@@ -75,7 +75,7 @@ class Inferencer(KeepsArguments, ABC):
         """Return a number for each of `names`, after the last batch."""
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
-        """Write files to the run directory and put images, after `finish`.
+        """Write files and send images to the monitors. Called after `finish`; default: nothing.
 
         Args:
             trainer: The trainer.
@@ -210,14 +210,14 @@ class BinaryClassificationStats(Inferencer):
 
 
 def flags(name: str, value: np.ndarray, shape: tuple[int, ...], owner: str) -> np.ndarray:
-    """Convert zeros and ones of any dtype to bool. Raise `CallbackError` for other values."""
+    """Convert an array of 0 and 1 to bool. Raise `CallbackError` for other values or shapes."""
     array = np.asarray(value)
     if array.shape != shape:
         item = "datapoint" if len(shape) == 1 else "label"
         raise CallbackError(
             f"{owner}: the output '{name}' must have one value for each {item}, {list(shape)}, got "
             f"{array.dtype.name} {list(array.shape)}.",
-            fix=f"do not reduce it before exposing it: expose('{name}', "
+            fix=f"expose the output without reducing it: expose('{name}', "
             "tf.not_equal(tf.argmax(logits, 1), label))",
         )
     true = array.astype(bool)

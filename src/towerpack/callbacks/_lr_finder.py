@@ -1,4 +1,4 @@
-"""Search for a learning rate, by raising it during a short run."""
+"""Search for a learning rate: raise the learning rate during a short run."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class LearningRateFinder(Callback):
     def before_train(self) -> None:
         if self.global_step != len(self.costs):
             raise ConfigError(
-                f"LearningRateFinder spoils the weights, but the run {self.trainer.run_dir} "
-                f"has been trained for {self.global_step} steps.",
+                f"LearningRateFinder needs a new run, because it makes the weights unusable, but "
+                f"{self.trainer.run_dir} has been trained for {self.global_step} steps.",
                 fix="use a new run directory, and remove LearningRateFinder for the real training",
             )
 
@@ -121,7 +121,6 @@ class LearningRateFinder(Callback):
         _log.info("Suggested learning rate: %s. The curve is in %s.", text, picture)
 
     def _add(self, cost: float) -> None:
-        """Append a cost and the exponential moving average, corrected for its start at 0."""
         count = len(self.costs)
         before = self._smooth[-1] * (1 - _DECAY**count) if count else 0.0
         self._smooth.append((_DECAY * before + (1 - _DECAY) * cost) / (1 - _DECAY ** (count + 1)))
@@ -138,9 +137,9 @@ class LearningRateFinder(Callback):
 def half_way(
     rates: Sequence[float], costs: Sequence[float], smoothed: Sequence[float]
 ) -> float | None:
-    """Return the last learning rate before the smoothed cost has done half of its decrease.
+    """Return the last learning rate at which the smoothed cost is above half of its decrease.
 
-    None if the decrease is not larger than the noise of the first costs.
+    Return None if the decrease is not larger than the noise of the first costs.
     """
     first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed)
     lowest = _FIRST + int(np.nanargmin(smooth[_FIRST:]))

@@ -46,7 +46,7 @@ class TopKError(ClassificationError):
         if not fits or (label.size and not 0 <= label.min() <= label.max() < scores.shape[1]):
             range_ = f" from {label.min()} to {label.max()}" if label.size else ""
             raise CallbackError(
-                f"{self!r}: '{self._scores}' and '{self._label}' do not fit.",
+                f"{self!r}: '{self._scores}' and '{self._label}' must have matching shapes.",
                 got=f"{scores.dtype.name} {list(scores.shape)}, "
                 f"{label.dtype.name} {list(label.shape)}{range_}",
                 expected="scores [batch, classes], and class numbers [batch]",

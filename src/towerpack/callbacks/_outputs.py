@@ -45,7 +45,7 @@ class _OfSteps(Callback):
 
 
 class ProcessOutputs(_OfSteps):
-    """Call a function with outputs of each step.
+    """Callback that passes chosen outputs of each training step to a function.
 
     Args:
         names: Name or names of outputs of the training tower.
@@ -64,7 +64,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Write outputs of steps to `dump/step-00000012.npz`. See `ProcessOutputs` for arguments."""
+    """Callback that writes outputs of steps to `dump/*.npz`. See `ProcessOutputs` for arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -72,7 +72,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Log outputs of steps; long values are shortened. See `ProcessOutputs` for arguments."""
+    """Callback that logs outputs of steps, shortened. See `ProcessOutputs` for the arguments."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -82,7 +82,7 @@ class TensorPrinter(_OfSteps):
 
 
 class DumpTensorAsImage(_OfSteps):
-    """Write an output of the last step as images, and put them.
+    """Callback that writes an output of the last step as images, also to the monitors.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
 
@@ -102,7 +102,7 @@ class DumpTensorAsImage(_OfSteps):
         if isinstance(map_func, str):  # the second argument of Tensorpack's
             raise ConfigError(
                 f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.",
-                fix="leave the prefix out: files are named after the tensor",
+                fix="pass a function, or only the name of the output, after which files are named",
             )
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most
@@ -149,7 +149,7 @@ class SimpleMovingAverage(_OfSteps):
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name, window in self._windows.items():
             if np.ndim(outputs[name]):
-                raise ConfigError(f"{self!r}: the output '{name}' is not a scalar.")
+                raise ConfigError(f"{self!r}: the output '{name}' must be a scalar.")
             window.append(float(outputs[name]))
 
     def trigger(self) -> None:

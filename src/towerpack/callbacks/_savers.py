@@ -16,12 +16,13 @@ _log = get_logger(__name__)
 class ModelSaver(Callback):
     """Save a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
 
-    The checkpoint is written in the background, after all callbacks have acted. It contains their
-    state, so their order does not matter. Another checkpoint is saved when training ends, also by
-    an error.
+    The checkpoint is written in the background, after all callbacks have acted. It contains the
+    state of all callbacks, so their order does not matter. Another checkpoint is saved when
+    training ends, also by an error.
 
     Args:
-        keep: Number of newest checkpoints to keep; None for all. Those of `BestSaver` do not count.
+        keep: Number of newest checkpoints to keep; None for all. Checkpoints of `BestSaver` do not
+            count.
     """
 
     def __init__(self, keep: int | None = 10) -> None:
@@ -42,7 +43,7 @@ class BestSaver(Callback):
 
     Args:
         name: Name of the value, such as `'val/error'`. An earlier callback must produce it.
-        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
+        mode: 'min' if smaller is better, 'max' if larger is; None to use `Inferencer.better`.
 
     Attributes:
         best: The best value so far, or None.

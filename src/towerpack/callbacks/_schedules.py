@@ -144,7 +144,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class _FunctionOfStep(ScheduledHyperParamSetter):
-    """Set a hyper-parameter to `curve(steps done)` until step `last`, inside the compiled loop.
+    """Schedule that sets a hyper-parameter to `curve(steps done)` until step `last`.
 
     `name` and `arguments` describe the schedule in the run's settings.
     """
@@ -178,7 +178,7 @@ class _FunctionOfStep(ScheduledHyperParamSetter):
 
 
 def warmup_schedule(peak: float, warmup: int, *, param: str = _LR) -> ScheduledHyperParamSetter:
-    """Increase linearly to `peak` and stay there (Goyal et al. 2017, section 2.2).
+    """Increase the learning rate linearly to `peak`, and then keep it (Goyal et al. 2017).
 
     Args:
         peak: Value after the warm-up.
@@ -191,7 +191,7 @@ def warmup_schedule(peak: float, warmup: int, *, param: str = _LR) -> ScheduledH
 def piecewise_schedule(
     points: Iterable[tuple[int, float]], *, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
-    """Use piecewise constant values, after a linear warm-up to the first value.
+    """Set the learning rate to piecewise constant values, after a linear warm-up to the first.
 
     Args:
         points: `(step, value)`: a value, and the number of steps after which it begins. The first
@@ -222,7 +222,7 @@ def piecewise_schedule(
 def cosine_schedule(
     peak: float, steps: int, *, end: float = 0.0, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
-    """Decrease along half a cosine, after a linear warm-up (Loshchilov & Hutter 2017, SGDR).
+    """Decrease the learning rate along half a cosine, after a warm-up (Loshchilov & Hutter 2017).
 
     Args:
         peak, end: Value after the warm-up, and value after the last step.
@@ -247,9 +247,10 @@ def polynomial_schedule(
     warmup: int = 0,
     param: str = _LR,
 ) -> ScheduledHyperParamSetter:
-    """Decrease as `end + (peak - end) * (1 - share) ** power`, after a linear warm-up.
+    """Decrease the learning rate as a power of the remaining share of steps, after a warm-up.
 
-    `share` is the fraction of the steps after the warm-up that are done.
+    The rate is `end + (peak - end) * (1 - share) ** power`. `share` is the fraction of the steps
+    after the linear warm-up that are done.
 
     Args:
         peak, end: Value after the warm-up, and value after the last step.
@@ -281,7 +282,7 @@ def one_cycle_schedule(
     end: float | None = None,
     param: str = _LR,
 ) -> ScheduledHyperParamSetter:
-    """Increase and then decrease along half cosines (Smith & Topin 2018, super-convergence).
+    """Increase and then decrease the learning rate along half cosines (Smith & Topin 2018).
 
     Args:
         peak, start, end: Highest, first and last value; `start` is `peak / 25` by default, and

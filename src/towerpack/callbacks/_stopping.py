@@ -17,7 +17,7 @@ class EarlyStopping(Callback):
     Args:
         name: Name of the monitored value. An earlier callback in the list must produce it.
         patience: Number of values in a row without improvement, or NaN, after which training ends.
-        mode: 'min' if smaller is better, 'max' if larger is; None if `Inferencer.better` tells it.
+        mode: 'min' if smaller is better, 'max' if larger is; None to use `Inferencer.better`.
         min_delta: Least change that counts as an improvement.
 
     Raises:

@@ -23,7 +23,7 @@ def _forward(hook: str) -> Any:
 
 
 class ProxyCallback(Callback):
-    """Base class of wrappers: forwards every hook and the state to another callback.
+    """Base class of wrappers, which forward every hook and the state to another callback.
 
     A run can be resumed with or without the wrapper.
 
@@ -147,9 +147,7 @@ class PeriodicTrigger(ProxyCallback):
         self._every_k_epochs = _period(owner, "every_k_epochs", every_k_epochs)
         super().__init__(callback)
         if not callback.acts_in("trigger"):
-            raise CallbackError(
-                f"{owner} has no effect, because the callback does not override trigger()."
-            )
+            raise CallbackError(f"{owner} needs a callback that overrides trigger().")
         self._before_train = before_train
         self._last_step: int | None = None
 
@@ -188,7 +186,7 @@ class PeriodicTrigger(ProxyCallback):
 class PeriodicCallback(ProxyCallback):
     """Forward hooks to a callback only every k steps or epochs.
 
-    In contrast to `PeriodicTrigger`, the callback cannot act at other times than before.
+    In contrast to `PeriodicTrigger`, the callback is not triggered at additional times.
 
     Args:
         callback: The callback to wrap.
@@ -212,7 +210,10 @@ class PeriodicCallback(ProxyCallback):
         self._every_k_steps = _period(owner, "every_k_steps", every_k_steps)
         self._every_k_epochs = _period(owner, "every_k_epochs", every_k_epochs)
         if not (self._every_k_steps or self._every_k_epochs):
-            raise ConfigError(f"{owner} has no period.", fix="pass every_k_steps or every_k_epochs")
+            raise ConfigError(
+                f"{owner} must have every_k_steps or every_k_epochs, got neither.",
+                fix="pass every_k_steps=100, for example",
+            )
 
     def enabled(self, hook: str) -> bool:
         host = self.trainer
@@ -263,7 +264,7 @@ def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - th
                 f"CallbackFactory: callbacks have no hook '{name}'. {did_you_mean(name, _HOOKS)}"
             )
     if not hooks:
-        raise ConfigError("CallbackFactory() has no hooks.", fix="pass trigger=, setup= or others")
+        raise ConfigError("CallbackFactory needs a hook.", fix="pass trigger=, setup= or others")
     methods = {name: partialmethod(function) for name, function in hooks.items()}
     callback: Any = type("CallbackFactory", (Callback,), methods)()
     callback._arguments = (), hooks

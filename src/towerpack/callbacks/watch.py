@@ -1,4 +1,4 @@
-"""Watching a monitored value: its new values, and which of two is better."""
+"""Reader of monitored values: returns each value once, and compares values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = get_logger(__name__)
 
 
 def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
-    """Return the declared direction of a monitored value, else raise `ConfigError` with `fix`."""
+    """Return the declared direction of a monitored value, or raise `ConfigError` with `fix`."""
     if name not in directions:
         raise ConfigError(
             f"No metric declares whether a smaller or a larger '{name}' is better.",
@@ -26,13 +26,13 @@ def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
 
 
 def keras_direction(metric: Any) -> Mode | None:
-    """Return the direction that Keras declares for a metric; None for `Mean` and `Sum`."""
+    """Return the direction that Keras declares for a metric; None if there is none."""
     modes: dict[Any, Mode] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 
 
 class Watch:
-    """Reader of a monitored value for the callback `owner`, which returns each value once."""
+    """Reader of a monitored value for the callback `owner`. Returns each new value once."""
 
     def __init__(self, name: str, owner: str, mode: Mode | None = None) -> None:
         if mode not in (None, "min", "max"):
@@ -41,12 +41,12 @@ class Watch:
         self._owner, self._mode = owner, mode
 
     def resolve(self, monitors: Monitors) -> None:
-        """Use the declared direction if no mode was passed. Raise `ConfigError` without either."""
+        """Determine whether low or high values are better, if no mode was passed."""
         fix = "pass mode='min' or mode='max'"
         self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
 
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
-        """Return the newest (step, value), or None if it was returned before. Log NaN."""
+        """Return the newest (step, value), or None if it was returned before. Warn of NaN."""
         self.resolve(monitors)  # A wrapper may have skipped `before_train` of the callback.
         history = monitors.history(self.name) if self.name in monitors.names() else []
         if not history or history[-1][0] <= self.seen_step:
@@ -58,7 +58,7 @@ class Watch:
         return self.seen_step, float(value)
 
     def improves(self, value: float, best: float | None, min_delta: float = 0.0) -> bool:
-        """Return whether `value` is better than `best` by more than `min_delta`. NaN never is."""
+        """Return whether `value` is better than `best` by more than `min_delta`. NaN is not."""
         if best is None or math.isnan(value):
             return not math.isnan(value)
         return value < best - min_delta if self._mode == "min" else value > best + min_delta

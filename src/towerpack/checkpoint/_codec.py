@@ -29,39 +29,39 @@ _ARRAY_KINDS: Final = "biufc"
 
 
 def encode_state(state: Any) -> bytes:
-    """Return the JSON text of a state in UTF-8.
+    """Return a state as JSON text in UTF-8.
 
     Args:
         state: Tree of dicts, lists, tuples, plain values and numeric NumPy arrays.
 
     Raises:
-        StateError: A value cannot be stored without loss; the message gives its position.
+        StateError: A value cannot be stored exactly. The message gives its place in the tree.
     """
     try:
         tree = _encode(state, "state")
         text = json.dumps(tree, allow_nan=False, indent=1)
     except RecursionError:
         raise StateError(
-            "The state is nested too deeply or contains itself.",
-            fix="store a tree of dicts and lists",
+            "The state must be a tree without cycles, but is nested too deeply or contains itself.",
+            fix="remove the cycle, or store fewer nested dicts and lists",
         ) from None
     return text.encode() + b"\n"
 
 
 def decode_state(data: bytes | bytearray | memoryview) -> Any:
-    """Return the state that `encode_state` encoded.
+    """Return the state from the JSON text that `encode_state` returned.
 
     Args:
         data: JSON text in UTF-8.
 
     Raises:
-        StateError: The data is not an encoded state.
+        StateError: The data is not the JSON text of a state.
     """
     try:
         tree = json.loads(bytes(data), parse_constant=_refuse_constant)
         return _decode(tree)
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
-        raise StateError(f"This is not a saved state: {error}.") from error
+        raise StateError(f"The data is not the JSON text of a saved state: {error}.") from error
 
 
 def _refuse_constant(name: str) -> Any:

@@ -17,17 +17,17 @@ def compare_names(
     what: str = "the checkpoint",
     fix: str | None = None,
 ) -> None:
-    """Check that two sets of named tensors agree in names, shapes and dtypes.
+    """Check that the tensors of a checkpoint have the model's names, shapes and dtypes.
 
     Args:
         expected: Specs of the model.
         actual: Specs of the checkpoint.
-        what: Name of the checkpoint (and group) in the error.
-        fix: Advice in the error; the default is for resuming.
+        what: Description of the checkpoint in the error.
+        fix: Advice in the error. None gives advice for a resumed run.
 
     Raises:
-        CheckpointMismatchError: The sets differ. The message lists missing and unexpected tensors,
-            and tensors with another shape or dtype.
+        CheckpointMismatchError: The tensors differ. The message lists missing and unexpected
+            tensors, and tensors with another shape or dtype.
     """
     missing = sorted(expected.keys() - actual.keys())
     unexpected = sorted(actual.keys() - expected.keys())
@@ -43,13 +43,13 @@ def compare_names(
     rows += _listed("unexpected", [f"{n} {_text(actual[n])}" for n in unexpected])
     rows += _listed("different", changed)
     raise CheckpointMismatchError(
-        f"{what[:1].upper()}{what[1:]} belongs to another model.",
+        f"{what[:1].upper()}{what[1:]} belongs to another model: its tensors differ.",
         got=f"{len(actual)} tensors: {len(missing)} missing, {len(unexpected)} unexpected, "
         f"{len(changed)} of another shape or dtype",
         expected=f"{len(expected)} tensors with the model's names, shapes and dtypes",
         fix=fix
-        or "build the model as it was when it was saved; or start anew from the weights that fit: "
-        "TrainConfig(resume='never', init=SmartInit(PATH, ignore_mismatch=True))",
+        or "restore the model's code of the checkpoint; or start a new run from the weights that "
+        "fit: TrainConfig(resume='never', init=SmartInit(PATH, ignore_mismatch=True))",
         details="\n".join(rows),
     )
 

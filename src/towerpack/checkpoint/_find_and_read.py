@@ -47,12 +47,12 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Valid checkpoint, whose arrays are read when they are accessed.
+    """Valid checkpoint on disk. Each array is read from its file when it is accessed.
 
     Attributes:
         path: Directory of the checkpoint.
         manifest: Manifest of the checkpoint.
-        tensors: Groups ("model", "optimizer") of named arrays.
+        tensors: Named arrays of each group ("model", "optimizer").
         state: Saved state.
     """
 
@@ -100,7 +100,7 @@ class Checkpoint:
 
     @property
     def averaged(self) -> Mapping[str, np.ndarray]:
-        """Variables of the model by name, with the averages of `WeightEMA` if they exist.
+        """Variables of the model by name, with the averages of `WeightEMA` where they exist.
 
         Raises:
             CheckpointError: The checkpoint has no averages.
@@ -113,7 +113,7 @@ class Checkpoint:
         }
         if not averages:
             raise CheckpointError(
-                f"The checkpoint {self.path} has no averages of weights.",
+                f"The checkpoint {self.path} must have averages of weights, but has none.",
                 fix="train with WeightEMA(optimizer, decay)",
             )
         return {name: averages.get(name, array) for name, array in self.model.items()}
@@ -121,14 +121,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRow:
-    """Description of a checkpoint directory by `list_checkpoints`.
+    """Properties of one checkpoint directory, as returned by `list_checkpoints`.
 
     Attributes:
         step: Step in the directory's name.
         tag: Tag, or None for `step-…`.
         path: Path of the directory.
-        nbytes: Size on disk in bytes; hard-linked files count in full.
-        saved_at: Time of the save in seconds since 1970; None without a readable manifest.
+        nbytes: Size on disk in bytes. Files that several checkpoints share count in each.
+        saved_at: Time of the save in seconds since 1970, or None if the manifest is not readable.
         info: Values that the caller of `save` added.
         problem: Reason why the checkpoint is not valid, or None.
     """
@@ -143,20 +143,20 @@ class CheckpointRow:
 
     @property
     def valid(self) -> bool:
-        """Whether the checkpoint passed all checks that were made."""
+        """Whether `list_checkpoints` found no problem in the checkpoint."""
         return self.problem is None
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> Checkpoint:
-    """Load the newest valid checkpoint of a run, or a single checkpoint.
+    """Load the newest valid checkpoint of a run, or one given checkpoint.
 
-    Loading verifies the checksum of every file first. It skips invalid checkpoints, and logs a
-    warning with the reason for each.
+    Before loading, the checksum of every file is verified. If `path` is a run, invalid checkpoints
+    are skipped, and a warning gives the reason for each.
 
     Args:
         path: Run directory, its `checkpoints` directory, or one checkpoint.
-        tag: Load the newest checkpoint with this tag, such as "best-val/error". Without a tag,
-            `step-…` checkpoints come first, newest first, then tagged ones.
+        tag: Load the newest checkpoint with this tag, such as "best-val/error". If None, the newest
+            valid `step-…` checkpoint is loaded, or the newest tagged one if there is none.
 
     Raises:
         CheckpointError: No valid checkpoint exists.
@@ -194,11 +194,11 @@ def list_checkpoints(
 
     Args:
         path: Run directory or its `checkpoints` directory.
-        checksums: Verify the checksum of every file. Otherwise check only names, sizes and
-            structure, which is fast and misses only flipped bits.
+        checksums: Whether to verify the checksum of every file. If False, only names, sizes and
+        structure are checked. This is fast, but does not detect changed bytes.
 
     Raises:
-        CheckpointError: The path has no directory of checkpoints.
+        CheckpointError: The path is not a directory with checkpoints.
     """
     rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
@@ -217,7 +217,7 @@ def list_abandoned(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def find_directory(where: Path) -> Path:
-    """Return the directory of checkpoints: `where` itself or a directory in it."""
+    """Return the directory that contains the checkpoints: `where`, or `where/checkpoints`."""
     if (where / CHECKPOINTS).is_dir():
         return where / CHECKPOINTS
     if where.is_dir() and (where.name == CHECKPOINTS or (where / LOCK).exists() or places(where)):
@@ -285,7 +285,7 @@ def _newest_valid(
 
 
 def _directory_version(directory: Path) -> tuple[int, list[str]]:
-    """Return modification time and names of a directory: any action of a writer changes one."""
+    """Return modification time and file names of a directory. Any change of a file changes one."""
     return directory.stat().st_mtime_ns, sorted(os.listdir(directory))
 
 
@@ -298,11 +298,11 @@ def _nothing_valid(
     tags = sorted({entry.tag for entry in places(directory) if entry.tag is not None})
     hint = f"; existing tags: {', '.join(tags[:12])}" if tag is not None and tags else ""
     return CheckpointError(
-        f"No valid checkpoint{'' if tag is None else f' tagged {tag!r}'} in {directory}.",
+        f"{directory} contains no valid checkpoint{'' if tag is None else f' tagged {tag!r}'}.",
         got="\n".join(rows) or f"no checkpoint at all{hint}",
         expected="at least one valid checkpoint",
-        fix="pass the directory of a run that has saved checkpoints (with a ModelSaver), or one of "
-        "its tags; to train from scratch, set resume='never'",
+        fix="pass the directory of a run that saved checkpoints (with a ModelSaver) and one of its "
+        "tags; or set resume='never' to train from scratch",
     )
 
 

@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.+-]*)-(?P<step>[0-9]
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Step, name and path of a checkpoint directory. Sorts by step, then tagged before untagged."""
+    """Step, name and path of a checkpoint directory, ordered by step (tagged ones first)."""
 
     step: int
     untagged: bool
@@ -40,12 +40,12 @@ class Place:
 
 
 def directory_name(step: int, tag: str | None = None) -> str:
-    """Return `step-00001234`, or `best-val_error-00001234` for a tag."""
+    """Return the name of a checkpoint's directory: `step-00001234`, or `TAG-00001234`."""
     return f"{_STEP if tag is None else tag_name(tag)}-{step:08d}"
 
 
 def tag_name(tag: str) -> str:
-    """Return the tag with `_` for each character that a directory name must not have."""
+    """Return a tag as part of a directory name, with `_` in place of characters such as `/`."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", tag).lstrip(".+-")
     if not name or name == _STEP or name.startswith(ABANDONED):
         return f"_{name}"
@@ -53,7 +53,7 @@ def tag_name(tag: str) -> str:
 
 
 def place(path: Path) -> Place | None:
-    """Parse the name of a checkpoint directory. Return None for any other name."""
+    """Return step and tag in the name of a checkpoint directory, or None for another name."""
     match = _NAME.fullmatch(path.name)
     if match is None or path.name.startswith(ABANDONED):
         return None
@@ -61,6 +61,6 @@ def place(path: Path) -> Place | None:
 
 
 def places(directory: Path) -> list[Place]:
-    """Return the checkpoint directories in `directory`, oldest first, judged by name alone."""
+    """Return the subdirectories whose names are those of checkpoints, from the lowest step."""
     parsed = (place(entry) for entry in directory.iterdir() if entry.is_dir())
     return sorted(entry for entry in parsed if entry is not None)

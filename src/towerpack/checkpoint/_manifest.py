@@ -26,7 +26,7 @@ Specs = dict[str, tuple[tuple[int, ...], str]]
 
 
 class InvalidCheckpointError(Exception):
-    """Error for an invalid checkpoint, with a phrase as the reason. Internal."""
+    """Internal error for a checkpoint that is not valid. The message is a phrase."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _canonical(tree: dict[str, Any]) -> bytes:
 
 
 def fingerprint(groups: Mapping[str, Specs]) -> str:
-    """Return a digest of groups, names, shapes and dtypes, which does not depend on their order."""
+    """Return a hash of the names, shapes and dtypes of all tensors, independent of their order."""
     rows = sorted(
         (group, name, list(shape), dtype)
         for group, specs in groups.items()

@@ -35,20 +35,20 @@ _logger = get_logger(__name__)
 
 
 class CheckpointStore(AbstractContextManager["CheckpointStore"]):
-    """Writer of checkpoints into one directory, with exclusive access while it is open.
+    """Writer of checkpoints to one directory. No other process can write there while it is open.
 
-    A background thread writes one save at a time, from arrays that must not change meanwhile: pass
-    copies. The thread is not a daemon, so a program that ends finishes its save. A failed save is
-    logged at once, and the next call of `save`, `keep_as`, `wait` or `close` only raises its error.
-    Earlier checkpoints stay intact.
+    A background thread writes one checkpoint at a time. The arrays must not change until it is
+    written, so pass copies. The thread is not a daemon: a program that ends waits for it. A failure
+    is logged at once, and the next call of `save`, `keep_as`, `wait` or `close` raises it and does
+    nothing else. Earlier checkpoints remain valid.
 
-    Use the store as a context manager, or `close` it. It is not thread-safe.
+    Use the store as a context manager, or call `close`. It is not thread-safe.
 
     Args:
         directory: The run's `checkpoints` directory; created if it does not exist.
-        keep: Number of valid `step-…` checkpoints to keep, the newest ones; None for all. In
-            addition, the newest checkpoint of each tag is kept.
-        clock: Returns the time that is recorded.
+        keep: Number of valid `step-…` checkpoints to keep, the newest ones; None for all. The
+            newest checkpoint of each tag is also kept.
+        clock: Function that returns the time to record in a checkpoint.
 
     Raises:
         CheckpointError: The directory is not writable, or another writer uses it.
@@ -83,14 +83,15 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                     _logger.info("Removed %s of a writer that was killed.", name)
         except LockHeldError as error:
             raise CheckpointError(
-                f"Another writer uses {self.directory}: {error.holder} holds the lock (this is "
-                f"process {os.getpid()}).",
+                f"The directory {self.directory} is used by another writer: {error.holder} holds "
+                f"its lock (this is process {os.getpid()}).",
                 fix="close the other CheckpointStore, end the other process, or use another "
                 "run directory",
             ) from None
         except OSError as error:
             raise CheckpointError(
-                f"Cannot write checkpoints into {self.directory}: {type(error).__name__}: {error}.",
+                f"The directory {self.directory} must be writable to save checkpoints, got "
+                f"{type(error).__name__}: {error}.",
                 fix="make the directory writable, or choose another run directory",
             ) from error
         return lock
@@ -107,7 +108,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     ) -> Path:
         """Save a checkpoint. It replaces an older checkpoint with the same step and tag.
 
-        Waits for the previous save, encodes the state, and returns while a thread writes the files.
+        This waits for the previous save. A background thread writes the files after the return.
 
         Args:
             step: Global step.
@@ -133,15 +134,15 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         for group in tensors:
             if not is_group(group):
                 raise ConfigError(
-                    "The name of a group of tensors must be short and consist of a-z, 0-9 and _, "
-                    f"such as 'model', got {group!r}."
+                    "The name of a group of tensors must start with a-z and have at most 64 "
+                    f"characters a-z, 0-9 and _, such as 'model', got {group!r}."
                 )
         data = encode_state(state)
         if len(data) > MAX_STATE_BYTES:
             raise CheckpointError(
                 f"The state of step {step} must have at most {MAX_STATE_BYTES} bytes as JSON, got "
                 f"{len(data)}.",
-                fix="put arrays among the tensors, or use smaller shuffle buffers",
+                fix="pass large arrays as tensors instead, or use smaller shuffle buffers",
             )
         manifest = Manifest(
             step=step,
@@ -161,9 +162,9 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     def keep_as(
         self, step: int, tag: str, *, info: Mapping[str, Any] | None = None, blocking: bool = False
     ) -> Path:
-        """Keep the checkpoint of a step under a tag as well. An existing copy stays as it is.
+        """Copy the checkpoint of a step to a tagged checkpoint, unless a valid copy exists.
 
-        The copy consists of hard links. It is made after a save in progress.
+        Files are hard-linked, not copied. If a save is in progress, the copy is made after it.
 
         Args:
             step: Step of an existing `step-…` checkpoint, or of the save in progress.
@@ -179,9 +180,9 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         if not self.has(step):
             steps = sorted(entry.step for entry in self._untagged())
             raise CheckpointError(
-                f"There is no checkpoint of step {step} to keep as {tag!r}. {self.directory} has "
-                f"steps {steps}.",
-                fix="call save(…, tag=…) instead",
+                f"The step {step} has no checkpoint that could be kept as {tag!r}. "
+                f"{self.directory} has checkpoints of the steps {steps}.",
+                fix=f"call save({step}, …, tag={tag!r}) instead",
             )
         checked = self._check_tag(tag), _checked_info(info)
         self._start(lambda: self._link(step, *checked))
@@ -232,7 +233,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
                 later.path.rename(target)
                 fsync_dir(self.directory)
             except OSError as error:
-                raise self._failure(f"Cannot rename {later.path}", error) from error
+                raise self._failure(f"{later.path} cannot be renamed", error) from error
             moved.append(target)
             _logger.warning(
                 "The run continues at step %d: renamed the later %s to %s.",
@@ -272,8 +273,8 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         other = self._tags.setdefault(tag_name(tag), tag)
         if other != tag:
             raise ConfigError(
-                f"The tags {other!r} and {tag!r} would share the directory name {tag_name(tag)!r}.",
-                fix="rename one of them",
+                f"Tags {other!r} and {tag!r} must not share the directory name {tag_name(tag)!r}.",
+                fix="rename one of the two tags",
             )
         return tag
 
@@ -322,7 +323,7 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             try:
                 remove_checkpoint(entry.path)
             except OSError as error:
-                raise self._failure(f"Cannot remove {entry.path}", error) from error
+                raise self._failure(f"{entry.path} cannot be removed", error) from error
 
     def _untagged(self) -> list[Place]:
         return [entry for entry in places(self.directory) if entry.untagged]
@@ -330,7 +331,8 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
     def _start(self, job: Callable[[], None]) -> None:
         if self._closed:
             raise CheckpointError(
-                f"The checkpoint store of {self.directory} is closed.", fix="create a new store"
+                f"The CheckpointStore of {self.directory} must be open to save, but was closed.",
+                fix=f"create a new store: CheckpointStore({str(self.directory)!r})",
             )
         self._jobs.append(self._pool.submit(self._run, job, list(self._jobs)))
 
@@ -348,7 +350,6 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
             raise error from cause
 
     def _report(self) -> None:
-        """Raise the first failure that has not been raised yet."""
         done = [job for job in self._jobs if job.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         for job in done:
@@ -391,8 +392,8 @@ def _checked_info(info: Mapping[str, Any] | None) -> dict[str, Any]:
         text = "null"
     if len(text) > 1 << 16 or json.loads(text) != plain:
         raise ConfigError(
-            "info must be a small dict of JSON values (text, finite numbers, lists, dicts), got "
+            "info must be a dict of JSON values (finite numbers, at most 64 KiB of text), got "
             f"{plain!r:.200}.",
-            fix="put large or other values into the state",
+            fix="store large values and other types in the argument state",
         )
     return plain

@@ -16,14 +16,14 @@ from towerpack.checkpoint.torch_file import check_size
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
-    """Read the arrays of a source. Return a description of the source, and the arrays by name.
+    """Read arrays from a checkpoint, a file or a dict. Return a description, and arrays by name.
 
     Args:
         source: Run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz
             file, or a dict of arrays. A `:0` at the end of a name is dropped.
 
     Raises:
-        CheckpointError: The source is something else or damaged, or contains pickled data.
+        CheckpointError: The source is not one of these, is damaged, or contains pickled data.
     """
     if isinstance(source, Checkpoint):
         return str(source.path), source.model
@@ -39,7 +39,7 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
         try:
             return str(path), Tensors(path)
         except InvalidCheckpointError as error:
-            raise CheckpointError(f"{path} is not valid: {error}.") from error
+            raise CheckpointError(f"{path} is not a valid safetensors file: {error}.") from error
     if path.suffix == ".npz":
         return str(path), _named(_read_npz(path))
     if path.is_dir():
@@ -65,7 +65,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         MemoryError,  # A header may name any size.
     ) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}.", fix="save numeric arrays, which need no pickle"
+            f"{path} cannot be read: {error}.", fix="save numeric arrays with np.savez()"
         ) from error
 
 

@@ -32,7 +32,7 @@ def write_checkpoint(
     tensors: Mapping[str, Mapping[str, np.ndarray]],
     state: bytes,
 ) -> Path:
-    """Write one checkpoint into `directory`. It replaces an older checkpoint of the same name."""
+    """Write a checkpoint into `directory`, and replace an existing checkpoint of the same name."""
 
     def fill(folder: Path) -> Manifest:
         files = {
@@ -46,7 +46,7 @@ def write_checkpoint(
 
 
 def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[str, Any]) -> Path:
-    """Add a tagged copy of a checkpoint, with hard links if the file system supports them."""
+    """Create a tagged copy of a checkpoint, from hard links if the file system supports them."""
 
     def fill(folder: Path) -> Manifest:
         for name in manifest.files:
@@ -57,7 +57,7 @@ def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[st
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint: first hide it from readers, then delete it."""
+    """Rename a checkpoint so that no reader finds it, and then delete it."""
     trash = path.with_name(f"{TRASH}{path.name}-{os.getpid()}")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(path, trash)
@@ -66,7 +66,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Remove files that killed writers left, and return their names. The caller holds the lock."""
+    """Delete files that killed writers left in a locked directory. Return the files' names."""
     leftovers = [e for e in directory.iterdir() if e.name.startswith((TMP, TRASH))]
     for entry in leftovers:
         shutil.rmtree(entry, ignore_errors=True)
@@ -99,7 +99,7 @@ def _publish(directory: Path, name: str, fill: Callable[[Path], Manifest]) -> Pa
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names atomically with Linux's `renameat2`. Return False if that is not possible."""
+    """Swap two directory names atomically. Return whether the system supports and did this."""
     if sys.platform != "linux":
         return False
     with contextlib.suppress(AttributeError):  # The C library lacks the function.

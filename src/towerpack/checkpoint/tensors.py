@@ -36,12 +36,12 @@ _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """Arrays of a safetensors file by name. Each access reads a new, writable copy.
+    """Arrays of a safetensors file by name. Each access reads an array from the file.
 
-    The file stays open, so arrays can be read after a writer has removed the checkpoint.
+    The arrays are new and writable. They can be read even after the file was removed.
 
     Args:
-        path: File.
+        path: Path of the file.
 
     Raises:
         InvalidCheckpointError: The file is missing or damaged, or has an unsupported dtype.
@@ -57,7 +57,7 @@ class Tensors(Mapping[str, np.ndarray]):
 
     @property
     def specs(self) -> Specs:
-        """Shape and dtype name of each array, known without reading it."""
+        """Shape and dtype name of each array, from the file's header."""
         return dict(self._specs)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -82,31 +82,31 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
     view = file.get_slice(name)
     dtype = view.get_dtype()
     if dtype not in _DTYPES:
-        raise InvalidCheckpointError(f"tensor {name!r:.80} has the dtype {dtype}")
+        raise InvalidCheckpointError(f"tensor {name!r:.80} has the unsupported dtype {dtype}")
     shape = tuple(view.get_shape())
     np.broadcast_to(0.0, shape)  # raises ValueError if no array has this shape
     return shape, _DTYPES[dtype]
 
 
 def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
-    """Return shapes and dtypes of arrays that will be stored."""
+    """Return shape and dtype name of each array, after checking that all dtypes can be stored."""
     specs: Specs = {}
     for name, array in arrays.items():
         dtype = np.asarray(array).dtype.name
         if dtype not in _TYPES:
             raise CheckpointError(
-                f"Tensor {name!r} of the group {group!r} has the dtype {dtype}, which cannot be "
-                f"stored. Supported dtypes: {', '.join(sorted(_TYPES))}.",
-                fix="convert the tensor, or put text and bytes into the state",
+                f"The dtype of tensor {name!r} in the group {group!r} must be one of "
+                f"{', '.join(sorted(_TYPES))}, got {dtype}.",
+                fix="cast the tensor to one of these dtypes, or store text and bytes in the state",
             )
         specs[name] = (np.shape(array), dtype)
     return specs
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
-    """Write a new file, wait until it is on disk, and return its size and checksum.
+    """Write a safetensors file, wait until it is on disk, and return its size and checksum.
 
-    Writing bypasses the page cache if possible, because filling it costs ten times the CPU time.
+    If possible, data bypasses the page cache: to fill it would cost ten times the CPU time.
     """
     # Arrays with larger items come first, so that all arrays are aligned.
     whole = {name: _little_endian(array) for name, array in arrays.items()}
@@ -133,7 +133,7 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 
 
 class _Writer:
-    """Writer of a file in aligned blocks, which bypasses the page cache. Syncs the file at exit."""
+    """File writer that bypasses the page cache if possible. Data is on disk after its exit."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
@@ -186,7 +186,7 @@ class _Writer:
                     raise
 
     def _go_through_page_cache(self) -> bool:
-        """Disable direct I/O for data that is not aligned. Return False if it was not enabled."""
+        """Disable direct I/O for data that is not aligned. Return whether it was enabled before."""
         if sys.platform != "linux":
             return False
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
@@ -205,7 +205,7 @@ def sync_and_record(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
-    """Check a file against the manifest. Read it only if its size matches."""
+    """Raise InvalidCheckpointError if a file has another size or checksum than in the manifest."""
     fd = open_plain(path)
     try:
         size = os.fstat(fd).st_size
@@ -218,7 +218,7 @@ def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
 
 
 def open_plain(path: Path) -> int:
-    """Open a regular file for reading. Refuse links, pipes and devices."""
+    """Open a regular file and return its descriptor. Links, pipes and devices raise an error."""
     try:
         return open_regular(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:

@@ -30,25 +30,25 @@ _MOST_OBJECTS: Final = 8 << 20
 
 
 def most_bytes(stored: int) -> int:
-    """Return how many bytes the content of a file may have: 100 times its size, at least 64 MiB."""
+    """Return the largest allowed content of a file of `stored` bytes: 100 times that, or 64 MiB."""
     return max(64 << 20, 100 * stored)
 
 
 def check_size(parts: Iterable[int], stored: int) -> None:
-    """Raise ValueError if the parts of a file of `stored` bytes exceed `most_bytes`."""
+    """Raise ValueError if sizes add up to more than a file of `stored` bytes may contain."""
     most = most_bytes(stored)
     if (nbytes := sum(parts)) > most:
         raise ValueError(f"its content would have {nbytes:,} bytes, the limit is {most:,}")
 
 
 def read_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the tensors of a `.pth` or `.pt` file in PyTorch's layout: [out, in, h, w].
+    """Read the tensors of a `.pth` or `.pt` file as arrays, with PyTorch's order of dimensions.
 
-    Both formats of `torch.save` are supported. Pickles may create only dicts and numeric tensors.
-    Tensors in inner dicts are named `inner.name`.
+    Both formats of `torch.save` are supported. The pickled data may contain only dicts and numeric
+    tensors. Tensors in inner dicts are named `inner.name`.
 
     Args:
-        path: File.
+        path: Path of the file.
 
     Raises:
         CheckpointError: The file cannot be read, or contains more than a state dict.
@@ -103,7 +103,7 @@ NamedTensors = list[tuple[str, _Tensor]]
 
 
 class _Callable:
-    """Function that a pickle may call. Each is a new object, because pickles can change objects."""
+    """Wrapper of a function that pickled data may call. Pickled data cannot change the function."""
 
     __slots__ = ("_function",)
 
@@ -132,7 +132,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _load(file: BinaryIO) -> Any:
-    """Read one pickle. Refuse memo numbers that would exhaust memory."""
+    """Unpickle one object from a file. Raise UnpicklingError if it could exhaust the memory."""
     start = file.tell()
     for count, (opcode, number, _) in enumerate(pickletools.genops(file)):
         named = cast("int", number) if opcode.name == "LONG_BINPUT" else 0
@@ -143,7 +143,7 @@ def _load(file: BinaryIO) -> Any:
 
 
 def _from_stream(file: BinaryIO) -> tuple[NamedTensors, dict[str, bytes]]:
-    """Read the format before PyTorch 1.6: pickles, then storages in the order of their keys."""
+    """Read the file format from before PyTorch 1.6: pickled objects, then the tensors' data."""
     file.seek(0)
     magic, _, _, tensors, keys = (_load(file) for _ in range(5))
     if magic != _MAGIC:
@@ -168,7 +168,7 @@ def _from_zip(file: BinaryIO, stored: int) -> tuple[NamedTensors, dict[str, byte
 
 
 def _flat(tensors: Any) -> NamedTensors:
-    """Return the tensors in nested dicts by path. Ignore other values, such as an epoch."""
+    """Return the tensors in nested dicts, with the path of each. Ignore values of other types."""
     named: NamedTensors = []
     characters = 0
     values: list[tuple[str, Any]] = [("", tensors)]

@@ -20,11 +20,11 @@ _FORM: Final = (
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses of the processes of a job, and the position of this process.
+    """Addresses of all processes of a distributed job, and which of them this process is.
 
     Args:
         jobs: Addresses `host:port` by task type. Types are 'worker', 'ps' (parameter server) and
-            'chief', which is the coordinator of parameter servers or the first worker.
+            'chief', which coordinates parameter servers or is the first worker.
         task_type: Type of this process.
         task_index: Index of this process among the addresses of its type.
 
@@ -43,22 +43,22 @@ class Cluster:
             wrong = [x for x in addresses if not _ADDRESS.fullmatch(str(x))]
             if isinstance(addresses, str) or wrong:
                 raise ConfigError(
-                    'A cluster needs lists of addresses ["host:port", ...], got '
+                    'The addresses of a cluster must be lists ["host:port", ...], got '
                     f"{wrong[0] if wrong else addresses!r}."
                 )
         number = len(self.jobs.get(self.task_type, ()))
         if not 0 <= self.task_index < number:
             raise ConfigError(
-                f"The cluster has no {self.task_type} {self.task_index}: it has {number} tasks of "
-                f"this type, of the types {', '.join(self.jobs)}."
+                f"The task '{self.task_type} {self.task_index}' must be part of the cluster, which "
+                f"has {number} tasks of this type, and the types {', '.join(self.jobs)}."
             )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-        """Return the cluster of `TF_CONFIG`, or else of a SLURM step, or None.
+        """Return the cluster that the environment describes, or None if it describes none.
 
-        A SLURM step, which `srun` starts, has one worker per task. The shell of a batch script is
-        not a step.
+        `TF_CONFIG` has priority over the variables of a SLURM step. A step, which `srun` starts,
+        has one worker per task. The shell of a batch script is not a step.
 
         Args:
             environment: Environment variables.
@@ -86,15 +86,15 @@ class Cluster:
         except (ValueError, KeyError, TypeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise ConfigError(
-                f"The environment variable TF_CONFIG does not describe the cluster: {reason}",
+                f"The environment variable TF_CONFIG must describe a cluster in JSON: {reason}",
                 got=text[:500],
                 expected=_FORM,
-                fix="remove the variable to train on this machine alone",
+                fix="correct TF_CONFIG, or unset it to train on this machine alone",
             ) from error
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes the run: the 'chief', or else the first worker."""
+        """Whether this process writes the run's files: the 'chief', or else the first worker."""
         return (self.task_type, self.task_index) == self.tasks[0]
 
     @property
@@ -121,7 +121,7 @@ class Cluster:
 
     @property
     def worker_index(self) -> int:
-        """Index of this process among `workers`. ValueError if this process computes no steps."""
+        """Index of this process among `workers`. Raises ValueError if it computes no steps."""
         return self.workers.index((self.task_type, self.task_index))
 
     @property

@@ -12,7 +12,7 @@ import sys
 
 
 def guard() -> None:
-    """Read started (`12`) and finished (`-12`) process groups until the end. Kill the others."""
+    """Read numbers of started (12) and finished (-12) process groups. Kill those that still run."""
     groups: set[int] = set()
     for number in map(int, sys.stdin.buffer.read().split()):
         if number > 0:
@@ -25,7 +25,7 @@ def guard() -> None:
 
 
 def become(fd: int, command: list[str]) -> None:
-    """Report this process group to the guard, and execute the command."""
+    """Send the number of this process to the guard, and replace this process by the command."""
     os.write(fd, b"%d\n" % os.getpid())
     os.close(fd)
     os.execv(command[0], command)  # noqa: S606

@@ -26,20 +26,20 @@ _PORTS: Final = range(10_000, 28_000)
 
 
 class Launcher:
-    """Job of several local processes that run one Python script.
+    """Launcher of a job whose local processes run the same Python script.
 
-    Each process finds its position in `TF_CONFIG`, and the number of restarts in
-    `TOWERPACK_RESTART`. A job with parameter servers also has a chief. When the chief ends, the
-    other processes are ended too. SIGTERM and Ctrl-C are forwarded; a second Ctrl-C kills.
+    Each process finds its task in `TF_CONFIG`, and the number of restarts in `TOWERPACK_RESTART`. A
+    job with parameter servers also has a chief. After the chief has ended, the other processes are
+    ended. SIGTERM and Ctrl-C are forwarded to all processes; a second Ctrl-C kills them.
 
     Args:
         script: Arguments for `python`: `train.py --lr 0.1` or `-m package.train`, as a list.
         workers: Number of workers.
         ps: Number of parameter servers.
-        max_restarts: Number of restarts of all processes, with new addresses, after a failure.
+        max_restarts: How many times all processes are restarted after a failure.
         grace_s: Time in seconds that a process has to end after SIGTERM before it is killed.
         backoff_s: Pause in seconds before the first restart. It doubles with each, up to 60 s.
-        min_life_s: A job that fails sooner than this, in seconds, three times in a row, ends.
+        min_life_s: Three failures in a row, each after less than this time in seconds, end it.
 
     Raises:
         ConfigError: The script does not exist.
@@ -58,7 +58,7 @@ class Launcher:
     ) -> None:
         if not script or (script[0] != "-m" and not os.path.isfile(script[0])):
             raise ConfigError(
-                f"There is no script {' '.join(script[:1])!r}.",
+                f"The script to launch must be an existing file, got {' '.join(script[:1])!r}.",
                 fix="pass SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS]",
             )
         self._command = [sys.executable, *script]
@@ -72,11 +72,11 @@ class Launcher:
         self._kill_now = False
 
     def run(self) -> int:
-        """Run the job in the main thread, which handles signals meanwhile.
+        """Run the job and return its exit status. Call this only in the main thread.
 
         Returns:
-            0, or the exit status of the process that failed first (128 + n for signal n), or 128 +
-            n after signal n to this process.
+            0 for success, or the exit status of the process that failed first (128 + n if signal n
+                killed it). If this process gets signal n: 128 + n.
         """
         restarts = short = 0
         with self._handling_signals(), guarded() as guard:
@@ -106,7 +106,7 @@ class Launcher:
             time.sleep(_TICK_S)
 
     def _live(self, guard: int, restarts: int) -> int:
-        """Run all tasks until they end. Return 0, or the exit status of the first that failed."""
+        """Run all tasks until they end. Return 0, or the exit status of the first failed task."""
         ports = iter(_free_ports(sum(self._counts.values())))
         jobs = {
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
@@ -172,7 +172,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def _handling_signals(self) -> Generator[None]:
-        """Handle signals inside, except ignored signals, as under `nohup`."""
+        """Handle signals in a `with` block, except signals that are ignored, as under `nohup`."""
         numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
@@ -184,7 +184,7 @@ class Launcher:
 
 
 def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
-    """Return ended tasks with their exit statuses, the most likely cause first."""
+    """Return the tasks that have ended with their exit statuses, likely causes of failure first."""
     statuses = [(task, task.status) for task in tasks]
     ended = [(task, status) for task, status in statuses if status is not None]
     # A task that loses a peer ends with its own status, perhaps at the same moment.

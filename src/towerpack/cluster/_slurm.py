@@ -10,10 +10,10 @@ _NUM_PORTS = 16_000  # Below the ports of outgoing connections
 
 
 def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
-    """Return the addresses of a step's tasks and the index of this task, or None outside a step.
+    """Return the addresses of all tasks of this SLURM step, and the index of this task.
 
-    The shell of a batch script has the variables of the job, but is not a step. Ports depend on the
-    numbers of job and step.
+    The result is None outside a step. The shell of a batch script has the job's variables, but is
+    not a step. Ports depend on the numbers of job and step.
     """
     listed = environment.get("SLURM_STEP_NODELIST")
     number = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")
@@ -42,7 +42,7 @@ def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Return the names in a SLURM node list: `n[01-02,7],login` is n01, n02, n7, login."""
+    """Return the host names in a SLURM node list: `n[01-02,7],login` gives n01, n02, n7, login."""
     parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
     return [name for part in parts for name in _expand(part)]
 
@@ -60,6 +60,6 @@ def _expand(part: str) -> list[str]:
 
 
 def _counts(text: str) -> list[int]:
-    """Parse task counts: `2(x3),1` is 2, 2, 2, 1."""
+    """Return the number of tasks of each node from SLURM's notation: `2(x3),1` gives 2, 2, 2, 1."""
     pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, times in pairs for _ in range(int(times or 1))]

@@ -19,7 +19,7 @@ _GUARD: Final = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_guar
 
 @contextlib.contextmanager
 def guarded() -> Generator[int]:
-    """Run a guard process inside, which kills all tasks if this process is killed.
+    """Run a guard process during a `with` block. It kills all tasks if this process is killed.
 
     Yields:
         File descriptor for messages to the guard.
@@ -50,7 +50,7 @@ class Task:
     ) -> None:
         self.cluster = cluster
         self.asked = False
-        """Whether the process was asked to end. Its exit status then means nothing."""
+        """Whether the process was asked to end. If so, its exit status is ignored."""
         self._kill_at = math.inf
         self._guard = guard
         self._process = subprocess.Popen(
@@ -72,9 +72,9 @@ class Task:
         return self._process.poll()
 
     def end(self, number: int, grace_s: float) -> None:
-        """Ask the process to end by a signal, once. Its children do not get the signal.
+        """Send a signal to the process, but not to its children. Later calls do nothing.
 
-        The script may need its children to save its work. `kill_if_late` ends the grace period.
+        The script may need its children to save its state. `kill_if_late` kills all later.
         """
         if not self.asked:
             self.asked = True
@@ -101,10 +101,10 @@ class Task:
 
 
 class Output:
-    """Forwarder of the output of a process in whole lines, with the name of the process first.
+    """Forwarder of a process's output. Each line is prefixed with the name of the process.
 
-    Of a line that carriage returns rewrite, such as a progress bar, only the last state is
-    forwarded when the line ends.
+    Only whole lines are forwarded. If carriage returns rewrite a line, as in a progress bar, only
+    its last state is forwarded.
     """
 
     def __init__(self, source: IO[bytes], target: BinaryIO, name: str) -> None:
@@ -119,7 +119,7 @@ class Output:
         return self._source.fileno()
 
     def pass_on(self) -> bool:
-        """Forward available output without waiting. Return False if there was none."""
+        """Forward the output that is available now. Return False if there is none."""
         try:
             data = os.read(self.fileno(), 1 << 16)
         except BlockingIOError:
@@ -132,7 +132,7 @@ class Output:
         return self.open
 
     def close(self) -> None:
-        """Forward the rest, including an incomplete last line."""
+        """Forward the remaining output, including an incomplete last line."""
         while self.open and self.pass_on():
             pass
         if self._rest:

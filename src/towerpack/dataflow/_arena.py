@@ -1,4 +1,4 @@
-"""Arenas: memory that a parallel stage lends to each unit of work for the arrays of its result."""
+"""Arenas: memory in which a parallel stage places the arrays of one unit of work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGE = 1 << 16
 
 
 class Arena:
-    """Allocator in page-aligned memory whose first `used` bytes are occupied."""
+    """Allocator in page-aligned memory, whose first `used` bytes are occupied."""
 
     def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
         self._memory = memory
@@ -35,7 +35,7 @@ class Arena:
         return self._used + self.missed
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Allocate an array in the arena, or elsewhere if it does not fit."""
+        """Allocate an array in the arena, or in new memory if it does not fit."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes == 0 or kind.hasobject:
@@ -47,7 +47,7 @@ class Arena:
         return np.ndarray(shape, kind, self._memory, start)
 
     def put(self, data: memoryview | bytes) -> int | None:
-        """Copy bytes in unless they are there already. Return their offset, `None` if too large."""
+        """Copy bytes into the arena. Return their offset, or `None` if they do not fit."""
         source = np.frombuffer(data, np.uint8)
         start = address_of(source) - self._begin
         if 0 <= start < self._memory.nbytes:
@@ -82,14 +82,14 @@ _LENT = _Lent()
 
 
 def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return `numpy.empty`, in the arena of this thread if there is one."""
+    """Allocate an array like `numpy.empty`, in the arena of this thread if it has one."""
     arena = _LENT.arena
     return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
 
 
 @contextmanager
 def lend(arena: Arena | None) -> Generator[None]:
-    """Make `lent_empty` in this thread use an arena."""
+    """Make `lent_empty` use an arena within this thread and the `with` block."""
     before, _LENT.arena = _LENT.arena, arena
     try:
         yield

@@ -1,4 +1,4 @@
-"""Rows of a batch, lent to the maps directly below it, which write their results in place."""
+"""Rows of a batch, which maps directly below the batch fill with their results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from towerpack.dataflow._arena import Allocate, Array, address_of
 
 Result = TypeVar("Result")
 Key = tuple[int, tuple[int, ...], np.dtype[Any]]
-"""Number of rows that the datapoint requested before, then shape and dtype of the row."""
+"""Number of the request within its datapoint, then shape and dtype of the row."""
 
 
 class _Rows(threading.local):
     offered: RowLender | None = None
-    """Rows of the batch that this thread reads, for the maps below it."""
+    """Rows of the batch that this thread reads, for maps below the batch."""
     making: RowLender | None = None
     """Rows for the datapoint that this thread creates."""
 
@@ -41,9 +41,9 @@ def _set(name: str, value: RowLender | None) -> Generator[None]:
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Allocate an array for one component of a datapoint, directly in the batch if possible.
 
-    Call it in the function of a `MapData` below a `BatchData` over an indexable source, to save a
-    copy. Stages that only reorder (`ShuffleData`, `RepeatedData`, `ConcatData`) may stand between
-    the two. Elsewhere it is `numpy.empty(shape, dtype)`.
+    Call this function in a `MapData` below a `BatchData` over an indexable source, to save a copy.
+    Only stages that reorder (`ShuffleData`, `RepeatedData`, `ConcatData`) may stand between the
+    two. Elsewhere, it is `numpy.empty(shape, dtype)`.
 
     Write all elements, return the array in the datapoint, and keep no reference: its memory is
     reused.
@@ -57,7 +57,7 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class RowLender:
-    """Lender of the rows of a batch of `size` datapoints to the plans `makers`."""
+    """Allocator of the rows of a batch of `size` datapoints, for the nodes in `makers`."""
 
     def __init__(self, size: int, allocate: Allocate, makers: Container[RowMaker]) -> None:
         self.makers = makers
@@ -72,7 +72,7 @@ class RowLender:
         return _set("offered", self)
 
     def turns(self, calls: Iterable[Any]) -> Generator[Any]:
-        """Yield the items of `calls`, and go on to the next row for each."""
+        """Iterate over `calls`, and move to the next row of the batch for each call."""
         for call in calls:
             self._row += 1
             self._requests = 0
@@ -92,7 +92,7 @@ class RowLender:
         return row
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """Return the array that consists of exactly these rows in order, if any, and forget it."""
+        """Return the batch whose rows are `arrays` in this order, if any, and forget it."""
         for key, (data, handed) in self._columns.items():
             # User code may have set another shape or dtype of a row.
             fits = (arrays[0].shape, arrays[0].dtype) == (data.shape[1:], data.dtype)
@@ -110,10 +110,10 @@ def _same(row: Array, array: Array) -> bool:
 
 
 class RowMaker:
-    """Mixin of plans that create datapoints one at a time, in rows of the batch above them."""
+    """Base class of nodes that create datapoints one by one, in rows of the batch above."""
 
     def make(self, f: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> list[Result]:
-        """Call a function for each datapoint. In it, `empty_row` returns rows of the batch."""
+        """Call a function for each datapoint, in which `empty_row` returns rows of the batch."""
         lender = _ROWS.offered
         if lender is None or self not in lender.makers:
             return without_rows(lambda: list(starmap(f, calls)))
@@ -125,7 +125,7 @@ class RowMaker:
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function without lent rows, since it may read other pipelines."""
+    """Call a function in which `empty_row` returns new arrays, not rows of a batch."""
     if _ROWS.making is None:
         return f(*arguments)
     with _set("making", None):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Stage(Described, DataFlow):
-    """Base class of sources and stages that compile to a plan, or open a stream with a state.
+    """Base class of sources and stages that create a plan (`compile`) or a stream (`open`).
 
-    Derive from it if restoring a state is cheaper than iterating again. Otherwise derive from
-    `DataFlow` and define `__iter__`. A subclass that overrides `__iter__` is treated as a plain
-    `DataFlow`.
+    Derive from this class if restoring a state is cheaper than iterating again. Otherwise derive
+    from `DataFlow` and define `__iter__`. A subclass that overrides `__iter__` is treated as a
+    plain `DataFlow`.
 
     Attributes:
         structural: Whether the stage only restructures its input. The workers of a parallel stage
@@ -34,7 +34,7 @@ class Stage(Described, DataFlow):
     runs_code: bool = False
 
     def compile(self, context: StageContext) -> Node | None:
-        """Return the plan, or `None` if this stage or its input can only be read in order.
+        """Return the node of this stage, or `None` if its data can only be read in order.
 
         Args:
             context: Seed and position of this stage in the pipeline.
@@ -42,7 +42,7 @@ class Stage(Described, DataFlow):
         return None
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        """Open a pass. This method is called only if there is no plan.
+        """Open a pass. This method is called only if `compile` returns `None`.
 
         Args:
             context: Seed and position of this stage in the pipeline.
@@ -52,7 +52,7 @@ class Stage(Described, DataFlow):
         Raises:
             InternalError: The class overrides neither `compile` nor `open`.
         """
-        raise InternalError(f"{type(self).__name__} has neither a plan nor a stream.")
+        raise InternalError(f"{type(self).__name__} must override compile or open.")
 
     def __len__(self) -> int:
         length = self.length()
@@ -94,7 +94,7 @@ class Stage(Described, DataFlow):
 
 
 class Wrapper(KeepsArguments, Stage):
-    """Base class of stages that wrap one flow. `makes_batches` is set if they stack datapoints."""
+    """Base class of stages that wrap one flow. `makes_batches`: the stage stacks datapoints."""
 
     makes_batches: bool = False
 
@@ -110,7 +110,7 @@ class Wrapper(KeepsArguments, Stage):
 
 
 class ParallelStage(Wrapper):
-    """Base class of stages whose workers read the wrapped flow ahead."""
+    """Base class of stages whose workers read the wrapped flow in advance."""
 
     transparent = True
 
@@ -139,5 +139,5 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
 
 
 def prepared(flow: DataFlow, node: Node) -> Node:
-    """Return a plan that first calls `reset_state` of the stage if its class overrides that."""
+    """Wrap a node to call `reset_state` of its stage first, if the stage overrides that method."""
     return ReadyNode(flow, node) if overrides_reset(flow) else node

@@ -23,7 +23,7 @@ from towerpack.dataflow._user_code import (
     Ambient,
     IndexNode,
     ReplayStream,
-    is_ours,
+    is_in_towerpack,
     make_ready,
     prepare_on_use,
     with_method,
@@ -88,20 +88,20 @@ class DataFlow:
         return pipeline_of(self)
 
     def reset_state(self) -> None:
-        """Call `reset_state` of the wrapped flows. Programs need not call it."""
+        """Call `reset_state` of the wrapped flows. The library does so before it reads the flow."""
         for inner in inputs_of(self):
             make_ready(inner)
 
     def iterate(
         self, *, state: State = None, epoch: int | None = None, seed: int | None = None
     ) -> DataIterator:
-        """Start or continue a pass.
+        """Start a pass over the data, or continue a pass from a saved state.
 
         Args:
             state: Result of `state()` of an iterator over an equal flow, to continue from there.
-                It contains seed and epoch.
+                The state contains seed and epoch.
             epoch: Number of the pass. By default the flow counts its passes.
-            seed: Seed of all randomness. By default a seed is drawn, logged, and used for all
+            seed: Seed of all random numbers. By default a seed is drawn, logged, and used for all
                 passes over this flow.
 
         Raises:
@@ -135,17 +135,19 @@ class DataFlow:
             if state is None:
                 raise
             raise StateError(
-                f"The state does not have the structure of this pipeline ({type(error).__name__}: "
-                f"{error}).",
-                fix="pass another state or start a new pass: this state is damaged",
+                "The saved state is damaged: its structure differs from the pipeline's structure.",
+                got=f"{type(error).__name__}: {error}",
+                fix="pass an undamaged state, or leave out state= to start a new pass",
             ) from error
         return DataIterator(stream, tally, signature, pipeline_of(self), seed, epoch)
 
     def plan(self, *, seed: int | None = None) -> Plan:
-        """Return random access to every pass. Parallel stages are ignored.
+        """Return random access to the datapoints of every pass.
+
+        The plan does the work of parallel stages in the calling thread.
 
         Args:
-            seed: Seed of all randomness, as for `iterate`.
+            seed: Seed of all random numbers, as for `iterate`.
 
         Raises:
             ConfigError: A part of the pipeline can only be read in order.
@@ -172,8 +174,8 @@ class DataFlow:
         name = type(self).__name__
         if type(self).__iter__ is DataFlow.__iter__:
             raise ConfigError(
-                f"{name} defines no datapoints.",
-                fix="define __iter__ as a generator, or __len__ and __getitem__",
+                f"{name} must define __iter__, or both __len__ and __getitem__.",
+                fix="define __iter__ as a generator that yields datapoints",
             )
         key, lent = context.key(self), context.ambient
         return ReplayStream(
@@ -222,7 +224,7 @@ class RNGDataFlow(DataFlow):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Generator of the running pass, a function of (seed, epoch, position in the pipeline).
+        """Random generator of the pass, a function of (seed, epoch, position in the pipeline).
 
         A plain `for dp in flow` over this flow itself has no seed and gets an unseeded generator.
         Use `flow.iterate()` instead, as all stages do.
@@ -236,7 +238,7 @@ class RNGDataFlow(DataFlow):
 
 
 def require_plan(flow: DataFlow, context: StageContext, problem: str) -> Node:
-    """Return the plan of a flow, or raise a `ConfigError` that begins with `problem`."""
+    """Compile a flow, or raise a `ConfigError` that begins with `problem`."""
     node = flow.compile_in(context)
     if node is None:
         raise ConfigError(
@@ -255,7 +257,7 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 
 def stands_for_code(flow: DataFlow) -> bool:
-    """Return whether a flow only passes on what user code yields. Both then share one pass."""
+    """Return whether a flow only forwards the datapoints of a user-defined `__iter__`."""
     inner = flow
     while is_exact(inner) and inner.transparent:
         (inner,) = inner.inputs
@@ -293,8 +295,8 @@ def is_random(flow: DataFlow) -> bool:
 
 
 def may_write_over(flow: DataFlow) -> bool:
-    """Return whether datapoints come from user code, which may reuse the memory of a datapoint."""
-    if not is_exact(flow) or not is_ours(type(flow)):
+    """Return whether user code creates the datapoints, which may reuse memory of earlier ones."""
+    if not is_exact(flow) or not is_in_towerpack(type(flow)):
         return flow.compile_in(StageContext(0, serial=True)) is None
     return flow.runs_code or any(map(may_write_over, inputs_of(flow)))
 
@@ -310,7 +312,7 @@ def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
     if isinstance(ds, DataFlow):
         return ds
     raise ConfigError(
-        f"{type(owner).__name__} wraps a DataFlow, not a {type(ds).__name__}.",
+        f"{type(owner).__name__} must wrap a DataFlow, got a {type(ds).__name__}.",
         fix="wrap the data in DataFromArrays, DataFromList, DataFromIterable or DataFromGenerator",
     )
 
@@ -320,7 +322,7 @@ def require_flows(flows: Any, owner: DataFlow) -> list[DataFlow]:
     if isinstance(flows, DataFlow) or not isinstance(flows, Iterable):
         name = type(owner).__name__
         raise ConfigError(
-            f"{name} takes a list of flows, got a {type(flows).__name__}.",
+            f"{name} needs a list of flows, got a {type(flows).__name__}.",
             fix=f"pass a list: {name}([ds, ...])",
         )
     return [require_flow(flow, owner) for flow in cast("Iterable[Any]", flows)]
@@ -331,7 +333,7 @@ def check_seed(seed: int) -> int: ...
 @overload
 def check_seed(seed: int | None) -> int | None: ...
 def check_seed(seed: int | None) -> int | None:
-    """Return a seed as a Python integer in 0..2**63-1, which fits every file format, or `None`."""
+    """Check that a seed is in 0..2**63-1 or `None`, and return it as a Python integer."""
     if seed is None:
         return None
     value = integer_of(seed, "seed", 0)

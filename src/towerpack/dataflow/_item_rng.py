@@ -22,7 +22,7 @@ _CACHED_WORDS = 1 << 15
 
 
 def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
-    """Return the generator of one datapoint: Philox with a counter that starts at `position`."""
+    """Return the random generator of one datapoint: Philox with a counter based on `position`."""
     philox = np.random.Philox(
         key=np.array((key, epoch & MASK), np.uint64),
         counter=np.array((0, position, 0, 0), np.uint64),
@@ -31,7 +31,7 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
 
 
 class Words:
-    """Random 64-bit words of some rows, drawn for all rows at once and cached."""
+    """Cached random 64-bit words of several rows, drawn for all rows at once."""
 
     def __init__(self, key: int, epoch: int, positions: Positions) -> None:
         self.epoch = epoch
@@ -47,7 +47,7 @@ class Words:
         return self.epoch == epoch and first <= positions.start and positions.stop - 1 <= last
 
     def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
-        """Return read-only words of some rows for one call, of shape [rows, *shape]."""
+        """Return the read-only words of some rows for one call, of shape [rows, *shape]."""
         words = self._cache.get((call, shape))
         if words is None:
             size = len(self._rows) * math.prod(shape)
@@ -69,7 +69,7 @@ class ItemRNG:
     """Random number generator for a block of datapoints.
 
     The numbers of a datapoint depend on its position and on the number of the call (first, second,
-    ...), not on the block. So a vectorized map must make the same calls for every block.
+    ...), not on the block. A vectorized map must therefore make the same calls for every block.
 
     Args:
         key: Random key of the stage.
@@ -145,7 +145,7 @@ class ItemRNG:
 
 
 class ItemRNGs:
-    """Factory of the `ItemRNG` of each block, which draws ahead. It is thread-safe."""
+    """Thread-safe factory of the random generator (`ItemRNG`) of each block of datapoints."""
 
     def __init__(self, key: int, size: int | None = None) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""Streams, which are running iterations of single stages, and the iterator that users hold."""
+"""Streams (running iterations of single stages) and the iterator that users get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Any
 
 
 class Tally:
-    """Records of one iteration: skipped datapoints, stages that have printed, cleanup functions."""
+    """Counters and cleanup functions of one iteration, shared by its streams."""
 
     def __init__(self, skipped: int = 0) -> None:
         self.skipped = skipped
@@ -25,11 +25,11 @@ class Tally:
         self.traced = False  # whether `origins` of the streams is called
 
     def uncount(self, state: dict[str, Any]) -> None:
-        """Subtract skipped datapoints that a resume reads, skips and counts again."""
+        """Subtract skipped datapoints that a resumed pass reads, skips and counts again."""
         self.skipped -= check_count(state.get("again"), sys.maxsize)
 
     def part(self) -> Tally:
-        """Return a tally with a count of its own that shares all other records."""
+        """Return a tally that counts skipped datapoints separately and shares all other records."""
         tally = Tally()
         tally.printed, tally.closing = self.printed, self.closing
         return tally
@@ -44,7 +44,7 @@ class Stream(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Return the state from which `open` of an equal stage continues."""
+        """Return the state from which `open` of an equal stage can continue."""
 
     def origins(self) -> list[Origin]:
         """Return the source rows of the last datapoint, if `Tally.traced` is set."""
@@ -66,7 +66,7 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Read a plan in order, without the ranges that `ordered=False` has already yielded."""
+    """Stream of a plan in order, without ranges that `ordered=False` has already yielded."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self.node = node
@@ -92,7 +92,7 @@ class PlanStream(Stream):
         except StopIteration as error:  # would look like the end of the pass
             raise DataFlowError(
                 f"Reading datapoint {position} raised StopIteration.",
-                fix="use next(iterator, default), which does not raise it; see the cause above",
+                fix="use next(iterator, default), which does not raise StopIteration",
             ) from error
         self._position = position + 1
         return datapoint
@@ -124,7 +124,7 @@ class PlanStream(Stream):
 
 
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
-    """Add the number of bad datapoints that a resume skips again. See `Tally.uncount`."""
+    """Add the number of bad datapoints that a resumed pass skips again to a state."""
     return {**state, "again": again} if again else state
 
 
@@ -132,8 +132,8 @@ def ended_early(
     name: object, length: int, position: int, origin: str = "from which the state was taken"
 ) -> StateError:
     return StateError(
-        f"{name} ended after {length} datapoints, before position {position} of the state.",
-        fix=f"restore the data {origin}: they have changed",
+        f"{name} ended after {length} datapoints, but the saved state is at position {position}.",
+        fix=f"restore the data {origin}, because the data have changed since",
     )
 
 
@@ -146,14 +146,14 @@ def check_count(state: State, limit: int) -> int:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or not 0 <= state <= limit:
         raise StateError(
-            f"A position in a state must be an integer in 0..{limit}, got {state!r:.200}.",
-            fix="use the data and the ordered= with which the state was taken, or start a new pass",
+            f"A position in a saved state must be an integer in 0..{limit}, got {state!r:.200}.",
+            fix="pass the data and the ordered= of the saved pass, or start a new pass",
         )
     return state
 
 
 def ranges_done(state: State, size: int) -> list[list[int]]:
-    """Return the ranges of positions that were yielded before a state was taken, in order."""
+    """Return the sorted ranges of positions that were yielded before a state was taken."""
     if not isinstance(state, dict):
         return [[0, check_count(state, size)]]
     fields = cast("dict[str, Any]", state)
@@ -161,14 +161,15 @@ def ranges_done(state: State, size: int) -> list[list[int]]:
     edges = [edge for pair in ranges for edge in pair]
     if {*map(len, ranges)} != {2} or edges != sorted(edges) or edges[-1] > size:
         raise StateError(
-            f"The ranges of a state are not within a pass of {size}: {ranges!r:.200}.",
-            fix="use the data with which the state was taken, or start a new pass",
+            f"Ranges of positions in a saved state must be sorted and in 0..{size}, got "
+            f"{ranges!r:.200}.",
+            fix="pass the data of the saved pass, or start a new pass",
         )
     return ranges
 
 
 class Done:
-    """Positions of a pass that were yielded, as sorted ranges."""
+    """Sorted ranges of the positions that a pass has yielded."""
 
     def __init__(self, state: State, size: int) -> None:
         self._ranges = ranges_done(state, size)
@@ -196,14 +197,14 @@ class Done:
 class DataIterator:
     """Iterator over one pass of a flow, returned by `flow.iterate()`.
 
-    It can be used as a context manager that closes it. Several threads need a lock to share it.
+    It is also a context manager that closes the iterator. Threads that share it need a lock.
 
     Args:
         stream: Running iteration of the last stage.
         tally: Counters of the pass.
-        signature: Text by which states of the pipeline are recognized.
-        pipeline: Name of the pipeline in messages.
-        seed: Seed of all randomness in the pass.
+        signature: Text that identifies the pipeline in saved states.
+        pipeline: Name of the pipeline in error messages.
+        seed: Seed of all random numbers in the pass.
         epoch: Number of the pass.
     """
 
@@ -262,27 +263,27 @@ class DataIterator:
 def read_state(
     state: object, signature: str, *, seed: int | None, epoch: int | None
 ) -> tuple[int, int, State, int]:
-    """Return seed, epoch, position and number of skipped datapoints of a state, and check it."""
+    """Check a state. Return its seed, epoch, position and number of skipped datapoints."""
     fields = cast("dict[str, Any]", state)
     needed = {"version", "flow", "seed", "epoch", "at"}
     if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(f"state must be a result of `iterator.state()`, got {state!r:.80}.")
     if fields["version"] != STATE_VERSION:
         raise StateError(
-            f"The version of a state must be {STATE_VERSION}, got {fields['version']!r}.",
+            f"The version of a saved state must be {STATE_VERSION}, got {fields['version']!r}.",
             fix="continue with the version of Towerpack that wrote the state",
         )
     if fields["flow"] != signature:
         raise StateError(
-            "This state belongs to another pipeline.",
+            "The saved state belongs to another pipeline.",
             got=str(fields["flow"]),
             expected=signature,
-            fix="build the pipeline as it was when the state was taken, or start a new pass",
+            fix="build the same pipeline as when the state was saved, or start a new pass",
         )
     for name, argument in (("seed", seed), ("epoch", epoch)):
         if argument not in (None, fields[name]):
             raise StateError(
-                f"{name} must be {fields[name]}, as in the state, got {argument}.",
-                fix=f"leave out {name}=: the state contains it",
+                f"{name} must be {fields[name]}, as in the saved state, got {argument}.",
+                fix=f"leave out {name}=, because the state contains it",
             )
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)

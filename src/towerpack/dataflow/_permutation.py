@@ -1,4 +1,4 @@
-"""Permutations for shuffles, computed position by position, without memory for the order."""
+"""Random permutations that are computed position by position, without storing the order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mix(values: U64) -> U64:
 
 
 def mix_int(value: int) -> int:
-    """Return `mix` of one Python integer, after a step of splitmix64's counter."""
+    """Return `mix` of one Python integer, after a counter step of splitmix64."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK

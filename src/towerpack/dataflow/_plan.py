@@ -63,7 +63,10 @@ def state_of(
 
 
 class Node:
-    """Compiled stage, thread-safe. A subclass defines `get`, `read` or both."""
+    """Compiled stage that reads datapoints by position, thread-safe.
+
+    A subclass defines `get`, `read` or both.
+    """
 
     size: int | None  # number of datapoints in a pass; None if infinite
     # Number of datapoints to read at a time. 1 if that is slow or runs user code for each of them.
@@ -74,11 +77,11 @@ class Node:
 
     @property
     def releases_gil(self) -> bool:
-        """Whether the plan only moves rows of arrays, for which NumPy releases the GIL."""
+        """Whether reading only copies rows of arrays, for which NumPy releases the GIL."""
         return bool(self.forwarded) and all(inner.releases_gil for inner in self.forwarded)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        """Return the datapoints at `positions` of a pass. The caller may change their memory."""
+        """Return the datapoints at `positions` of an epoch. The caller may modify the arrays."""
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
@@ -257,7 +260,7 @@ def flat(block: Any) -> NDArray[np.int64]:
 
 
 def makers_of(node: Node) -> Iterator[Node]:
-    """Iterate over the plans that create the datapoints: the plan itself, or those it forwards."""
+    """Iterate over the nodes that create datapoints: `node`, or the nodes that it forwards."""
     if not node.forwarded:
         yield node
     for inner in node.forwarded:
@@ -266,15 +269,15 @@ def makers_of(node: Node) -> Iterator[Node]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """Random access to every pass of a pipeline, created by `flow.plan(seed=...)`.
+    """Random access to the datapoints of every pass of a pipeline; see `DataFlow.plan`.
 
-    A plan reads the datapoints of any pass in any order, as a function of (seed, epoch, position).
+    A datapoint is a function of (seed, epoch, position), and can be read in any order.
 
     Attributes:
         root: Compiled pipeline.
-        seed: Seed of all randomness.
-        signature: Text by which states of this pipeline are recognized.
-        pipeline: Name of the pipeline in messages.
+        seed: Seed of all random numbers.
+        signature: Text that identifies the pipeline in saved states.
+        pipeline: Name of the pipeline in error messages.
     """
 
     root: Node

@@ -14,7 +14,7 @@ _REDRAW_S = 0.1
 
 @contextlib.contextmanager
 def progress(title: str, total: float | None) -> Generator[Callable[[float], None]]:
-    """Show a progress bar. The yielded function draws it for an amount of `total` that is done."""
+    """Show a progress bar. The yielded function updates it with the amount of `total` done."""
     from rich.console import Console
 
     console = Console(stderr=True)

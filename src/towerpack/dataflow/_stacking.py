@@ -7,7 +7,7 @@
     float                float32 (also for a mix of ints and floats)
     str, bytes           object (fixed-width arrays would cut trailing NUL bytes)
     list, tuple          dtype of an array of its numbers, by the rules above
-                         (an empty one gets the dtype of the others)
+                         (an empty list gets the dtype of the other lists)
 
 Python numbers and NumPy scalars can be mixed if their dtypes by these rules agree.
 """
@@ -52,13 +52,13 @@ def stack_rows(
     allocate: Allocate = np.empty,
     lender: RowLender | None = None,
 ) -> Datapoint:
-    """Stack datapoints into one. Arrays are allocated by `allocate` or lent by `lender`."""
+    """Stack datapoints into one. `allocate` or `lender` provides the memory of arrays."""
     _check_structure(rows)
     first = rows[0]
     unknown = pad.keys() - {*keys_of(first)} if isinstance(pad, Mapping) else ()
     for key in unknown:
         raise BatchError(
-            f"pad= names a component {key!r}, which datapoints do not have.",
+            f"pad= names the component {key!r}, but datapoints have no such component.",
             expected=choices_of(first),
         )
     into = allocate, lender
@@ -93,9 +93,9 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
             or (issubclass(kind, dict) and set(row) != set(keys))
         ):
             raise BatchError(
-                f"Item {index} of a batch does not stack with item 0.",
+                f"Datapoint {index} of a batch cannot be stacked with datapoint 0.",
                 got=describe_datapoint(row),
-                expected=f"{describe_datapoint(first)}, as item 0",
+                expected=f"{describe_datapoint(first)}, as in datapoint 0",
                 fix="give all datapoints the same structure before batching",
             )
 
@@ -116,10 +116,10 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
         return _stack_arrays(empty_alike(arrays), key, pad, into)
     raise BatchError(
-        f"Values of type {type(first).__name__} do not stack.",
+        f"Values of type {type(first).__name__} cannot be stacked into a batch.",
         got=f"{name_of(key)} {describe(first)}",
         expected="arrays, numbers, str or bytes",
-        fix=f"convert them before batching, select other components, or use {_LISTS}",
+        fix=f"convert the values before batching, select other components, or use {_LISTS}",
     )
 
 
@@ -132,7 +132,7 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
         if type(array) is not np.ndarray:
             if not isinstance(cast("object", array), np.ndarray):
                 raise _mismatch(index, key, array, first, _CONVERT)
-            array_of(array, f"{name_of(key)} of item {index}")  # refuses masked arrays
+            array_of(array, f"{name_of(key)} of datapoint {index}")  # rejects masked arrays
         if array.dtype != dtype:
             raise _mismatch(index, key, array, first, _CONVERT)
         if array.shape != shape:
@@ -197,7 +197,8 @@ def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
         return np.array(items, dtype)
     except OverflowError as error:
         raise BatchError(
-            f"{name_of(key)} holds an integer beyond 64 bits.", fix="convert it before batching"
+            f"{name_of(key)} must not hold an integer beyond 64 bits.",
+            fix="convert the integer before batching",
         ) from error
 
 
@@ -216,21 +217,21 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
         raise _mismatch(index, key, item, items[0], _CONVERT)
     sequence = cast("Sequence[Any]", item)
     try:
-        array = array_of(sequence, f"{name_of(key)} of item {index}")
+        array = array_of(sequence, f"{name_of(key)} of datapoint {index}")
     except BatchError:
         raise
     except ValueError as error:
-        raise BatchError(f"{name_of(key)} of item {index} is a ragged list.") from error
+        raise BatchError(f"{name_of(key)} of datapoint {index} is a ragged list.") from error
     if array.dtype.kind in "OUS":
         raise BatchError(
-            f"{name_of(key)} of item {index} is a list of values that do not stack.",
-            fix=f"convert it to an array before batching, or use {_LISTS}",
+            f"{name_of(key)} of datapoint {index} is a list of values that cannot be stacked.",
+            fix=f"convert the list to an array before batching, or use {_LISTS}",
         )
     return _python_dtype(array, sequence)
 
 
 def empty_alike(arrays: list[Array]) -> list[Array]:
-    """Give arrays of empty lists, whose dtype is unknown, the dtype of the other arrays."""
+    """Replace arrays of empty lists, whose dtype is unknown, by ones of the other arrays' dtype."""
     like = next((array for array in arrays if array.size), None)
     if like is None:
         return arrays
@@ -250,8 +251,8 @@ def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
 
 def _mismatch(index: int, key: Hashable, item: object, first: object, fix: str) -> BatchError:
     return BatchError(
-        f"Item {index} of a batch does not stack with item 0.",
+        f"Datapoint {index} of a batch cannot be stacked with datapoint 0.",
         got=f"{name_of(key)} {describe(item)}",
-        expected=f"{name_of(key)} {describe(first)}, as item 0",
+        expected=f"{name_of(key)} {describe(first)}, as in datapoint 0",
         fix=fix,
     )

@@ -1,4 +1,4 @@
-"""Support for flows that users write: seeds of their passes, and calls of `reset_state`.
+"""Support for user-defined flows: seeds of their passes, and calls of `reset_state`.
 
 `for dp in self.ds` in a user's `__iter__` has no arguments for seed and epoch. Both come from the
 context variable `AMBIENT`, which holds the pass of the generator that is running.
@@ -38,7 +38,7 @@ _WITHIN = 1 << 30  # offset of passes within repeated passes
 
 
 class Ambient:
-    """Pass of one user-written flow. The seed depends on the position in the pipeline."""
+    """Running pass of a user-defined flow: seed, epoch and the passes that it starts itself."""
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
@@ -49,7 +49,7 @@ class Ambient:
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
-        """Return seed and epoch for the next pass over an inner flow within this pass."""
+        """Return seed and epoch for the next pass that user code starts over an inner flow."""
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1
@@ -72,19 +72,19 @@ class Ambient:
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
 
 
-def is_ours(cls: type[Any] | Callable[..., Any]) -> bool:
+def is_in_towerpack(cls: type[Any] | Callable[..., Any]) -> bool:
     return cls.__module__.partition(".")[0] == _LIBRARY
 
 
 def alike(cls: Any, methods: dict[str, Any]) -> Any:
-    """Return a subclass with other methods but the same name."""
+    """Create a subclass with the same name that overrides some methods."""
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     metaclass = cast("Any", type(cls))  # often ABCMeta
     return metaclass(cls.__name__, (cls,), {**names, **methods})
 
 
 def with_method(target: T, method: Callable[..., Any]) -> T:
-    """Return an object with the same attributes, whose class uses `method` instead of its own."""
+    """Return an object with the same attributes whose class uses `method`."""
     cls: Any = type(target)
     if getattr(cls, method.__name__) is method:
         return target
@@ -121,7 +121,7 @@ def overrides_reset(flow: Any) -> bool:
 
 
 def is_ready(flow: object) -> bool:
-    """Return whether `reset_state` was called in this process, or is running in this thread."""
+    """Return whether `reset_state` has been called in this process or runs in this thread."""
     with _lock:
         return vars(flow).get(_RESET_IN) == os.getpid()
 
@@ -136,13 +136,15 @@ _PREPARES = "_towerpack_prepares"
 
 
 def prepare_on_use(cls: type[Any]) -> None:
-    """Make the methods that read flows of a class call its `reset_state` first, if overridden."""
-    if is_ours(cls.reset_state):
+    """Make methods of a class that read the flow call its overridden `reset_state` first."""
+    if is_in_towerpack(cls.reset_state):
         return
     calls = {"reset_state": _reset, "__iter__": _read, "__getitem__": _read, "__len__": _measure}
     for name, call in {**calls, "length": _measure}.items():
         method: Any = getattr(cls, name, None)
-        overridden = isinstance(method, FunctionType) and (name == "length" or not is_ours(method))
+        overridden = isinstance(method, FunctionType) and (
+            name == "length" or not is_in_towerpack(method)
+        )
         if overridden and not hasattr(method, _PREPARES):
             setattr(cls, name, _calling(call, method))
 
@@ -194,7 +196,7 @@ def _measure(flow: Any, method: Callable[[Any], Any]) -> Any:
 
 
 class IndexNode(Node):
-    """Plan of a user-written source, which is read by `source[i]`."""
+    """Node of a user-defined source, which reads `source[position]`."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -210,7 +212,7 @@ class IndexNode(Node):
             name = type(self._source).__name__
             raise DataFlowError(
                 f"{name}[{position}] raised {type(error).__name__}: {error}",
-                fix=f"make __getitem__ accept all indices below the length, {self.size}",
+                fix=f"make __getitem__ accept all indices below the length {self.size}",
             ) from error
 
     def name_of(self, index: int) -> str | None:
@@ -220,7 +222,7 @@ class IndexNode(Node):
 
 
 class ReadyNode(InnerNode):
-    """Call `reset_state` of a user-written stage in each process, then read the stage's plan."""
+    """Node that calls `reset_state` of a user-defined stage once in each process."""
 
     def __init__(self, flow: Any, inner: Node) -> None:
         super().__init__(inner)
@@ -232,7 +234,7 @@ class ReadyNode(InnerNode):
 
 
 class ReplayStream(Stream):
-    """Iterate over user code. A resume starts the code again and skips datapoints."""
+    """Stream over user code. A resumed stream runs the code again and skips datapoints."""
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ class ReplayStream(Stream):
                 raise
             raise DataFlowError(
                 f"{self._name} raised {type(error).__name__} at datapoint {self._count}: {error}",
-                fix="see the cause above; next() tries this datapoint again",
+                fix="correct the error shown above; next() then reads this datapoint again",
             ) from error
         finally:
             AMBIENT.reset(token)

@@ -1,4 +1,4 @@
-"""Helpers for files of users: check paths, open files per process, report parser errors."""
+"""Helpers for users' files: check paths, open files per process, report parser errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALWAYS_ALLOWED = 64 << 20
 
 
 class PerProcess(Generic[T]):
-    """Resource that each process opens when it is first needed. It is pickled unopened."""
+    """Resource that each process opens at first use. Pickling leaves out the open resource."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -42,7 +42,7 @@ class PerProcess(Generic[T]):
 
 
 class OpenFile:
-    """Read-only file descriptor for any thread, closed when its last reference is dropped."""
+    """Thread-safe reader of a file, which is closed when the last reference is dropped."""
 
     def __init__(self, path: PathLike) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -60,7 +60,7 @@ class OpenFile:
 
 
 def path_of(path: object) -> Path:
-    """Return a path, which may not exist. Raise a `ConfigError` for other types."""
+    """Convert an argument to a path, which may not exist. Raise `ConfigError` for other types."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"A path must be a str or a pathlib.Path, got {repr_of(path)}.")
     return Path(cast("PathLike", path))
@@ -75,7 +75,7 @@ def file_of(path: PathLike) -> Path:
 
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the files that one or more paths or a pattern such as `train-*.tar` name."""
+    """Return the files of one or more paths or of a pattern such as `train-*.tar`."""
     names: Iterable[PathLike]
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         names = paths
@@ -90,7 +90,7 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 class reading:  # noqa: N801 - named like those of contextlib
-    """Convert errors of a parser in a `with` block to a `FormatError` that names the file.
+    """Context manager that converts errors of a parser to a `FormatError` naming the file.
 
     Towerpack's own errors and `MemoryError` pass. `what` names the format, such as "an npz file".
     """
@@ -108,7 +108,7 @@ class reading:  # noqa: N801 - named like those of contextlib
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, (TowerpackError, MemoryError)):
             return
-        fix = "write or download the file again: it is damaged or has another format"
+        fix = "write or download the file again, because it is damaged or has another format"
         # LMDB has an error class for each kind of damage, and these two for other failures.
         name = f"{type(error).__module__}.{type(error).__name__}"
         unusable = isinstance(error, (BlockingIOError, PermissionError))
@@ -122,19 +122,19 @@ class reading:  # noqa: N801 - named like those of contextlib
 
 
 def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
-    """Raise a `FormatError` if the size of data is implausible for the `stored` bytes."""
+    """Raise a `FormatError` if a file's `stored` bytes cannot expand to `nbytes` bytes."""
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
         raise FormatError(
-            f"{what} of {os.fspath(path)} claims {nbytes:,} bytes.",
+            f"{what} of {os.fspath(path)} claims {nbytes:,} bytes, which is implausible.",
             got=f"{stored:,} bytes in the file",
             expected=f"at most {most:,} bytes",
-            fix="write or download the file again: it is damaged",
+            fix="write or download the file again, because it is damaged",
         )
 
 
 class Strings(Sequence[str]):
-    """Sequence of strings in one buffer, which saves memory. File names need not be UTF-8."""
+    """Sequence of strings in one buffer, which saves memory. Strings need not be valid UTF-8."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         buffer = bytearray()

@@ -1,4 +1,4 @@
-"""Checks of arguments, made where the arguments are passed rather than where they are used."""
+"""Checks of arguments, called by constructors so that errors appear early."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from towerpack._core.errors import ConfigError
 
 
 def integer_of(value: Any, name: str, least: int | None = None) -> int:
-    """Return an argument as a Python integer. NumPy integers are accepted, floats are not.
+    """Convert an integer argument, such as a NumPy integer, to a Python integer.
 
     Raises:
-        ConfigError: The value is too small or not an integer. `2.0` is refused too: it comes from a
-            division whose result is not always whole.
+        ConfigError: The value is too small or not an integer. Floats such as `2.0` are rejected
+            too, because they come from divisions whose results are not always whole.
     """
     try:
         number = operator.index(value)
     except TypeError:
         raise ConfigError(
             f"{name} must be an integer, got {repr_of(value)}.",
-            fix="divide with // or convert the value with int(...)",
+            fix="divide with //, or convert the value with int(...)",
         ) from None
     if least is not None and number < least:
         raise ConfigError(f"{name} must be at least {least}, got {number}.")
@@ -35,10 +35,10 @@ def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
 
 
 def names_of(names: Iterable[str]) -> list[str]:
-    """Return names as a list. A string is one name, not a sequence of letters."""
+    """Return names as a list. A single string is one name."""
     return [names] if isinstance(names, str) else list(names)
 
 
 def repr_of(value: Any) -> str:
-    """Return a value and its type, shortened, for the `got` of an error."""
+    """Return a shortened value and its type, for error messages."""
     return f"{value!r:.80} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""Checksums of data, functions and settings, by which caches and states are recognized."""
+"""Checksums of data, functions and settings, which identify cached data and saved states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow._user_files import PathLike, Strings
 from towerpack.dataflow.datapoints import values_of
 from towerpack.dataflow.object_parts import (
@@ -52,7 +52,7 @@ def _some(items: Any) -> Any:
 
 
 def content_of_files(paths: Iterable[PathLike]) -> str:
-    """Return a checksum of paths, sizes and modification times of files."""
+    """Return a checksum of the paths, sizes and modification times of files."""
     digest = blake2b(digest_size=16)
     for path in map(os.path.realpath, _some(list(paths))):
         if _portable.get():
@@ -81,12 +81,12 @@ def _pieces_of(path: str) -> bytes:
 
 
 def content_of_values(*values: Any) -> str:
-    """Return a checksum of arrays, plain values and containers. Other objects count by type."""
+    """Return a checksum of arrays, plain values, containers, and the types of other objects."""
     return _content(values, 0)
 
 
 def checksum_of_setting(value: Any) -> str:
-    """Return a checksum of any value that is the same in all processes of one program.
+    """Return a checksum of any value, which is the same in all processes of one program.
 
     Functions are compared by code, defaults and the values that they refer to, classes by methods,
     objects by class and attributes. Functions and classes of libraries are compared by name.
@@ -119,7 +119,7 @@ def _content(values: Iterable[Any], depth: int) -> str:
 
 
 def _feed(digest: Any, value: Any, depth: int) -> None:
-    """Add a value. Code and objects below `depth` containers and objects are ignored."""
+    """Add a value to a digest. Code and objects nested deeper than `depth` are ignored."""
     inside = max(0, depth - 1)
     portable = _portable.get()
     if isinstance(value, (np.ndarray, np.generic)):
@@ -162,7 +162,9 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         _feed_object(digest, value, depth)
     elif isinstance(value, (FunctionType, type, DataFlow)):  # pipelines describe their flows
         digest.update(f"{getattr(value, '__qualname__', 'flow')};".encode())
-    elif hasattr(value, "__dict__") and any(map(is_ours, type(value).__mro__)):  # an augmentor
+    elif hasattr(value, "__dict__") and any(
+        map(is_in_towerpack, type(value).__mro__)
+    ):  # an augmentor
         digest.update(f"{type(value).__qualname__};".encode())
         _feed(digest, attributes_of(value, private=False), depth)
     else:
@@ -227,7 +229,7 @@ def _is_member(name: str, value: Any) -> bool:
 
 
 def _referred(function: FunctionType) -> list[Any]:
-    """Return the values of the closure and of the program's globals that a function reads."""
+    """Return the values of a function's closure, and the program's globals that it reads."""
     code = function.__code__
     codes = [*codes_in(code)]
     used = [i for c in codes for i in dis.get_instructions(c)]
@@ -278,12 +280,12 @@ def _is_parallel(flow: DataFlow | Described) -> bool:
 
 
 def serial_pipeline_of(flow: DataFlow) -> str:
-    """Return `pipeline_of` without the parallel stages, which do not change datapoints."""
+    """Return the name of a pipeline without parallel stages, which do not change datapoints."""
     return pipeline_of(flow, leave_out=_is_parallel)
 
 
 def functions_of(flow: DataFlow) -> str:
-    """Return a checksum of the code of a pipeline's functions and of public attributes."""
+    """Return a checksum of the code of a pipeline's functions and its public attributes."""
     return _sampling_in(True, _functions_in, flows_in(flow))
 
 
@@ -304,7 +306,7 @@ def _functions_in(flows: Iterable[DataFlow]) -> str:
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """Return a description of a flow's stages and data. `sample` reads a part of large data."""
+    """Describe the stages and data of a flow. `sample` reads only a part of large data."""
     return _sampling_in(sample, pipeline_of, flow, _content_of_stage, _is_parallel)
 
 
@@ -317,17 +319,17 @@ def _content_of_stage(stage: Described) -> str:
 
 
 def sources_of(flow: DataFlow) -> tuple[str, str]:
-    """Return checksums of a sample of the data and of the first component ("" if unknown).
+    """Return checksums of a sample of a flow's data, and of its first component if known.
 
-    Both are the same on all machines.
+    The checksums are the same on all machines. An unknown first component gives "".
     """
     return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
-    """Return the stages of a pipeline and a checksum of their functions, without shards.
+    """Return the names of a pipeline's stages and a checksum of their functions.
 
-    Both are the same on all machines. Stages that only change the speed are left out.
+    Both are the same on all machines. Shards and stages that only change the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
     names = [

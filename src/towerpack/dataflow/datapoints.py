@@ -43,7 +43,7 @@ def values_of(datapoint: Datapoint) -> list[Any]:
 
 
 def rebuild(like: Datapoint, values: Iterable[Any]) -> Datapoint:
-    """Return a datapoint with the type and keys of `like` and other components."""
+    """Return a datapoint with the type and keys of `like` and the given components."""
     if isinstance(like, dict):
         return dict(zip(cast("dict[Hashable, Any]", like), values, strict=True))
     if isinstance(like, list):
@@ -62,14 +62,14 @@ def replaced(datapoint: Datapoint, changed: Mapping[Any, Any]) -> Datapoint:
 
 
 def copied(datapoint: Datapoint) -> Datapoint:
-    """Return a new container with the same components, which a function may change in place."""
+    """Copy the container of a datapoint, so that a function may change it in place."""
     if isinstance(datapoint, dict):
         return dict(cast("dict[Hashable, Any]", datapoint))
     return list(cast("list[Any]", datapoint)) if isinstance(datapoint, list) else datapoint
 
 
 def duplicate(value: Any, *, deep: bool = False, done: dict[int, Any] | None = None) -> Any:
-    """Copy the arrays and containers of a datapoint; other objects only if `deep`."""
+    """Copy the arrays and containers of a datapoint, and with `deep` all other objects."""
     kind = cast("type[Any]", type(value))
     if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
@@ -107,18 +107,17 @@ def array_of(value: Any, name: str) -> NDArray[Any]:
 
 
 def name_of(key: Hashable) -> str:
-    """Return the name of a component for messages."""
     return f"component {key}" if isinstance(key, int) else str(key)
 
 
 def choices_of(datapoint: Datapoint) -> str:
-    """Return the indices or keys of the components for messages: `0, 1 or 2`."""
+    """Return the indices or keys of a datapoint's components as text: `0, 1 or 2`."""
     names = [repr(key) for key in keys_of(datapoint)]
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "components"
 
 
 def describe(value: object) -> str:
-    """Return type, shape and dtype of a component for messages: `uint8 [32, 32, 3]`."""
+    """Describe type, shape and dtype of a component: `uint8 [32, 32, 3]`."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = cast("np.ndarray[Any, Any]", value)
         return f"{array.dtype} {list(array.shape)}"
@@ -129,7 +128,7 @@ def describe(value: object) -> str:
 
 
 def describe_datapoint(datapoint: object) -> str:
-    """Return the types and shapes of all components, for messages."""
+    """Describe the types and shapes of all components of a datapoint."""
     if not is_datapoint(datapoint):
         return describe(datapoint)
     kind = type(datapoint).__name__
@@ -145,7 +144,7 @@ Positions = range | NDArray[np.int64]
 
 
 def bytes_of(value: Any) -> int:
-    """Return the size of a component in bytes; of a datapoint, of all its components."""
+    """Return the size of a component in bytes, or of all components of a datapoint."""
     if is_datapoint(value):
         return sum(map(bytes_of, values_of(value)))
     if isinstance(value, (np.ndarray, np.generic)):
@@ -157,7 +156,7 @@ def bytes_of(value: Any) -> int:
 
 @dataclass(slots=True)
 class Columns:
-    """Block of `size` datapoints, as one datapoint with components stacked along a first axis."""
+    """Block of `size` datapoints, stored as one datapoint with stacked components."""
 
     data: Datapoint
     size: int
@@ -167,7 +166,6 @@ Block = Columns | list[Datapoint]
 
 
 def to_rows(block: Block) -> list[Datapoint]:
-    """Return a block as a list of datapoints."""
     if isinstance(block, list):
         return block
     data = block.data
@@ -205,7 +203,7 @@ def read_groups(
     local: NDArray[np.int64],
     read: Callable[[int, NDArray[np.int64]], Block],
 ) -> Block:
-    """Read positions `local` of several groups, and return their datapoints in the given order."""
+    """Read position `local[i]` of group `groups[i]` for each i, with one `read` per group."""
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
     parts = np.split(order, ends)
@@ -216,12 +214,10 @@ def read_groups(
 
 
 def as_array(positions: Positions) -> NDArray[np.int64]:
-    """Return positions as an array."""
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, dtype=np.int64)
     return positions
 
 
 def as_ints(positions: Positions) -> Sequence[int]:
-    """Return positions as Python integers."""
     return positions if isinstance(positions, range) else positions.tolist()

@@ -1,3 +1,3 @@
-"""The predecessor's name for `towerpack.dataflow.datasets`."""
+"""Alias of `towerpack.dataflow.datasets` with the name that Tensorpack uses."""
 
 from towerpack.dataflow.datasets import *  # noqa: F403

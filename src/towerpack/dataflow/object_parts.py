@@ -32,7 +32,7 @@ _uncompared: ContextVar[dict[str, None] | None] = ContextVar("uncompared", defau
 
 @contextmanager
 def noting_uncompared() -> Generator[dict[str, None]]:
-    """Collect the names of classes whose objects checksums in the `with` block do not cover."""
+    """Collect the names of classes whose objects cannot be compared by checksums."""
     names: dict[str, None] = {}
     token = _uncompared.set(names)
     try:
@@ -48,7 +48,7 @@ def _note(name: str) -> None:
 
 
 def is_library(name: str | None) -> bool:
-    """Return whether a module is a library. The name is `None` for functions created by `exec`."""
+    """Return whether a module is a library, not part of the user's program."""
     if name is None:
         return False
     top = name.partition(".")[0]
@@ -66,7 +66,7 @@ def codes_in(code: CodeType) -> Iterable[CodeType]:
 
 
 def generator_state(value: object) -> Any:
-    """Return the state of a random generator, () if it has no seed, `None` for other values."""
+    """Return the state of a random generator, () if it was not seeded, `None` for other values."""
     if isinstance(value, (random.Random, np.random.RandomState)):
         # Their state does not show whether they were seeded.
         process_wide = [cast("Any", f).__self__ for f in (random.random, np.random.random)]
@@ -111,7 +111,7 @@ def configuration_of(value: Any) -> dict[str, Any] | None:
 
 
 def _without_counts(value: Any, names: dict[str, str]) -> Any:
-    """Renumber automatic names of Keras, which are counted over the whole process."""
+    """Renumber automatic names of Keras, which Keras counts over the whole process."""
     if isinstance(value, str):
         return names.setdefault(value, f"{re.sub(r'_[0-9]+$', '', value)} {len(names)}")
     if isinstance(value, Mapping):
@@ -123,7 +123,7 @@ def _without_counts(value: Any, names: dict[str, str]) -> Any:
 
 
 def attributes_of(value: object, *, private: bool = True) -> list[tuple[str, Any]]:
-    """Return attributes by name, without private ones that methods assign or change later."""
+    """Return the attributes of an object, without private ones that methods change later."""
     state: Any = object.__getstate__(value)
     parts = cast("tuple[Any, ...]", state) if isinstance(state, tuple) else (state,)
     attributes = sorted((n, v) for part in parts if part for n, v in part.items())
@@ -172,7 +172,7 @@ def _methods(cls: type) -> list[tuple[str, CodeType]]:
 
 
 def parts_of(value: Any) -> Any:
-    """Return constructor arguments, configuration, pickled parts or attributes of an object."""
+    """Return the parts of an object to compare: arguments, configuration, state or attributes."""
     cls = cast("Any", type(value))
     if isinstance(value, KeepsArguments) and is_library(cls.__module__):
         return sorted(arguments_of(value).items())

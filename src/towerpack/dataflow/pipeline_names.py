@@ -1,4 +1,4 @@
-"""Names of pipelines and stages for messages, and signatures for states."""
+"""Names of pipelines and stages for messages, and signatures that identify saved states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Length = int | float | None
 
 
 class Described:
-    """Base class of stages: attributes and methods by which a stage describes itself."""
+    """Base class of stages: attributes and methods that describe the stage."""
 
     transparent: bool = False  # passes on its input; states and random keys ignore the stage
     keeps_keys: bool = False  # random keys ignore the stage
@@ -32,16 +32,16 @@ class Described:
         return None
 
     def arguments(self) -> str:
-        """Return the arguments to show in brackets when messages name this stage."""
+        """Return the arguments to show in parentheses after the name of this stage."""
         return self.identity()
 
     def identity(self) -> str:
-        """Return the settings that must agree between two runs; by default a source's length."""
+        """Return settings that a restored state must agree with; by default, a source's length."""
         length = None if self.inputs else self.length()
         return "" if length is None else str(length)
 
     def content(self) -> str:
-        """Return a text that differs between stages with different datapoints, if possible."""
+        """Return a text that, if possible, differs between stages with different datapoints."""
         seed = getattr(self, "seed", None)
         return self.arguments() if seed is None else f"{self.arguments()}, seed={seed}"
 
@@ -53,7 +53,6 @@ class Wrapping:
 
 
 def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
-    """Return the flows that a flow reads from."""
     if isinstance(flow, Described):
         return flow.inputs
     return (flow.ds,) if isinstance(flow, Wrapping) else ()
@@ -93,7 +92,7 @@ def pipeline_of(
 
 
 def signature_of(flow: DataFlow) -> str:
-    """Return the text by which states of this pipeline are recognized."""
+    """Return the text that identifies a pipeline in saved states."""
     return pipeline_of(flow, lambda stage: stage.identity(), lambda stage: stage.transparent)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Seed and position in the pipeline of a stage that is compiled or opened."""
+    """Seed and position in the pipeline of a stage, with which the stage is compiled or opened."""
 
     seed: int  # of the run
     branch: str = ""  # index of the input at each stage with several inputs, outermost first
@@ -27,14 +27,13 @@ class StageContext:
     ambient: Ambient | None = None  # pass of user code, if this flow only passes on its datapoints
 
     def child(self, index: int) -> StageContext:
-        """Return the context of the input at `index`."""
         return replace(self, branch=f"{self.branch}{index}.")
 
     def retained_in_order(self) -> StageContext:
         return replace(self, in_order=True, retained=True)
 
     def key(self, flow: DataFlow, stage_seed: int | None = None) -> int:
-        """Return the random key of a stage. With `stage_seed` it is the same in every pipeline."""
+        """Return the random key of a stage; with `stage_seed`, the same key in every pipeline."""
         # By branch and height above the source: further stages do not change random numbers.
         if stage_seed is not None:
             return derive_seed(stage_seed, type(flow).__name__)

@@ -25,11 +25,11 @@ Make = Callable[[], DataFlow]
 
 
 class LawError(AssertionError):
-    """Error of a flow that violates a law of the contract."""
+    """Raised if a flow violates a law."""
 
 
 class FlowLaws:
-    """Base class of tests. Derive from it and define `make`, so that pytest checks every law.
+    """Base class of pytest tests. Derive from this class and define `make` to check every law.
 
     Attributes:
         seed: Random seed of the passes.
@@ -74,7 +74,7 @@ def check_flow(
     limit: int = 200,
     stops: Iterable[int] | None = None,
 ) -> None:
-    """Check every law.
+    """Check that a flow satisfies every law.
 
     Args:
         make: Function that creates the flow.
@@ -94,7 +94,7 @@ def check_flow(
 
 
 def check_pass(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """Check that a pass is a function of seed and epoch, whatever the instance did before.
+    """Check that a pass depends only on seed and epoch, not on earlier passes.
 
     Args:
         make, seed, epochs, limit: See `check_flow`.
@@ -109,7 +109,7 @@ def check_pass(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) 
 
 
 def check_length(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """Check that a known length is the number of datapoints. `len` may raise `TypeError`.
+    """Check that `len` returns the number of datapoints, or raises `TypeError`.
 
     Args:
         make, seed, epochs, limit: See `check_flow`.
@@ -125,7 +125,7 @@ def check_length(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200
     for epoch in range(epochs):
         count = len(_take(flow.iterate(seed=seed, epoch=epoch), max(limit, length + 1)))
         if count != length:
-            raise LawError(f"{flow}: len() is {length}, but epoch {epoch} has {count} datapoints")
+            raise LawError(f"{flow} has len() {length}, but epoch {epoch} has {count} datapoints.")
 
 
 def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
@@ -146,7 +146,7 @@ def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
 
 
 def check_reading(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
-    """Check that datapoints are the same read one by one, in order, and in another order.
+    """Check that datapoints are the same when read one by one, in order, or in another order.
 
     Args:
         make, seed, epochs, limit: See `check_flow`.
@@ -194,7 +194,7 @@ def _check_stop(make: Make, seed: int, epoch: int, stop: int, whole: list[Datapo
     state = _packed(iterator.state())
     restored = make()
     if not same_datapoints(state, _packed(iterator.state())):
-        raise LawError(f"{restored}: two calls of state() return different states")
+        raise LawError(f"Two calls of state() of {restored} return different states.")
     where = f"{restored}, epoch {epoch}, restored at {stop}"
     rest = whole[stop:]
     _same(_take(iterator, len(rest)), rest, f"{where}: what followed the state")

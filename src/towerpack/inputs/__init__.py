@@ -1,4 +1,4 @@
-"""Input sources: give the training steps their batches."""
+"""Input sources, which provide the training steps with batches."""
 
 from towerpack._core.extras import require
 from towerpack._core.old_arguments import accept as _accept

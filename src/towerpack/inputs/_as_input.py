@@ -12,7 +12,7 @@ from towerpack.inputs._queue import QueueInput
 
 
 def as_input(data: Any) -> InputSource:
-    """Return an `InputSource` that reads the data.
+    """Wrap data in an `InputSource`.
 
     Args:
         data: An `InputSource`, which is returned unchanged; a `DataFlow`, which is wrapped in a

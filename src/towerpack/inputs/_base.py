@@ -50,7 +50,7 @@ class InputSource(KeepsArguments, ABC):
         """
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
-        """Wait until batches are ready, and return for how many steps they suffice.
+        """Wait until batches are ready. Return the number of steps for which they suffice.
 
         Args:
             steps: Largest number of steps to reserve.
@@ -93,13 +93,13 @@ class InputSource(KeepsArguments, ABC):
         return ready
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
-        """Return the arrays of a failed step again: those of the first replica, then the next.
+        """Read the arrays of a failed step again: those of the first replica, then the next.
 
         Args:
-            steps: Number of steps between the last consumed step and the failed one.
+            steps: Number of steps between the last consumed step and the failed step.
 
         Returns:
-            None if the source cannot read these batches again.
+            The arrays, or None if the source cannot read these batches again.
 
         Raises:
             Exception: The data source failed.
@@ -155,9 +155,9 @@ class InputSource(KeepsArguments, ABC):
         """Stop reading and end threads. Called once after training; `start` may follow."""
 
     def fill(self) -> float | None:
-        """Return how full the queue of batches is, from 0 to 1. None if there is no queue.
+        """Return the filled share of the queue of batches, from 0 to 1. None if there is no queue.
 
-        Near 1 the model is the bottleneck, near 0 the data.
+        Near 1, the model is the bottleneck; near 0, the data.
         """
         return None
 

@@ -65,7 +65,7 @@ class SpecChecker:
             missing = [name for name in self._names if name not in datapoint]
             if missing:
                 raise SpecError(
-                    f"Datapoint {position} has no component {missing[0]!r}.",
+                    f"Datapoint {position} must have the component {missing[0]!r}.",
                     got=f"components {sorted(map(str, datapoint))}",
                     expected=f"the model's inputs {self._names}",
                     fix=did_you_mean(str(missing[0]), map(str, datapoint)),
@@ -75,7 +75,7 @@ class SpecChecker:
         if not isinstance(datapoint, list | tuple) or len(datapoint) != len(self._names):
             size = len(datapoint) if isinstance(datapoint, list | tuple) else None
             raise SpecError(
-                f"Datapoint {position} does not have one component for each input of the model.",
+                f"Datapoint {position} must have one component for each input of the model.",
                 got=f"{type(datapoint).__name__}" + (f" of {size}" if size is not None else ""),
                 expected=f"{len(self._names)} components: {self._names}",
                 fix="choose components with SelectComponent, or change the model's inputs()",
@@ -93,7 +93,7 @@ class SpecChecker:
             raise SpecError(
                 f"{self._place(i, position)} cannot be converted to an array: {error}",
                 got=type(component).__name__,
-                fix="give all its rows the same length, for example by padding",
+                fix="make all rows equally long, for example by padding",
                 pipeline=self._pipeline,
             ) from error
         kind = array.dtype.kind
@@ -145,7 +145,7 @@ class SpecChecker:
         elif what == "dtype":
             cast = f"x.astype('{dtype}')"
             cast = f"MapDataComponent(ds, lambda x: {cast}, {i})" if is_flow else cast
-            what, fix = "the wrong dtype", f"convert it: {cast}"
+            what, fix = "the wrong dtype", f"convert the array: {cast}"
         else:
             batch = "batch the flow (BatchData)" if is_flow else "write x[None]"
             what, fix = "the wrong shape", f"{batch} if the batch dimension is missing"
@@ -163,9 +163,9 @@ class SpecChecker:
 def fitting(
     tensors: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], what: str
 ) -> list[tf.Tensor]:
-    """Return the tensors with the shapes of the specs. Sizes unknown here are checked in the graph.
+    """Return tensors with the shapes of the specs. Unknown sizes are checked in the graph.
 
-    Raise SpecError if a dtype or shape does not match. `what` names the source in messages.
+    Raise `SpecError` if a dtype or shape does not match. `what` names the source in messages.
     """
     if len(tensors) != len(specs):
         raise SpecError(
@@ -176,7 +176,7 @@ def fitting(
     for spec, tensor in zip(specs, tensors, strict=True):
         if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
             raise SpecError(
-                f"{what} provides a tensor that does not match the input '{spec.name}'.",
+                f"{what} must provide a tensor that matches the input '{spec.name}'.",
                 got=f"{tensor.dtype.name} {tensor.shape}",
                 expected=f"{spec.dtype.name} {spec.shape}",
             )

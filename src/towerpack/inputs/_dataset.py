@@ -65,9 +65,9 @@ class TFDatasetInput(ProxyInputSource):
 
     @staticmethod
     def dataflow_to_dataset(df: DataFlow, types: Sequence[Any]) -> tf.data.Dataset:
-        """Return a dataset of one pass over a flow, for further stages of `tf.data`.
+        """Convert one pass over a flow to a dataset, for further stages of `tf.data`.
 
-        Its position cannot be saved. `TFDatasetInput(df)` can save it.
+        The position of the dataset cannot be saved. `TFDatasetInput(df)` can save it.
 
         Args:
             df: Flow whose datapoints are tuples or lists.
@@ -83,7 +83,7 @@ class TFDatasetInput(ProxyInputSource):
 
 
 class _Anchor(NamedTuple):
-    """State of the iterator, and the number of batches read from it since `start`."""
+    """Saved state of the iterator, and the number of batches read from it since `start`."""
 
     position: int
     iterator: bytes
@@ -92,9 +92,10 @@ class _Anchor(NamedTuple):
 class _DatasetInput(InputSource):
     """Source that moves exactly the reserved batches from an iterator to a queue.
 
-    Between two calls the iterator is therefore at the position after the last consumed batch. If it
-    is ahead (for example under a source that works ahead), `state` returns an earlier position and
-    the number of batches to skip. A thread calls the iterator, because Python cannot interrupt it.
+    Between two calls, the iterator is therefore at the position after the last consumed batch. If
+    it has read further (for example below a source that works ahead), `state` returns an earlier
+    position and the number of batches to skip. A thread calls the iterator, because Python cannot
+    interrupt it.
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, infinite: bool, resumable: bool) -> None:
@@ -130,7 +131,10 @@ class _DatasetInput(InputSource):
 
     def start(self, state: Any = None) -> None:
         if not self._idle(0):
-            raise DataFlowError("The dataset is still blocking the thread of an earlier run.")
+            raise DataFlowError(
+                "The dataset cannot be read, because it still blocks an earlier run's thread.",
+                fix="start the program again",
+            )
         anchor, skipped = self._beginning, 0
         if state is not None and self._resumable:
             try:
@@ -159,11 +163,11 @@ class _DatasetInput(InputSource):
                 return _saved(self._iterator)
             except tf.errors.OpError as error:
                 got = error.message.rpartition("}} ")[2]
-            fix = "replace Python code by a DataFlow, and tf.random.* by tf.random.stateless_*"
+            fix = "use a DataFlow for Python code, and tf.random.stateless_* for random numbers"
         raise StateError(
-            "TensorFlow cannot save the position of this dataset, so a run could not be resumed.",
+            "A run cannot be resumed with this dataset, whose position TensorFlow cannot save.",
             got=got,
-            expected="seeds, and no from_generator, py_function, tf.random.uniform, tf.debugging",
+            expected="seeds for shuffles; no from_generator, py_function, tf.random, tf.debugging",
             fix=f"{fix}; or pass TFDatasetInput(dataset, resumable=False) to read the data from "
             "the beginning after a resume",
             pipeline=str(self._source),
@@ -171,7 +175,7 @@ class _DatasetInput(InputSource):
 
     def _foreign(self, state: Any) -> StateError:
         return StateError(
-            "The saved data position does not belong to this dataset.",
+            "The saved data position belongs to another dataset.",
             got=f"{type(state).__name__} {state!s:.60}",
             expected="the state of a TFDatasetInput over the same dataset",
             fix="resume with the data that the checkpoint was saved with",
@@ -182,7 +186,6 @@ class _DatasetInput(InputSource):
             self._iterator = iter(self._dataset)
 
     def _traced_move(self) -> Any:
-        """Return the TensorFlow function that moves batches from an iterator to the queue."""
         # `tf.timestamp` is not available if operations are deterministic.
         timed = not config.is_op_determinism_enabled()
 
@@ -215,7 +218,7 @@ class _DatasetInput(InputSource):
             for spec in self._specs:
                 if spec.name not in element:
                     raise SpecError(
-                        f"The dataset has no component '{spec.name}'.",
+                        f"The dataset must have the component '{spec.name}'.",
                         got=f"components {list(element)}",
                         fix=did_you_mean(str(spec.name), map(str, element)),
                     )
@@ -268,7 +271,7 @@ class _DatasetInput(InputSource):
         return {"iterator": anchor.iterator, "skip": self._consumed - anchor.position}
 
     def _anchor(self) -> _Anchor:
-        """Return the latest anchor up to the last consumed batch, and drop earlier ones."""
+        """Return the latest anchor before the current position, and drop earlier anchors."""
         while len(self._anchors) > 1 and self._anchors[1].position <= self._consumed:
             self._anchors.popleft()
         return self._anchors[0]
@@ -317,7 +320,6 @@ class _DatasetInput(InputSource):
         self._thread.start()
 
     def _idle(self, timeout_s: float) -> bool:
-        """Wait for the thread, and return whether it has finished."""
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -342,7 +344,7 @@ class _DatasetInput(InputSource):
             self._ended = True
             if self._infinite:
                 self._error = DataFlowError(
-                    "The dataset has no elements to repeat.", pipeline=str(self._source)
+                    "The dataset to repeat must not be empty.", pipeline=str(self._source)
                 )
         except Exception as error:  # noqa: BLE001 - raised by `reserve`
             self._error = DataFlowError(
@@ -378,16 +380,16 @@ def _holds(wide: tf.DType, narrow: tf.DType) -> bool:
 
 
 def _draws_seeds(dataset: Any) -> bool:
-    """Return whether a shuffle has no seed, so that no position restores the order of later passes.
+    """Return whether a shuffle has no seed, so that no position determines its next order.
 
-    TensorFlow itself refuses such shuffles inside the functions of a dataset.
+    TensorFlow itself rejects such shuffles inside the functions of a dataset.
     """
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
     return seeds == [0, 0] or any(map(_draws_seeds, dataset._inputs()))
 
 
 def _destroyer(iterator: Any) -> threading.Thread:
-    """Return a thread that destroys an iterator. Delete other references before it starts.
+    """Create a thread that destroys an iterator. Delete other references before it starts.
 
     Destroying one iterator in 20 takes up to a minute, until its autotuner (`Model::OptimizeLoop`)
     wakes up again. If Python destroyed the iterator, it would hold the GIL during that time.
@@ -405,7 +407,7 @@ def _destroyer(iterator: Any) -> threading.Thread:
 
 
 def _saved(iterator: Any) -> bytes:
-    """Return the state of an iterator. `tf.train.Checkpoint` saves iterators only to files."""
+    """Return the state of an iterator. `tf.train.Checkpoint` can save iterators only to files."""
     handle, refuse = iterator._iterator_resource, 2
     state = tf.raw_ops.SerializeIterator(resource_handle=handle, external_state_policy=refuse)
     return tf.io.serialize_tensor(state).numpy()

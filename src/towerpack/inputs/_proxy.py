@@ -31,7 +31,7 @@ class ProxyInputSource(InputSource):
 
     @property
     def dataflow(self) -> Any:
-        """DataFlow that the data comes from, or None."""
+        """DataFlow that the data come from, or None."""
         return getattr(self.input, "dataflow", None)
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:

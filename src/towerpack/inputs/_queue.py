@@ -42,10 +42,10 @@ _Signature = tuple[tuple[int, ...], ...]
 
 
 class _FlowInput(InputSource):
-    """Base of the sources that read a flow: the queue, and the flow's state after each batch.
+    """Base class of input sources that read a flow and pass its batches through a TensorFlow queue.
 
-    Python counts the batches in the queue, so that no enqueue or dequeue of TensorFlow ever waits:
-    Python could not interrupt it.
+    It stores the state of the flow after each batch in the queue. Python counts these batches, so
+    that no enqueue or dequeue operation of TensorFlow ever waits: Python could not interrupt it.
     """
 
     def __init__(self, dataflow: DataFlow, infinite: bool = True) -> None:
@@ -153,9 +153,9 @@ class _FlowInput(InputSource):
         return len(self.dataflow)
 
     def _pull(self, iterator: DataIterator | None) -> tuple[list[np.ndarray], Any, _Signature]:
-        """Return one checked batch, the state after it and its shapes. May raise StopIteration."""
+        """Read one batch. Return its arrays, the flow's state after it, and the arrays' shapes."""
         if iterator is None:
-            raise InternalError("a batch was requested before start()")
+            raise InternalError("a batch was requested from an input source before its start()")
         try:
             datapoint = next(iterator)
         except StopIteration:
@@ -174,10 +174,10 @@ class _FlowInput(InputSource):
             self._queue.enqueue_many([np.stack(column) for column in zip(*batches, strict=True)])
 
     def _runnable(self, steps: int) -> int:
-        """Return the number of steps for which batches of equal shapes are ready.
+        """Return the number of steps for which the queue has batches of equal shapes.
 
-        A step whose replicas get batches of different shapes counts as one. At the end of the data,
-        batches that do not suffice for all replicas are dropped.
+        A step whose replicas get batches of different shapes counts as one step. At the end of the
+        data, batches are dropped if there are too few for all replicas.
         """
         if len(self._ready) < self._replicas:
             return 0
@@ -191,13 +191,13 @@ class _FlowInput(InputSource):
 
 
 class FeedInput(_FlowInput):
-    """Input source that reads batches from a flow when a step needs them, without a thread.
+    """Input source that reads a batch from a flow only when a step needs it, without a thread.
 
-    Reading and training alternate. `QueueInput` overlaps them.
+    Reading does not overlap with training; `QueueInput` overlaps them.
 
     Args:
         dataflow: Flow whose datapoints are batches.
-        infinite: Start over at the end of the flow. Otherwise training ends there.
+        infinite: Whether to start over at the end of the flow. If False, training ends there.
     """
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
@@ -226,9 +226,9 @@ class FeedInput(_FlowInput):
 
 @dataclass
 class _Shared:
-    """State shared by the training loop and the thread of one `start`.
+    """State that the training loop shares with one background thread of `QueueInput`.
 
-    A thread that hangs in its flow outlives `stop`. It must not change the state of a later thread.
+    Each `start` creates one, because a thread that hangs in its flow outlives `stop`.
     """
 
     iterator: DataIterator | None
@@ -249,10 +249,10 @@ class QueueInput(_FlowInput):
         dataflow: Flow whose datapoints are batches.
         queue_size: Number of batches in the queue. Small batches use a longer queue, up to 8 MiB.
             Batches of worker processes (`PrefetchData`) stay in shared memory, up to 256 MiB.
-        infinite: Start over at the end of the flow. Otherwise training ends there.
+        infinite: Whether to start over at the end of the flow. If False, training ends there.
 
     Raises:
-        ConfigError: `queue_size` is a queue.
+        ConfigError: `queue_size` is a queue object instead of a number.
 
     Examples:
         >>> from towerpack.dataflow import BatchData, DataFromList
@@ -376,7 +376,7 @@ class QueueInput(_FlowInput):
         self._flush(shared)
 
     def _flush(self, shared: _Shared) -> None:
-        """Move the batches read from the flow to the queue. Called by the thread and the loop."""
+        """Enqueue batches that were read from the flow. The thread and the loop call this."""
         with self._sending:
             with self._changed:
                 batches, entries = shared.batches, shared.entries
@@ -391,7 +391,7 @@ class QueueInput(_FlowInput):
 
 
 def dequeued(queue: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """Dequeue one batch, in the graph. The tensors have the shapes of the specs."""
+    """Add an operation to the graph that dequeues a batch. Return tensors of the specs' shapes."""
     batch = queue.dequeue()
     tensors = list(batch) if isinstance(batch, list | tuple) else [batch]
     for tensor, spec in zip(tensors, specs, strict=True):
@@ -400,9 +400,9 @@ def dequeued(queue: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
 
 
 def _without_copy(array: np.ndarray) -> Any:
-    """Return a worker's array as a tensor in the same memory, which is freed with the tensor.
+    """Return a worker's array as a tensor in the same memory, which is released with the tensor.
 
-    Other arrays are returned unchanged, so TensorFlow copies them: others may change them.
+    Other arrays are returned unchanged. TensorFlow copies those, because they may still change.
     """
     fits = array.dtype.kind in "biufc" and array.flags.carray
     if fits and array.ctypes.data % _ALIGNED == 0 and is_lent(array):
@@ -411,7 +411,6 @@ def _without_copy(array: np.ndarray) -> Any:
 
 
 def _nbytes(batch: list[np.ndarray]) -> int:
-    """Return the size of a batch in bytes, including the strings that arrays refer to."""
     return sum(
         sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in batch
     )

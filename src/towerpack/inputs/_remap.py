@@ -12,13 +12,13 @@ from towerpack.inputs._proxy import ProxyInputSource
 
 
 def remap_input_source(input: InputSource, names: Sequence[str]) -> InputSource:
-    """Assign the components of a source to the model's inputs by name.
+    """Wrap an input source so that its components are matched to the model's inputs by name.
 
-    Without this function, components are taken in the order of the model's inputs.
+    Without this function, components are matched to the model's inputs by their order.
 
     Args:
         input: Source of batches.
-        names: Names of the model's inputs, in the order of the source's components.
+        names: For each component of the source, the name of the model's input that gets it.
 
     Raises:
         SpecError: The names are not exactly those of the model's inputs. Raised at setup.
@@ -37,7 +37,7 @@ class _RemappedInput(ProxyInputSource):
         if sorted(self._names) != sorted(by_name):
             wrong = next((name for name in self._names if name not in by_name), None)
             raise SpecError(
-                "remap_input_source must name each input of the model once.",
+                "The names of remap_input_source must be those of the model's inputs, each once.",
                 got=f"{self._names}",
                 expected=f"the model's inputs {list(by_name)}, in the order of the data",
                 fix=did_you_mean(wrong, by_name) if wrong else "list each input of the model once",

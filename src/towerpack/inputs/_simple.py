@@ -16,12 +16,13 @@ from towerpack.inputs._check import fitting
 
 
 class TensorInput(InputSource):
-    """Input source whose batches a TensorFlow function computes.
+    """Input source whose batches are computed by a function of TensorFlow operations.
 
     Args:
-        get_tensors: Function that returns the tensors of one batch, in the order of the specs. It
-            is called once per replica while the graph is traced. If it takes an argument, it gets
-            the global step (int64 scalar). Data that depends on the step alone resumes exactly.
+        get_tensors: Function that returns the tensors of one batch, in the order of the model's
+            inputs. It is called once per replica while the graph is traced. A required parameter
+            gets the global step (int64 scalar). If the data depends only on the step, a resumed run
+            gets exactly the same batches.
         size: Number of batches in one pass, if known.
     """
 
@@ -50,13 +51,13 @@ class TensorInput(InputSource):
 
 
 class DummyConstantInput(InputSource):
-    """Input source that returns the same random batch in every step, for speed tests.
+    """Input source that returns the same random batch in every step, for speed measurements.
 
-    Floats are from 0 to 1, integers 0 or 1, strings "0" or "1".
+    Floats are between 0 and 1, integers are 0 or 1, and strings are "0" or "1".
 
     Args:
-        shapes: Full shape of each input, including the batch dimension. None uses the shapes of the
-            specs, which must then be fully known.
+        shapes: Shape of each input, including the batch dimension. None uses the shapes of the
+            model's inputs, which must then have no unknown dimension.
 
     Raises:
         SpecError: The shapes do not match the model's inputs. Raised at setup.
@@ -79,7 +80,7 @@ class DummyConstantInput(InputSource):
             full = tf.TensorShape(shape)
             if not full.is_fully_defined() or not spec.shape.is_compatible_with(full):
                 raise SpecError(
-                    f"DummyConstantInput needs a fully known shape for the input '{spec.name}'.",
+                    f"DummyConstantInput needs the full shape of the input '{spec.name}'.",
                     got=f"shape {full}",
                     expected=f"a known size in each dimension that matches {spec.shape}",
                     fix="pass all shapes, for example DummyConstantInput([[128, 28, 28], [128]])",

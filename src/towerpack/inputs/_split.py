@@ -14,11 +14,11 @@ from towerpack.inputs._proxy import ProxyInputSource
 
 
 class SplitInput(ProxyInputSource):
-    """Wrapper that splits each batch into equal parts, one for each replica.
+    """Wrapper that splits each batch of a source into equal parts, one for each replica.
 
-    Every step consumes one batch of the source, so a run can be resumed with a different number of
-    replicas or workers. (Other sources give each replica a batch of its own.) With several workers,
-    each worker reads whole batches and uses only its own rows.
+    Other sources read a separate batch for each replica. Here, every step uses one batch of the
+    source. A run can therefore be resumed with a different number of replicas or workers. With
+    several workers, each worker reads the whole batch and uses only its rows.
 
     Args:
         input: Source, DataFlow or `tf.data.Dataset` of the batches to split.
@@ -56,7 +56,7 @@ class SplitInput(ProxyInputSource):
                 tf.debugging.assert_equal(
                     tf.math.floormod(tf.shape(tensor)[0], number),
                     0,
-                    f"SplitInput cannot split the rows of a batch evenly over {number} replicas",
+                    f"The number of rows of a batch must be divisible by the {number} replicas",
                 )
             self._parts = self._local([tf.split(t, number) for t in whole])
         return self._parts.pop(0)
@@ -77,7 +77,6 @@ class SplitInput(ProxyInputSource):
         return [array for part in parts for array in part], origins
 
     def _local(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Return the inputs of each replica of this worker, from all parts of each input."""
         parts = [list(part) for part in zip(*columns, strict=True)]
         return parts[self._worker * self._replicas :][: self._replicas]
 
@@ -87,8 +86,8 @@ def _whole(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
         return spec
     if spec.shape.rank == 0:
         raise SpecError(
-            f"SplitInput cannot split the input '{spec.name}', because it is a scalar.",
-            fix="give each replica its own batches: data=QueueInput(flow)",
+            f"The input '{spec.name}' must have rows that SplitInput can split, got a scalar.",
+            fix="use QueueInput(flow), which reads a separate batch for each replica",
         )
     rows = spec.shape[0]
     shape = [None if rows is None else rows * replicas, *spec.shape[1:]]

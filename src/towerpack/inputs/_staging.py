@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 
 class _Area(NamedTuple):
-    """Buffer on a device for one component of one replica's batches."""
+    """Buffer on a device that stores one component of one replica's batches."""
 
     spec: tf.TensorSpec
     device: str
@@ -38,15 +38,15 @@ class _Area(NamedTuple):
 
 
 class StagingInput(ProxyInputSource):
-    """Wrapper that copies batches to the devices while earlier steps compute.
+    """Wrapper that copies the batches of the next steps to the devices during the current step.
 
-    Batches keep their order. A resumed run reads again what was staged but not consumed. Without a
-    GPU and without `device`, batches are passed on unchanged.
+    Batches keep their order. A resumed run reads batches again that were copied but not used. If
+    there is no GPU and `device` is None, nothing is copied.
 
     Args:
-        input: Source of the batches. It must work ahead itself, as `QueueInput` does.
-        nr_stage: Number of steps whose batches are staged.
-        device: Device for all replicas, or a list with one for each. None uses the GPUs in order.
+        input: Source of the batches. It must read ahead, as `QueueInput` does.
+        nr_stage: Number of steps whose batches are copied ahead.
+        device: Device of all replicas, or a list with one for each. None uses the GPUs in order.
 
     Raises:
         ConfigError: `nr_stage` is less than 1, `input` is a `TensorInput`, or (at setup) there are
@@ -61,7 +61,8 @@ class StagingInput(ProxyInputSource):
             raise ConfigError(f"nr_stage must be at least 1, got {nr_stage}.")
         if isinstance(input, TensorInput):
             raise ConfigError(
-                "StagingInput cannot stage a TensorInput, because the step computes its batches.",
+                "The input of StagingInput must not be a TensorInput, whose batches are computed "
+                "in the step itself.",
                 fix="use the TensorInput alone; choose its device with tf.device(…) inside it",
             )
         self.nr_stage = nr_stage
@@ -84,9 +85,9 @@ class StagingInput(ProxyInputSource):
             devices = [devices] * replicas
         if len(devices) < replicas:
             raise ConfigError(
-                "StagingInput has fewer devices than the trainer has replicas.",
+                "StagingInput must have at least one device for each replica of the trainer.",
                 got=f"{list(devices)}",
-                expected=f"{replicas}",
+                expected=f"{replicas} devices",
                 fix="pass one device for each replica: StagingInput(…, device=['GPU:0', …])",
             )
         number = next(_numbers)

@@ -7,13 +7,13 @@ from towerpack.inputs._queue import QueueInput
 
 
 class ZMQInput(QueueInput):
-    """Input source of batches sent by `send_dataflow_zmq`: a `QueueInput` over `RemoteDataZMQ`.
+    """Input source of batches from `send_dataflow_zmq`: a `QueueInput` of a `RemoteDataZMQ`.
 
     Args:
         end_point: Address: `tcp://host:port`, `ipc://path` or `inproc://name`.
-        hwm: Number of batches that each producer may send ahead.
-        bind: Listen at the address, so that producers connect.
-        infinite: Start over when the producers' passes end. Otherwise training ends there.
+        hwm: Number of batches that each sender may send ahead.
+        bind: Whether to listen at the address for senders, instead of connecting to it.
+        infinite: Whether to start over after the senders' last batch. If not, training ends.
         options: Further arguments of `RemoteDataZMQ`: `keys`, `producers`, …
     """
 

@@ -15,14 +15,14 @@ from towerpack.inputs._check import SpecChecker
 
 @dataclass(frozen=True)
 class FedBatch:
-    """Arrays in the order of a tower's arguments, and the number of examples in them."""
+    """Input arrays of one batch in the order of a function's arguments, and the number of rows."""
 
     inputs: list[np.ndarray]
     size: int
 
 
 class Feeder:
-    """Converter of datapoints to the arrays of the inputs `wanted` of a part of a model."""
+    """Converter of datapoints to the arrays of the inputs `wanted`, which a function needs."""
 
     def __init__(
         self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str
@@ -36,7 +36,7 @@ class Feeder:
         self._pipeline = pipeline
 
     def __call__(self, datapoint: Any, position: int) -> FedBatch:
-        """Return the needed components and the number of rows of the first component."""
+        """Return the arrays of the needed inputs, and the number of rows of the first component."""
         if isinstance(datapoint, Mapping):
             arrays = self._check_wanted(dict(datapoint), position)
             named = dict(zip(self._wanted, arrays, strict=True))
@@ -60,7 +60,7 @@ class Feeder:
         if not shape:
             raise SpecError(
                 f"The first component of datapoint {position} must be a batch, got a scalar.",
-                fix="put the evaluation's data through BatchData",
+                fix="wrap the evaluation's flow in BatchData(flow, batch_size)",
                 pipeline=self._pipeline,
             )
         return shape[0]

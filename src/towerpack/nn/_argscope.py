@@ -1,4 +1,4 @@
-"""Default arguments for layers, and old spellings of their arguments."""
+"""Default arguments for layers, and old spellings of arguments."""
 
 import functools
 import inspect
@@ -30,7 +30,7 @@ ALIASES = {
 }
 # Arguments of Tensorpack's layers without a successor.
 _INSTEAD = {
-    "ema_update": "leave it out: training moves the averages, and training=False freezes them",
+    "ema_update": "leave out ema_update; training=False freezes the moving averages",
     "use_affine": "write center=False, scale=False",
     "keep_prob": "write rate=, the share to drop: 1 - keep_prob",
     "activity_regularizer": "add the term of the layer's output to the cost",
@@ -88,13 +88,13 @@ def argscope(
 
 
 def canonical(parameters: frozenset[str], key: str) -> str:
-    """Return the argument that an old spelling stands for, or the key itself."""
+    """Return the current spelling of an argument, or `key` itself."""
     word = ALIASES.get(key)
     return word if word and key not in parameters and word in parameters else key
 
 
 def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
-    """Return advice for an argument that the layer `name` does not have, or None."""
+    """Return advice on an argument that the layer `name` does not have, or None."""
     if key in ("kernel_regularizer", "bias_regularizer"):
         weights = f"{name}/{key.removesuffix('_regularizer')}"
         return f"add regularize_cost('{weights}', l2_regularizer(1e-4)) to the cost"
@@ -106,7 +106,7 @@ def defaults_for(layer: Layer) -> Mapping[str, Any]:
 
 
 def _layers_of(item: Any, defaults: Mapping[str, Any]) -> list[Any]:
-    """Return a list of the layer itself, or the layers of a module that have an argument."""
+    """Return the layer in a list, or the layers of a module that have one of the arguments."""
     if not isinstance(item, ModuleType):
         return [item]
 
@@ -132,14 +132,14 @@ def _parameters(layer: Any) -> frozenset[str]:
     if _is_keras(layer):
         return _with_defaults(layer)
     raise LayerError(
-        f"argscope takes registered layers and Keras classes, got {layer!r}.",
+        f"argscope needs registered layers or Keras classes, got {layer!r}.",
         fix="register the function with @register_layer",
     )
 
 
 @functools.cache
 def _with_defaults(layer: type[keras.layers.Layer]) -> frozenset[str]:
-    """Wrap the constructor of a class so that it uses argscopes, and return its arguments."""
+    """Make the constructor of a class use argscopes, and return the names of its arguments."""
     construct = layer.__init__
     signature = inspect.signature(construct)
 

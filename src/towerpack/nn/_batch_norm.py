@@ -142,12 +142,13 @@ def BatchNorm(
     training = context.is_training if training is None else training
     if sync_statistics and virtual_batch_size is not None:
         raise LayerError(
-            f"BatchNorm '{full_name()}' cannot combine sync_statistics and virtual_batch_size."
+            f"BatchNorm '{full_name()}': pass only one of sync_statistics and virtual_batch_size."
         )
     if training and sync_statistics and context.total > 1 and not context.mirrored:
         raise LayerError(
-            f"BatchNorm '{full_name()}': with sync_statistics, replicas cannot share variables.",
-            fix="train with SyncMultiGPUTrainer or MultiWorkerTrainer, or leave it out",
+            f"BatchNorm '{full_name()}': sync_statistics=True needs replicas with separate copies "
+            "of the variables, but these replicas share one copy.",
+            fix="use SyncMultiGPUTrainer or MultiWorkerTrainer, or set sync_statistics=False",
         )
     if virtual_batch_size is not None:
         size = x.shape[0] or virtual_batch_size
@@ -215,9 +216,9 @@ def BatchRenorm(
 
 @register_layer(use_scope=None)
 def BNReLU(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Apply `BatchNorm`, named `name` or 'bn', then ReLU.
+    """Apply `BatchNorm`, with the name `name` or 'bn', then ReLU.
 
-    Use it as an activation: `Conv2D(…, activation=BNReLU)`. Set the arguments of the batch
+    Use this layer as an activation: `Conv2D(…, activation=BNReLU)`. Set arguments of the batch
     normalization with `argscope(BatchNorm, …)`.
     """
     return tf.nn.relu(BatchNorm(name or "bn", x))
@@ -225,10 +226,10 @@ def BNReLU(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
 
 @contextmanager
 def frozen_statistics(regexes: str | Sequence[str]) -> Iterator[None]:
-    """Make batch normalization layers inside use their moving averages and leave them unchanged.
+    """Make batch normalization layers in the block use their moving averages without updates.
 
-    This covers `BatchNorm`, `BatchRenorm` and `keras.layers.BatchNormalization`, wherever they were
-    created. `gamma` and `beta` are still trained, unless they are frozen as well.
+    This covers `BatchNorm`, `BatchRenorm` and `keras.layers.BatchNormalization`, wherever the
+    layers were created. `gamma` and `beta` are still trained, unless they are frozen as well.
 
     Args:
         regexes: Regular expressions for whole variable names. Layers whose `moving_mean` matches

@@ -32,7 +32,7 @@ class Summary:
 
 @dataclass
 class TowerContext:
-    """Mode, replica, variables and collected outputs of one call of a tower function.
+    """Context of one call of a tower function: mode, replica, variables and collected outputs.
 
     Attributes:
         store: Layers and variables of all calls.
@@ -43,7 +43,7 @@ class TowerContext:
         outputs: Output tensors by name.
         summaries: Values reported with `towerpack.nn.summary`.
 
-    Methods without a description serve layers and summaries.
+    Methods without a description are for layers and summaries.
     """
 
     store: VariableStore
@@ -63,8 +63,8 @@ class TowerContext:
     def __post_init__(self) -> None:
         if isinstance(self.store, str):  # Tensorpack's first argument
             raise LayerError(
-                f"TowerContext takes a VariableStore, got the name {self.store!r}.",
-                fix="call the model by a TowerFunction or a Predictor, which create the context",
+                f"TowerContext needs a VariableStore, got the name {self.store!r}.",
+                fix="call the model with a TowerFunction or a Predictor, which create the context",
             )
 
     @property
@@ -102,7 +102,7 @@ class TowerContext:
         while graph is not self._graph and isinstance(graph, FuncGraph):
             if not isinstance(graph, ControlFlowFuncGraph):
                 raise LayerError(
-                    f"{label} is called in the tf.function '{graph.name}' inside of the tower.",
+                    f"{label} must not be called in a tf.function ('{graph.name}') of the tower.",
                     fix="remove @tf.function: the tower is compiled as a whole",
                 )
             graph = graph.outer_graph
@@ -111,9 +111,9 @@ class TowerContext:
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
         if not self.reaches(tensor):
             raise LayerError(
-                f"{label} is inside of a branch, a loop or a tf.function of the tower.",
+                f"{label} must not be in a branch, a loop or a tf.function of the tower.",
                 got=f"a tensor of {getattr(tensor, 'graph', None)}",
-                fix="return the tensor from the inner function, and name it in the tower itself",
+                fix="return the tensor from the inner function, and name the tensor outside",
             )
         return tensor
 
@@ -130,7 +130,7 @@ class TowerContext:
                 f"summary.{kind}('{path}') needs a value of rank {rank}, got shape {tensor.shape}."
             )
         if any(known.name == path for known in self.summaries):
-            raise LayerError(f"A summary '{path}' already exists in this tower.")
+            raise LayerError(f"Names of summaries must be unique, but '{path}' is used twice.")
         self.summaries.append(Summary(kind, path, tensor, decay))
 
     def name_of(self, tensor: tf.Tensor) -> str:
@@ -139,7 +139,7 @@ class TowerContext:
 
     @contextmanager
     def entered(self) -> Iterator[TowerContext]:
-        """Make this the current context while a tower is built inside."""
+        """Make this the current context inside the `with` block, in which a tower is built."""
         token = _current.set(self)
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         # The name scope around the tower, such as that of the loop over steps.
@@ -171,7 +171,7 @@ def get_current_tower_context() -> TowerContext:
     context = _current.get()
     if context is None:
         raise LayerError(
-            "No tower is being built. Call this inside a tower function (ModelDesc.build_graph).",
+            "Layers and summaries must be called inside a tower function (ModelDesc.build_graph).",
             fix="use a trainer, a Predictor, or TowerFunction(func, specs)(…) in your own loop",
         )
     return context
@@ -185,8 +185,8 @@ def find_tower_context() -> TowerContext | None:
 def get_global_step_var() -> tf.Tensor | tf.Variable:
     """Return the global step (int64 scalar) for schedules of `tf.compat.v1.train`.
 
-    In a tower that is not in training it is 0. Outside of towers it is TensorFlow's global step
-    variable, which trainers update.
+    In a tower that is not in training, the global step is 0. Outside of towers, it is TensorFlow's
+    global step variable, which trainers update.
     """
     context = find_tower_context()
     if context is None:

@@ -62,12 +62,12 @@ def PReLU(
     channel_wise: bool = False,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
-    """Parametric ReLU (He et al. 2015): `x` if positive, else `alpha · x`, `alpha` trained.
+    """Parametric ReLU (He et al. 2015): `x` if positive, else `alpha · x` with a trained `alpha`.
 
     Args:
         x: [batch, …, channels].
         init: Initial value of `alpha`, or a Keras initializer.
-        channel_wise: Whether each channel has its own `alpha`.
+        channel_wise: Whether each channel has a separate `alpha`.
         data_format: 'channels_last' or 'channels_first'.
     """
     axes = list(range(1, len(static_shape(x, None, "PReLU"))))

@@ -1,4 +1,4 @@
-"""Global step of `tf.compat.v1`, which schedules and models of old programs read."""
+"""Global step of `tf.compat.v1`, which schedules and models of older programs read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 @contextmanager
 def global_step() -> Iterator[Any]:
-    """Make `tf.compat.v1.train.get_or_create_global_step()` return one int64 variable inside.
+    """Context manager in which all `tf.compat.v1.train` functions use one global step.
 
     Yields:
-        The program's existing global step, or else a new variable.
+        The program's existing global step, or a new variable.
     """
     known = find_global_step()
     step = new_step() if known is None else known
@@ -32,14 +32,14 @@ def find_global_step() -> Any:
 
 
 def new_step() -> tf.Variable:
-    """Create a global step outside of the graph that is being traced."""
+    """Create a global step outside the graph that is being traced."""
     with tf.init_scope():
         return tf.Variable(tf.constant(0, tf.int64), trainable=False, name="global_step")
 
 
 @contextmanager
 def found_as_global_step(step: Any) -> Iterator[None]:
-    """Make `tf.compat.v1.train.get_global_step()` return a step unless the graph has its own.
+    """Make `tf.compat.v1.train.get_global_step()` return `step`, unless the graph has another.
 
     Args:
         step: Variable or tensor, int64 scalar.

@@ -15,7 +15,7 @@ from towerpack.nn._registry import LAYERS
 
 
 class UnknownLayerError(LayerError, AttributeError):
-    """Error for an unknown layer; TensorFlow's `hasattr` checks need an `AttributeError`."""
+    """Error for an unknown layer. It is an `AttributeError`, so that `hasattr` works."""
 
 
 class LinearWrap:
@@ -79,7 +79,7 @@ class LinearWrap:
         keras_class: Any = getattr(keras.layers, name, None)
         layer = LAYERS.get(name)
         if layer is None and keras_class is None:
-            raise UnknownLayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, LAYERS))
+            raise UnknownLayerError(f"No layer is named '{name}'.", fix=did_you_mean(name, LAYERS))
 
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
             if layer is None:
@@ -94,8 +94,6 @@ class LinearWrap:
 
 
 class _TensorFlowChain:
-    """Path of attributes in TensorFlow, which calls the function at its end on the tensor."""
-
     def __init__(self, wrap: LinearWrap, target: Any) -> None:
         self._wrap = wrap
         self._target = target
@@ -105,5 +103,7 @@ class _TensorFlowChain:
 
     def __call__(self, *args: Any, **kwargs: Any) -> LinearWrap:
         if isinstance(self._target, ModuleType):
-            raise TypeError(f"{self._target.__name__} is a module, not a function")
+            raise TypeError(
+                f"LinearWrap.tf needs a function, got the module {self._target.__name__}"
+            )
         return self._wrap.apply(self._target, *args, **kwargs)

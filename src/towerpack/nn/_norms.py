@@ -55,8 +55,8 @@ def LayerNorm(
     Args:
         x: [batch, …, channels].
         epsilon: Added to the variance.
-        axis: -1 normalizes over the channels. None does so too, but over all dimensions except the
-            batch for images. Other values as in Keras.
+        axis: -1 normalizes over the channels. None normalizes images over all dimensions except
+            the batch, and other inputs over the channels. Other values as in Keras.
         center: Whether to add `beta`.
         scale: Whether to multiply by `gamma`.
         beta_initializer, gamma_initializer: Keras initializers.

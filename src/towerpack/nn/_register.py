@@ -80,12 +80,12 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
     repeated = path in context.used_names
     if repeated and not is_reusing():
         raise LayerError(
-            f"The layer name '{path}' is used twice in one tower.",
+            f"Layers of a tower must have different names, but '{path}' is used twice.",
             fix="choose another name, or share the weights with `with reuse_scope(): …`",
         )
     if is_reusing() and not repeated:
         raise LayerError(
-            f"reuse_scope: no earlier layer of this tower is called '{path}'.",
+            f"reuse_scope: no earlier layer of this tower has the name '{path}'.",
             fix=did_you_mean(path, context.used_names),
         )
     context.used_names.add(path)
@@ -112,7 +112,7 @@ _NODE = " for '{{node "  # Start of TensorFlow's description of the operation.
 
 @contextmanager
 def explained(name: str, x: Any, fix: str | None = None) -> Iterator[None]:
-    """Turn Keras and TensorFlow errors inside into a `LayerError` that names the layer."""
+    """Context manager that converts errors of Keras and TensorFlow to a `LayerError`."""
     try:
         yield
     except TowerpackError:
@@ -138,7 +138,7 @@ def _bind(
         word = canonical(layer.parameters, word)
         if word in named:
             raise LayerError(
-                f"{layer.name}({name!r}) got '{word}' twice, in two spellings: {sorted(kwargs)}.",
+                f"{layer.name}({name!r}) got '{word}' in two spellings: {sorted(kwargs)}.",
                 fix=f"pass only {word}=",
             )
         named[word] = value
@@ -188,9 +188,9 @@ def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
             more = [kind for kind, count in name_counts().items() if count > after.get(kind, 0)]
         if more:
             raise LayerError(
-                f"auto_reuse_scope: this call of {func.__name__} creates more Keras layers than "
-                f"the first: {', '.join(more)}.",
-                fix="create the same layers in each call, or name them with name=",
+                f"auto_reuse_scope: calls of {func.__name__} must create the same Keras layers, "
+                f"but this call creates more than the first call: {', '.join(more)}.",
+                fix="create the same layers in each call, or pass name= to the layers",
             )
         return result
 
@@ -198,7 +198,7 @@ def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expose(name: str, tensor: Any) -> tf.Tensor:
-    """Name a tensor, so that callbacks, evaluation, predictors and export can ask for it.
+    """Name a tensor, so that callbacks, evaluation, predictors and exports can use it.
 
     Args:
         name: Name of the output. The current scope is put before it.
@@ -208,13 +208,13 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
         The tensor.
 
     Raises:
-        LayerError: The name is in use, or the tensor is inside of a branch or loop.
+        LayerError: The name is in use, or the tensor is inside a branch or loop.
     """
     context = get_current_tower_context()
     path = full_name(name)
     if path in context.outputs:
         raise LayerError(
-            f"An output '{path}' is already exposed in this tower.", fix="choose another name"
+            f"The output name '{path}' must be unique in the tower.", fix="choose another name"
         )
     value = context.as_tower_tensor(f"expose('{path}')", tensor)
     context.outputs[path] = value

@@ -1,4 +1,4 @@
-"""Registered layers, and the table by which `LinearWrap` looks them up."""
+"""Registered layers, and the table in which `LinearWrap` finds them."""
 
 import functools
 import inspect
@@ -9,7 +9,7 @@ from towerpack._core.errors import LayerError
 
 
 class RegisteredLayer:
-    """Layer that is called with its name first. `register_layer` creates it.
+    """Layer that is called with its name as first argument, created by `register_layer`.
 
     Args:
         func: Function whose first argument is the input.
@@ -40,12 +40,12 @@ LAYERS: dict[str, RegisteredLayer] = {}
 
 
 def add(layer: RegisteredLayer, name: str | None = None) -> None:
-    """Register a layer by its own or another name. Raise `LayerError` if a module has taken it."""
+    """Register a layer by its name or `name`. Raise `LayerError` if another module uses it."""
     name = name or layer.name
     known = LAYERS.get(name)
     if known is not None and known.__module__ != layer.__module__:
         raise LayerError(
-            f"A layer '{name}' is already registered in {known.__module__}.",
+            f"The layer name '{name}' is already registered in {known.__module__}.",
             fix="choose another name",
         )
     LAYERS[name] = layer

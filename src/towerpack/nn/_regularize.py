@@ -83,4 +83,4 @@ def similar_names(regex: str, names: Iterable[str]) -> str:
     renamed = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
     if renamed == regex:
         return did_you_mean(regex, names)
-    return f"use {renamed!r}: W and b are called kernel and bias here"
+    return f"use {renamed!r}, because W and b are called kernel and bias here"

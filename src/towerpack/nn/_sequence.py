@@ -20,7 +20,7 @@ def _check_state(layer: Any, initial_state: Any) -> None:
         raise LayerError(
             f"{type(layer).__name__} '{full_name()}': initial_state must have shapes {wanted}, "
             f"got {list(map(str, shapes))}.",
-            fix="pass the results of a call with return_state=True, without the first",
+            fix="pass all but the first result of a call with return_state=True",
         )
 
 
@@ -65,7 +65,7 @@ def MultiHeadAttention(
     kernel_initializer: Any = "glorot_uniform",
     bias_initializer: Any = "zeros",
 ) -> tf.Tensor:
-    """Multi-head attention (Vaswani et al. 2017): [batch, time, channels], as `x`.
+    """Multi-head attention (Vaswani et al. 2017). The result has the shape of `x`.
 
     Variables `kernel` and `bias` in `query/`, `key/`, `value/` and `attention_output/`.
 

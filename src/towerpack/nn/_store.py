@@ -1,4 +1,4 @@
-"""Layers and variables of a tower by name, shared by all its calls.
+"""Layers and variables of a tower by name, which all calls of the tower share.
 
 A tower function runs many times: per replica, for evaluation, for export. The first call creates
 layers and variables, and later calls reuse them. The store holds three kinds of variables:
@@ -52,7 +52,7 @@ class _NamedLayer:
 
 
 class _Calling(threading.local):
-    """State of the current call in this thread. Other threads may call the same tower."""
+    """State of this thread's current call, because other threads may call the same tower."""
 
     # Names of variables that this call has created or reused; None outside of calls.
     claimed: set[str] | None = None
@@ -100,7 +100,7 @@ class VariableStore:
 
     @transformed_variables(None)
     def named_variables(self) -> dict[str, tf.Variable]:
-        """Return all known variables by name, in an order that each process repeats."""
+        """Return all known variables by name, in an order that is the same in each process."""
         variables: dict[str, tf.Variable] = {}
         seen: set[int] = set()
         outside = owned.find_variables(self._find_owners())
@@ -113,7 +113,7 @@ class VariableStore:
         return variables
 
     def names_by_id(self) -> Callable[[tf.Variable], str | None]:
-        """Return a function from a variable to its name or None. The names are cached."""
+        """Return a function that returns the name of a variable, or None. The names are cached."""
         names: dict[int, str] = {}
 
         def name_of(variable: tf.Variable) -> str | None:
@@ -144,7 +144,7 @@ class VariableStore:
         return {name: entry.layer for name, entry in self._layers.items()}
 
     def keras_layers(self) -> list[keras.layers.Layer]:
-        """Return the Keras layers with a name, of the tower, and of its function's owner."""
+        """Return the Keras layers of the tower and of its function's owner."""
         return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:
@@ -153,7 +153,7 @@ class VariableStore:
         return {str(i): holder for i, holder in enumerate(holders)}
 
     def adopt(self, variables: list[tf.Variable]) -> None:
-        """Add variables that a trace has read and that the store does not know.
+        """Add variables that a trace has read and that the store does not know yet.
 
         Args:
             variables: Variables of the trace.
@@ -167,13 +167,13 @@ class VariableStore:
                 self._outside[unique(name, [*self._inside, *self._outside])] = variable
 
     def replace(self, make: Callable[[str, tf.Variable], tf.Variable]) -> list[str]:
-        """Replace each known variable.
+        """Replace all variables except those that only the user's objects hold.
 
         Args:
             make: Returns the new variable for a name and an old variable.
 
         Returns:
-            Names of the variables that stay: `tf.Variable`s that the user's objects hold.
+            Names of the variables that were not replaced, which the user's objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
         for holder in owned.keras_variables(self._holders()):
@@ -263,10 +263,10 @@ class VariableStore:
 
     @contextmanager
     def recording(self, index: int = 0) -> Iterator[None]:
-        """Record the variables that code inside creates, and reuse those of earlier calls.
+        """Context manager that records created variables and reuses those of earlier calls.
 
         Args:
-            index: Index of the replica, which draws its own random numbers.
+            index: Index of the replica, which draws separate random numbers.
         """
         self._prepare()
         before, self._calling.claimed = self._calling.claimed, set()
@@ -297,7 +297,7 @@ class VariableStore:
         for name, variable in owned.find_variables(owners).items():
             if getattr(variable, "_in_graph_mode", False):
                 raise LayerError(
-                    f"The variable '{name}' of the model was created in a tf.Graph.",
+                    f"The variable '{name}' of the model must not be created in a tf.Graph.",
                     fix="create the model without `with tf.Graph().as_default()`",
                 )
         with tf.init_scope():
@@ -372,10 +372,10 @@ def _check_eager() -> None:
     with tf.init_scope():
         if not tf.executing_eagerly():
             raise LayerError(
-                "TensorFlow does not run eagerly, which towers need.",
+                "Towers need TensorFlow's eager mode, but it is disabled here.",
                 got="tf.compat.v1.disable_v2_behavior() or disable_eager_execution() was called, "
                 "or this is inside of `with tf.Graph().as_default()`",
-                fix="remove that call; `import tensorflow.compat.v1 as tf` alone does no harm",
+                fix="remove this call (`import tensorflow.compat.v1 as tf` alone does no harm)",
             )
 
 
@@ -392,7 +392,7 @@ def _claim(claimed: set[str], keras_path: str, name: str) -> str:
             return path
         if keras_path:
             raise LayerError(
-                f"Two Keras layers of this tower are both named '{keras_path}'.",
+                f"Keras layers of a tower must have different names, but two are '{keras_path}'.",
                 fix="change one name=, or call the same layer object twice to share its weights",
             )
         path = unique(path, claimed)
@@ -403,8 +403,9 @@ def _claim(claimed: set[str], keras_path: str, name: str) -> str:
 def _refuse_twice(name: str, known: Mapping[str, Any]) -> None:
     if name in known:
         raise LayerError(
-            f"A named layer and a Keras layer or plain variable both have a variable '{name}'.",
-            fix="choose another name for one of them",
+            f"Variables must have different names, but a named layer and a Keras layer or plain "
+            f"variable both use '{name}'.",
+            fix="rename the named layer or the Keras layer",
         )
 
 
@@ -425,5 +426,5 @@ def _check_same(
             f"Layer '{scope}' already exists with other arguments or another input.",
             got=f"{plain(config)} on input {input_shape}",
             expected=f"{plain(entry.config)} on input {entry.input_shape}",
-            fix="give the second layer its own name: only equal layers can share weights",
+            fix="rename the second layer, because only equal layers can share weights",
         )

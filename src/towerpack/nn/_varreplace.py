@@ -1,4 +1,4 @@
-"""Scopes in which layers compute with functions of their variables, or do not train them."""
+"""Scopes in which layers use functions of their variables, or do not train the variables."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _IDENTITY: _Transforms = (lambda variable, value: value,)
 
 @contextmanager
 def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
-    """Make layers inside compute with `fn(variable)`, while the variable itself is trained.
+    """Context manager in which layers use `fn(variable)`; the variable itself is trained.
 
     This applies to trainable variables of named layers, Keras layers and
     `tf.compat.v1.get_variable`. An inner `remap_variables(lambda v: v)` makes an exception. If `fn`
@@ -46,7 +46,8 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
             if "Tensor.op is undefined" not in str(error):
                 raise
             raise LayerError(
-                "remap_variables: variables have no `op`. To fix: use variable.name.split(':')[0]"
+                "remap_variables: the function must not use variable.op. To fix: use "
+                "variable.name.split(':')[0]"
             ) from error
         (unchanged if result is variable else changed).append(variable.name)
         value: Any = tf.convert_to_tensor(result)
@@ -76,21 +77,21 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
 def freeze_variables(
     regex: str = ".*", *, stop_gradient: bool = True, skip_collection: bool = False
 ) -> Iterator[None]:
-    """Exclude the matching variables of layers inside from training. Moving averages still change.
+    """Context manager in which layers do not train matching variables. Averages still change.
 
     Args:
         regex: Regular expression for whole variable names, as in `TrainConfig(frozen=…)`.
-        stop_gradient: Stop gradients from layers inside to the variables. Other uses of the
+        stop_gradient: Stop gradients from the layers to the variables. Other uses of the
             variables, such as `regularize_cost`, still train them.
         skip_collection: Do not train the variables anywhere, and do not regularize them.
 
     Raises:
-        LayerError: Layers inside use no matching trainable variable, or `regex` is not a string.
+        LayerError: The layers use no matching trainable variable, or `regex` is not a string.
     """
     if not isinstance(regex, str):
         raise LayerError(
             f"freeze_variables: regex must be a string, got {regex!r}.",
-            fix=f"write freeze_variables(stop_gradient={regex!r})",
+            fix=f"pass the argument by name: freeze_variables(stop_gradient={regex!r})",
         )
     store = get_current_tower_context().store
     name_of = store.names_by_id()
@@ -112,7 +113,7 @@ def freeze_variables(
         yield
     if not matches:
         raise LayerError(
-            f"freeze_variables: layers inside use no trainable variable that matches {regex!r}.",
+            f"freeze_variables: {regex!r} must match a trainable variable of a layer in the block.",
             got=f"used variables: {', '.join(sorted(used)) or 'none'}",
             fix=similar_names(regex, used),
         )

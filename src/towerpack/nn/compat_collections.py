@@ -1,4 +1,4 @@
-"""Collections of `tf.compat.v1` for old functions, separate for each tower."""
+"""Collections of `tf.compat.v1` for older functions, separate for each tower."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +24,9 @@ class CompatVariables(variable_scope._VariableStore):
 
 @contextmanager
 def fresh_collections() -> Iterator[None]:
-    """Use empty collections inside, and restore the previous ones at the end.
+    """Use empty collections in the block, and restore the previous collections at the end.
 
-    Otherwise replicas in one graph would share regularization losses and counters of scopes
+    Otherwise, replicas in one graph would share regularization losses and counters of scopes
     (`Conv_1` in the second replica). The global step and the open scopes stay. `reuse` is reset,
     because strategies and eager code set it.
     """
@@ -46,7 +46,7 @@ def fresh_collections() -> Iterator[None]:
 
 
 def collect(variable: tf.Variable, keys: Iterable[str] | None, *, trainable: bool) -> None:
-    """Add a variable to collections, such as that of `tf.compat.v1.trainable_variables()`.
+    """Add a variable to collections, such as `tf.compat.v1.trainable_variables()`.
 
     TensorFlow does this only when a variable is created. `keys` names the collections; None means
     the default collections.

@@ -1,4 +1,4 @@
-"""Initial values of variables that a tower creates: seeded, and outside of its graph."""
+"""Initial values of variables that a tower creates: seeded, and outside the tower's graph."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from towerpack._core.errors import LayerError
 
 @contextmanager
 def seeded_graph(seed: int) -> Iterator[None]:
-    """Make `tf.random` and `tf.nn.dropout` in the current graph depend on the seed alone.
+    """Make `tf.random` and `tf.nn.dropout` in the current graph depend only on `seed`.
 
     The seed overrides `tf.random.set_seed`. Eager code is not affected.
     """
@@ -29,7 +29,7 @@ def seeded_graph(seed: int) -> Iterator[None]:
 
 
 def run_seeded(value: Callable[[], Any], seed: int) -> Any:
-    """Return `value()`, with `tf.random` inside seeded by 31 bits."""
+    """Return `value()`. In this call, `tf.random` uses the seed, an integer of 31 bits."""
 
     def run() -> Any:
         graph: Any = tf.compat.v1.get_default_graph()
@@ -53,7 +53,7 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
     other_dtype = dtype is not None and tf.as_dtype(dtype) != known.dtype.base_dtype
     if not shape.is_compatible_with(known.shape) or other_dtype:
         raise LayerError(
-            f"The variable '{name}' had another shape or dtype in an earlier call of the tower.",
+            f"The variable '{name}' must have the same shape and dtype in all calls of the tower.",
             got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
             expected=f"shape {known.shape}, {known.dtype.name}",
             fix="set a unique name= for layers that only some calls create (is_training or not)",
@@ -61,7 +61,7 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
 
 
 def lifted(value: Any, name: str) -> Any:
-    """Return an initial value that exists outside of the graph that is being traced."""
+    """Return an initial value that exists outside the graph that is being traced."""
     if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
         return value
     try:
@@ -74,6 +74,6 @@ def lifted(value: Any, name: str) -> Any:
             return tf.function(outer, autograph=False)()
     except lift_to_graph.UnliftableError as error:
         raise LayerError(
-            f"The initial value of variable '{name}' depends on the tower's inputs.",
-            fix="compute it from constants, or pass a function or an initializer",
+            f"The initial value of variable '{name}' must not depend on the tower's inputs.",
+            fix="compute the value from constants, or pass a function or an initializer",
         ) from error

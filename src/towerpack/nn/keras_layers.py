@@ -1,4 +1,4 @@
-"""Named layers from Keras classes.
+"""Layers by name, created from Keras classes.
 
 Each layer is a Keras 3 layer in the tower's variable store, under its scoped name. Images are
 [batch, height, width, channels], unless `data_format` is 'channels_first'.
@@ -35,7 +35,7 @@ _SHAPES = {
 
 
 def keras_word(kind: str, value: Any) -> str:
-    """Return the Keras word for a 'padding' or a 'data_format' in any case."""
+    """Convert a 'padding' or 'data_format' in any spelling to the Keras word."""
     word = _SHORT_WORDS.get(str(value).lower(), str(value).lower())
     if word not in _WORDS[kind]:
         raise LayerError(
@@ -47,7 +47,7 @@ def keras_word(kind: str, value: Any) -> str:
 def static_shape(
     x: tf.Tensor, rank: int | None, layer: str, least: int = 0
 ) -> tuple[int | None, ...]:
-    """Return the static shape of a layer's input. Its rank must be `rank`, or at least `least`."""
+    """Return the static shape of a layer's input, after checking its rank."""
     if x.shape.rank is None or x.shape.rank < least or rank not in (None, x.shape.rank):
         known = f"rank {rank}, such as {_SHAPES[rank]}" if rank else f"rank {least} or more"
         raise LayerError(
@@ -58,7 +58,7 @@ def static_shape(
 
 
 def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
-    """Return the size in each direction, from one integer or `rank` integers."""
+    """Return the size in each direction as `rank` integers, from one integer or a tuple."""
     try:
         each: Any = (size,) * rank if np.ndim(size) == 0 else size
         integers = tuple(map(operator.index, each))
@@ -72,7 +72,7 @@ def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
 
 
 def initializer_of(value: Any, role: str) -> Any:
-    """Return a Keras initializer, seeded by run, layer name and role unless it has a seed.
+    """Return a Keras initializer. Unless it has a seed, seed it by run, layer name and role.
 
     None means zeros for a bias, otherwise normal with variance 2 / fan_in (He et al. 2015). Initial
     values do not depend on the order of layers, and layers that share an initializer differ.
@@ -100,8 +100,8 @@ def keras_layer(
 ) -> Any:
     """Return the Keras layer of the current scope for the input `x`, with seeded initializers.
 
-    `config` has the arguments of `make`. Its sizes, words and initializers are checked and
-    converted. `name` is the layer's type in messages, and `rank` the required rank of the input.
+    `config` has the arguments of `make`; sizes, words and initializers are checked and converted.
+    `name` is the layer's type in messages, and `rank` the required rank of the input.
     """
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
@@ -127,13 +127,13 @@ def keras_layer(
     if channels is None and config.keys() & _OF_CHANNELS:
         raise LayerError(
             f"{name} '{full_name()}' needs a static number of channels, got shape {x.shape}.",
-            fix="set it with tf.ensure_shape, or in the model's inputs",
+            fix="set the number with tf.ensure_shape, or in the model's inputs",
         )
     return get_current_tower_context().store.layer(make, shape, **config)
 
 
 def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Call a layer with statistics. If replicas share them, only the first replica updates them."""
+    """Call a layer that has moving averages. If replicas share them, only the first updates."""
     context = get_current_tower_context()
     if not training or context.index == 0 or context.mirrored:
         return layer(x, training=training)
@@ -144,7 +144,7 @@ def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.T
 
 
 def check_groups(name: str, groups: int, number: int | None, what: str) -> None:
-    """Raise a `LayerError` unless `groups` divides `number`."""
+    """Raise `LayerError` unless `groups` divides `number`, the number of `what`."""
     if groups < 1 or number is None or number % groups:
         raise LayerError(
             f"{name} '{full_name()}': {groups} groups must divide the number of {what}, {number}."
@@ -225,7 +225,6 @@ def register_keras(
 
 
 def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
-    """Return the axis of the channels: 1 or -1."""
     first = keras_word("data_format", data_format) == "channels_first"
     return 1 if len(static_shape(x, None, name, 2)) > 2 and first else -1
 

@@ -15,7 +15,7 @@ _reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Put `name/` before the names of all layers, variables and outputs created inside.
+    """Context manager that puts `name/` before the names of layers, variables and outputs.
 
     The scope also opens `tf.compat.v1.variable_scope(name)`, for `tf.compat.v1.get_variable`.
 
@@ -33,7 +33,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Make layers inside share the weights of the earlier layer of this call with the same name.
+    """Context manager in which a layer shares the weights of the earlier layer of its name.
 
     `tf.compat.v1.get_variable` shares variables in the same way.
     """
@@ -94,16 +94,15 @@ def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any
 
 
 def is_reusing() -> bool:
-    """Return whether a `reuse_scope` or a `variable_scope(…, reuse=True)` is open."""
+    """Return whether `reuse_scope` or `variable_scope(…, reuse=True)` is open."""
     # TensorFlow sets AUTO_REUSE in eager code, so AUTO_REUSE does not count.
     return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
-    """Return the path of the open scopes, including TensorFlow's, followed by `name`."""
+    """Return the path of the open scopes, also TensorFlow's, followed by `name`."""
     return joined(tf.compat.v1.get_variable_scope().name, name)
 
 
 def joined(*parts: str) -> str:
-    """Join the parts of a name that are not empty."""
     return "/".join(part for part in parts if part)

@@ -82,7 +82,7 @@ def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
     if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
         raise LayerError(
             f"summary.image('{name}') needs uint8 or floats, got {tensor.dtype.name}.",
-            fix="cast it with tf.cast(x, tf.float32)",
+            fix="convert the images with tf.cast(x, tf.float32)",
         )
     if tensor.dtype.is_floating:
         tensor = tf.cast(tensor, tf.float32)
@@ -173,7 +173,7 @@ def _name_of(tensor: tf.Tensor) -> str:
         return tensor.name.split(":")[0]
     if not isinstance(tensor, tf.Tensor) or hasattr(tensor, "numpy"):
         raise LayerError(
-            f"{tensor!r} has no name in a graph.",
+            f"A tensor to report must have a name in a graph, got {tensor!r}.",
             fix="name the tensor, as in tf.reduce_mean(x, name='accuracy'), or call "
             "summary.moving_average('accuracy', x)",
         )

@@ -1,6 +1,6 @@
 """Boxes (x1, y1, x2, y2) as fractions of an image: overlap, encoding, non-maximum suppression.
 
-All functions take any number of leading dimensions. Boxes without area overlap nothing.
+All functions take any number of leading dimensions. Boxes without area overlap with no box.
 """
 
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import tensorflow as tf
 
 VARIANCES: Final = (0.1, 0.1, 0.2, 0.2)
-"""Divisors of the encoded center and size (Liu et al. 2016, the authors' program)."""
+"""Divisors of the encoded center and size, from the code of Liu et al. 2016."""
 
 
 class Detections(NamedTuple):
@@ -26,7 +26,7 @@ class Detections(NamedTuple):
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Return the areas [...] of boxes. The area of boxes that end before they begin is 0.
+    """Return the areas [...] of boxes. Boxes that end before they begin have the area 0.
 
     Args:
         boxes: [..., 4].
@@ -55,7 +55,7 @@ def overlap(a: tf.Tensor, b: tf.Tensor, *, of_first: bool = False) -> tf.Tensor:
 def encode(
     boxes: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Return the offsets of boxes from anchors, [..., 4]: of the center, and log ratios of sizes.
+    """Encode boxes relative to anchors, [..., 4]: offsets of the center, log ratios of the size.
 
     Girshick et al. 2014, appendix C.
 
@@ -73,7 +73,7 @@ def encode(
 def decode(
     offsets: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
 ) -> tf.Tensor:
-    """Return boxes [..., 4] from their offsets; the inverse of `encode`.
+    """Decode the result of `encode` to boxes, [..., 4].
 
     Args:
         offsets: Result of `encode`, [..., 4].

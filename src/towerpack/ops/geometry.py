@@ -1,4 +1,4 @@
-"""Conversion of an image of any size to the input size of a network, for data and graphs.
+"""Conversion of images of any size to the input size of a network, by OpenCV or TensorFlow.
 
 Sides that shrink are averaged over areas. Sides that grow are interpolated linearly between pixel
 centers. OpenCV and TensorFlow support both methods, and their results differ by at most 1 of 255.
@@ -123,7 +123,7 @@ class _CenterCropAndScale(ImageAugmentor):
 
 
 def scaled(old: Size, new: Size) -> list[Transform]:
-    """Return transforms that scale an image. Sides shrink before others grow.
+    """Return transforms that scale an image. First sides shrink, then sides grow.
 
     Args:
         old, new: Height and width before and after scaling.
@@ -134,7 +134,7 @@ def scaled(old: Size, new: Size) -> list[Transform]:
 
 
 def shortest_edge(size: Size, edge: int) -> Size:
-    """Return the size with the same aspect ratio and a given shorter side.
+    """Return the size of the same aspect ratio whose shorter side is `edge`.
 
     Args:
         size: Height and width.
@@ -168,7 +168,7 @@ def _with_channels(img: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
 
 def _fitted(old: Size, new: Size) -> list[Transform]:
-    """Center-crop dimensions that are too large and zero-pad those that are too small."""
+    """Center-crop dimensions that are too large, and zero-pad dimensions that are too small."""
     part = min(old[0], new[0]), min(old[1], new[1])
     steps: list[Transform] = []
     if part != old:

@@ -29,10 +29,10 @@ def match(
     *,
     threshold: float = 0.5,
 ) -> Matches:
-    """Match each anchor with the box that it overlaps most, if the overlap exceeds a threshold.
+    """Match each anchor with the box of largest overlap, if the overlap exceeds a threshold.
 
-    The best anchor of each box is matched with it at any overlap. If it is the best anchor of
-    several boxes, the last of them counts.
+    Each box is also matched with its best anchor at any overlap. If an anchor is the best anchor of
+    several boxes, the last box counts.
 
     Args:
         anchors: float32 [anchors, 4].
@@ -68,7 +68,7 @@ def match(
 def hard_negatives(
     losses: tf.Tensor, positive: tf.Tensor, ignored: tf.Tensor, *, ratio: float = 3.0
 ) -> tf.Tensor:
-    """Return which background anchors have the largest losses, bool [n, anchors].
+    """Return a mask of the background anchors with the largest losses, bool [n, anchors].
 
     Args:
         losses: float [n, anchors].

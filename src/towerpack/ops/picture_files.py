@@ -1,8 +1,8 @@
-"""Decoding of image files as graph operations, with the results of `decode_image`.
+"""Decoding of image files as graph operations, with the same results as `decode_image`.
 
 By default, TensorFlow decodes JPEG less exactly (differences of up to 18 of 255 on photographs) and
 ignores the EXIF orientation. It reads indices of a BMP as gray levels and transparent pixels of a
-GIF as black, and crashes on animated WebP files (2.21). The graph refuses such files.
+GIF as black, and crashes on animated WebP files (2.21). The graph rejects such files.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ _ORIENTATION, _SHORT = 0x0112, 3
 
 
 def picture_of(file: tf.Tensor) -> tf.Tensor:
-    """Decode a JPEG, PNG, WebP, GIF or BMP file to uint8 [h, w, 3], turned upright.
+    """Decode a JPEG, PNG, WebP, GIF or BMP file to an upright image, uint8 [h, w, 3].
 
-    The graph fails with a reason for files that TensorFlow does not decode as `decode_image` does.
+    The graph fails with a reason for files that TensorFlow decodes differently from `decode_image`.
 
     Args:
         file: Content of the file, a scalar string.

@@ -11,7 +11,7 @@ _LEAST_TEMPERATURE: Final = 1e-6
 def choose(
     logits: tf.Tensor, u: tf.Tensor, temperature: Any, top_k: int = 0, top_p: float = 1.0
 ) -> tf.Tensor:
-    """Draw classes by inverse transform sampling. Return int32 [n].
+    """Draw classes [n], int32, by inverse transform sampling.
 
     Args:
         logits: [n, classes].
@@ -44,7 +44,7 @@ def _reached(sums: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
 
 
 def uniform_at(seed: Any, start: tf.Tensor, length: Any) -> tf.Tensor:
-    """Return random numbers, float32 [n, length]. Each depends on seed, row and position alone.
+    """Draw uniform numbers, float32 [n, length], that depend only on seed, row and position.
 
     Args:
         seed: int32 scalar.

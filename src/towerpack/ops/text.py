@@ -1,4 +1,4 @@
-"""Words and word pieces as TensorFlow operations, with the results of `tokenizers`."""
+"""Split of texts into words and word pieces by TensorFlow, with the results of `tokenizers`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 _UNCHANGED: Final = "\0"
 _LONGEST_WORD: Final = 100
-"""Number of characters. Longer words are unknown, as in BERT."""
+"""Maximum number of characters of a word. Longer words are unknown, as in BERT."""
 
 
 def character_table(characters: Mapping[str, str]) -> Any:
@@ -104,7 +104,7 @@ def word_pieces(words: tf.RaggedTensor, tokens: Any, longest: int) -> tf.RaggedT
 
 
 def padded(ids: tf.RaggedTensor, length: int, ends: tuple[int, int] | None = None) -> tf.Tensor:
-    """Return token sequences padded with zeros, int32 [n, longest text], at least one column.
+    """Pad token sequences with zeros, int32 [n, longest text], at least one column.
 
     Args:
         ids: int64 [n, (tokens)].

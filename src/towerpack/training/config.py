@@ -24,7 +24,7 @@ POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_flo
 
 
 def _with_near_misses(cls: type[T]) -> type[T]:
-    """Make the error for an unknown setting suggest settings with similar names."""
+    """Decorate a dataclass so that the error for an unknown argument suggests similar names."""
     known, init = set(inspect.signature(cls).parameters), cls.__init__
 
     @functools.wraps(init)
@@ -48,7 +48,8 @@ class TrainConfig:
         model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
         optimizer: Used instead of the model's optimizer.
         callbacks: A list, or `Callbacks([…])`.
-        extra_callbacks: Run after `callbacks`. None for `CheckNumerics` and `ProgressBar`.
+        extra_callbacks: Callbacks that run after `callbacks`. None for `CheckNumerics` and
+            `ProgressBar`.
         monitors: Receivers of numbers; `stats.jsonl` is written in addition to them. None for
             `stats.jsonl`, the log and TensorBoard events. An empty list for no monitors.
         steps_per_epoch: Steps between calls of `trigger_epoch`. None for one pass over the data.
@@ -56,14 +57,13 @@ class TrainConfig:
         seed: Seed of all randomness. None draws one, logs it and saves it in checkpoints.
         deterministic: Make runs reproducible bit by bit. Switches on TensorFlow's deterministic
             operations in the whole process, which may be slower. Excludes XLA.
-        precision: Dtype in which layers by name compute. Weights stay float32; with 'float16' the
-            loss is scaled.
+        precision: Dtype of the computations in layers. Weights stay float32, and 'float16' also
+            scales the loss.
         xla: Compile the forward and backward pass of each step.
         frozen: One or several regular expressions for full names of variables that are not
-            trained: `'backbone/.*'`. A batch normalization whose moving averages match as well
-            normalizes by these averages and does not update them.
-        trainable: Expressions for the only variables that are trained; all others are frozen.
-            Empty for all variables.
+            trained: `'backbone/.*'`. If moving averages of a batch normalization match too, the
+            layer normalizes by these averages and does not update them.
+        trainable: Regular expressions for the only variables to train. Empty for all variables.
         run_dir: Directory for all files of the run. None for `runs/NAME-OF-THE-SCRIPT`.
         resume: 'auto' continues from the newest checkpoint in `run_dir`, if there is one; 'never'
             starts from scratch; a path continues from that checkpoint or run.
@@ -129,7 +129,8 @@ class TrainConfig:
                 setattr(self, name, operator.index(value))
         if self.init is not None and self.session_init is not None:
             raise ConfigError(
-                "init= and session_init= are two names of one setting.", fix="pass only init="
+                "session_init= is an alias of init=, so only one of them can be set.",
+                fix="pass only init=",
             )
         init = self.session_init if self.init is None else self.init
         self.skip_steps = ranges_of(self.skip_steps)
@@ -143,7 +144,7 @@ class TrainConfig:
             raise ConfigError(f"precision must be one of {list(POLICIES)}, got {self.precision!r}.")
         if self.xla and self.deterministic:
             raise ConfigError(
-                "xla=True and deterministic=True exclude each other in TensorFlow.",
+                "TensorFlow does not support xla=True together with deterministic=True.",
                 fix="set only one of them",
             )
         self._check_modes()
@@ -164,7 +165,7 @@ class TrainConfig:
         mode = "fast_dev_run" if self.fast_dev_run else "overfit_batches"
         if self.fast_dev_run and self.overfit_batches:
             raise ConfigError(
-                "fast_dev_run and overfit_batches exclude each other.", fix="set only one of them"
+                "fast_dev_run and overfit_batches cannot be combined.", fix="set only one of them"
             )
         if self.overfit_batches and self.dataflow is None:
             raise ConfigError(
@@ -175,7 +176,7 @@ class TrainConfig:
             raise ConfigError(
                 f"{mode} uses a separate run directory and cannot continue another run, "
                 f"got resume={str(self.resume)!r}.",
-                fix="start from the run's weights with init=…",
+                fix="leave out resume=, and pass init=RUN to start from the weights of that run",
             )
 
     @property

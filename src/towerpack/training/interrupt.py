@@ -59,7 +59,7 @@ class InterruptFlag:
         return 128 + self.signal
 
     def ending(self) -> BaseException:
-        """Return the exception that ends the program, or only the cell of a notebook.
+        """Return the exception that ends the program, or only the current cell of a notebook.
 
         An interactive session (a notebook, a Python prompt) continues after Ctrl-C.
         """

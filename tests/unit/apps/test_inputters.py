@@ -476,7 +476,7 @@ def test_similar_names_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ({"num_classes": 10}, r"data\.num_classes does not apply"),
         ({"train": "a.csv"}, r"data\.train does not apply"),
         ({"inputter": "folder", "class_names": ["a"]}, r"data\.class_names does not apply"),
-        ({"inputter": "folder", "path": "/nowhere"}, "no folder /nowhere"),
+        ({"inputter": "folder", "path": "/nowhere"}, "folder /nowhere does not exist"),
         ({"inputter": "digit"}, "no inputter 'digit'"),
         ({"augmenter": "cifr"}, "no augmenter 'cifr'"),
         ({"batch_size": 2000}, "one batch of 2000 rows, got 1257 rows"),

@@ -56,7 +56,7 @@ def test_classification_error_is_exact(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (0.25, r"(?s)float64 \[\].*do not reduce it.*expose\('incorrect'"),
+        (0.25, r"(?s)float64 \[\].*without reducing it.*expose\('incorrect'"),
         ([0, 1, 1], r"int64 \[3\]"),
         ([[0], [1]], r"int64 \[2, 1\]"),
         ([0.0, 0.5], r"must be 0 or 1 \(or booleans\), got 0.5"),

@@ -103,7 +103,7 @@ def test_any_one_number_is_a_scalar(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [[1, 2], np.zeros(0), "text", None, object(), 1j])
 def test_anything_else_is_not(value: Any) -> None:
-    with pytest.raises(ConfigError, match="takes one number"):
+    with pytest.raises(ConfigError, match="needs one number"):
         Monitors().put_scalar("x", value)
 
 
@@ -191,7 +191,7 @@ def test_histograms_come_flat() -> None:
 
 @pytest.mark.parametrize("wrong", [ConsoleMonitor, "console", None])
 def test_only_monitors_are_monitors(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="is not an instance of Monitor"):
+    with pytest.raises(ConfigError, match="must be an instance of Monitor"):
         Monitors([wrong])
 
 
@@ -411,9 +411,9 @@ def test_a_command_that_fails_is_run_again_later(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("no-such-program {cost}", "no program"),
+        ("no-such-program {cost}", "does not exist"),
         ("true {coost}", "Did you mean 'cost'"),
-        ("", "no program"),
+        ("", "does not exist"),
     ],
 )
 def test_commands_that_make_no_sense(command: str, message: str) -> None:

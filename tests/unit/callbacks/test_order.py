@@ -31,9 +31,11 @@ from towerpack.callbacks import (
 def test_a_need_must_be_met_by_an_earlier_callback(tmp_path: Path) -> None:
     producer, saver = PutValues("val/error", []), MinSaver("val/error")
     SmallHost(tmp_path, [producer, saver]).setup()
-    with pytest.raises(CallbackError, match=r"(?s)after it.*put PutValues before"):
+    with pytest.raises(CallbackError, match=r"(?s)only later.*put PutValues before"):
         SmallHost(tmp_path, [saver, producer]).setup()
-    with pytest.raises(CallbackError, match=r"(?s)no callback produces.*Did you mean 'val/error'"):
+    with pytest.raises(
+        CallbackError, match=r"(?s)no callback produces it.*Did you mean 'val/error'"
+    ):
         SmallHost(tmp_path, [producer, MinSaver("val/errors")]).setup()
 
 

@@ -61,7 +61,7 @@ def test_pictures(tmp_path: Path) -> None:
 def test_means_over_the_last_steps(tmp_path: Path) -> None:
     host = SmallHost(tmp_path, [SimpleMovingAverage("cost", 6)], outputs=outputs).run()
     assert host.monitors.history("cost/SMA") == [(4, 2.5), (8, 5.5), (12, 9.5)]
-    with pytest.raises(ConfigError, match="'many' is not a scalar"):
+    with pytest.raises(ConfigError, match="'many' must be a scalar"):
         SmallHost(tmp_path, [SimpleMovingAverage("many", 6)], outputs=outputs).run()
     for wrong in (lambda: SimpleMovingAverage([], 3), lambda: DumpTensors([], every_k_steps=1)):
         with pytest.raises(

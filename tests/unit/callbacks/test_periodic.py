@@ -104,7 +104,7 @@ def test_nonsense_is_refused() -> None:
         def after_epoch(self) -> None:
             pass
 
-    with pytest.raises(CallbackError, match=r"does not override trigger\(\)"):
+    with pytest.raises(CallbackError, match=r"needs a callback that overrides trigger\(\)"):
         PeriodicTrigger(NoTrigger(), every_k_steps=1)
 
 

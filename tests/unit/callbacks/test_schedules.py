@@ -194,7 +194,7 @@ def test_an_object_may_be_the_parameter(tmp_path: Path) -> None:
     param = Param(1.0)
     SmallHost(tmp_path, [ScheduledHyperParamSetter(param, [(1, 0.25)])]).run()
     assert param.get() == 0.25
-    with pytest.raises(ConfigError, match="is not a hyper-parameter"):
+    with pytest.raises(ConfigError, match="needs a hyper-parameter"):
         ScheduledHyperParamSetter(3, [(1, 0.25)])  # type: ignore[arg-type]
 
 
@@ -223,7 +223,7 @@ def test_a_function_is_not_asked_twice_after_a_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_value_that_is_not_finite_is_an_error(tmp_path: Path, value: float) -> None:
-    with pytest.raises(CallbackError, match="would set learning_rate"):
+    with pytest.raises(CallbackError, match="value of learning_rate must be finite"):
         rates(tmp_path, HyperParamSetterWithFunc(LR, lambda epoch, now: value))
 
 

@@ -85,7 +85,7 @@ def test_functions_as_a_callback(tmp_path: Path) -> None:
     assert not made.acts_in("before_step")
     with pytest.raises(ConfigError, match="Did you mean 'trigger'"):
         CallbackFactory(triggers=print)
-    with pytest.raises(ConfigError, match="has no hooks"):
+    with pytest.raises(ConfigError, match="needs a hook"):
         CallbackFactory()
 
 
@@ -95,7 +95,7 @@ def test_a_function_is_called_when_it_is_asked_for(tmp_path: Path) -> None:
     step = RunOp(lambda: calls.append("step"), False, False, run_step=True)
     SmallHost(tmp_path, [usual, step], max_epoch=2, steps_per_call=1).run()
     assert calls == ["usual", *["step"] * 4, "usual", *["step"] * 4, "usual"]
-    with pytest.raises(ConfigError, match="has no hooks"):
+    with pytest.raises(ConfigError, match="needs a hook"):
         RunOp(print, False, False)
 
 

@@ -136,5 +136,5 @@ def test_a_state_that_contains_itself_is_refused() -> None:
     ],
 )
 def test_damaged_states_are_refused(text: str) -> None:
-    with pytest.raises(StateError, match="not a saved state"):
+    with pytest.raises(StateError, match="not the JSON text of a saved state"):
         decode_state(text.encode(errors="surrogatepass"))

@@ -22,11 +22,12 @@ def test_every_difference_is_listed() -> None:
     with pytest.raises(CheckpointMismatchError) as caught:
         compare_names(MODEL, found, what="the checkpoint step-00000100")
     assert str(caught.value) == (
-        "The checkpoint step-00000100 belongs to another model.\n"
+        "The checkpoint step-00000100 belongs to another model: its tensors differ.\n"
         "  got       2 tensors: 1 missing, 1 unexpected, 1 of another shape or dtype\n"
         "  expected  2 tensors with the model's names, shapes and dtypes\n"
-        "  to fix    build the model as it was when it was saved; or start anew from the weights "
-        "that fit: TrainConfig(resume='never', init=SmartInit(PATH, ignore_mismatch=True))\n"
+        "  to fix    restore the model's code of the checkpoint; or start a new run from the "
+        "weights that fit: "
+        "TrainConfig(resume='never', init=SmartInit(PATH, ignore_mismatch=True))\n"
         "  missing:\n"
         "    conv0/kernel float32 [3, 3, 1, 8] (did you mean 'conv_0/kernel'?)\n"
         "  unexpected:\n"

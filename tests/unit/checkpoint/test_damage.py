@@ -275,7 +275,7 @@ def test_the_tagged_one_helps_out(run: Path, caplog: pytest.LogCaptureFixture) -
 def test_a_directory_that_cannot_be_written_to(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    with pytest.raises(CheckpointError, match="Cannot write checkpoints") as caught:
+    with pytest.raises(CheckpointError, match="must be writable to save") as caught:
         CheckpointStore(blocker / "checkpoints")
     assert isinstance(caught.value.__cause__, OSError)
 

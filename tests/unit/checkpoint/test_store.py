@@ -237,7 +237,7 @@ def test_keep_as_copies_where_there_are_no_links(
 def test_keep_as_needs_the_checkpoint(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         store.save(1, arrays(1))
-        with pytest.raises(CheckpointError, match="no checkpoint of step 2"):
+        with pytest.raises(CheckpointError, match="step 2 has no checkpoint"):
             store.keep_as(2, "best")
 
 

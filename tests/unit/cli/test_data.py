@@ -410,7 +410,7 @@ def test_the_cause_of_an_error_leads_into_the_program(
     assert functions_in(lines) == ["load", "look_up"]
     end = lines.index("KeyError: 'b'")
     assert lines[end + 1].startswith("MapError: Map") or "MapData(load) raised" in lines[end + 1]
-    assert "see the cause above" in "".join(lines[end + 1 :])
+    assert "correct the error shown above" in "".join(lines[end + 1 :])
 
 
 def test_the_cause_in_a_generator(told: Callable[..., list[str]]) -> None:

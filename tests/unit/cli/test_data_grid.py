@@ -89,7 +89,7 @@ def test_a_label_is_no_mask(
     with pytest.raises(SystemExit, match="1"):
         main()
     assert capsys.readouterr().err.splitlines() == [
-        "ConfigError: The component to show as mask is not a label map.",
+        "ConfigError: The component to show as mask must be a label map.",
         "  got       int",
         "  expected  one integer for each pixel: [height, width]",
         "  to fix    pass the index of the component: mask=... (or --mask ...)",

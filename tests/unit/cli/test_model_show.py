@@ -77,7 +77,7 @@ def test_run(tmp_path: Path) -> None:
         ("missing", "neither a script nor a run directory"),
         ("model_for_test.py:Smaller", "'Small'"),
         ("model_for_test.py:broken", "raised TypeError"),
-        ("model_for_test.py:SPECS", "is not a model"),
+        ("model_for_test.py:SPECS", "must be a ModelDesc"),
         ("several.py", "must define one model, but it defines 2"),
         ("none.py", "must define one model, but it defines none"),
     ],

@@ -60,9 +60,15 @@ def test_without_a_description_there_is_no_cluster(environment: dict[str, str]) 
         ("[]", "list"),
         (json.dumps({"cluster": WORKERS}), "no 'task'"),
         (json.dumps({"cluster": WORKERS, "task": {"type": "worker"}}), "no 'index'"),
-        (json.dumps({"cluster": WORKERS, "task": {"type": "worker", "index": 2}}), "no worker 2"),
+        (
+            json.dumps({"cluster": WORKERS, "task": {"type": "worker", "index": 2}}),
+            "'worker 2' must be part",
+        ),
         (json.dumps({"cluster": WORKERS, "task": {"type": "worker", "index": -1}}), "worker -1"),
-        (json.dumps({"cluster": WORKERS, "task": {"type": "ps", "index": 0}}), "no ps 0"),
+        (
+            json.dumps({"cluster": WORKERS, "task": {"type": "ps", "index": 0}}),
+            "'ps 0' must be part",
+        ),
         (
             json.dumps({"cluster": {"helper": ["a:1"]}, "task": {"type": "helper", "index": 0}}),
             "helper",

@@ -72,7 +72,7 @@ def test_counts(name: str) -> None:
 def test_flows_that_are_no_list(stage: Any) -> None:
     # An endless flow must not be read, either.
     for wrong in (ten(), df.DataFromGenerator(lambda: iter(lambda: (0,), None))):
-        with pytest.raises(ConfigError, match="takes a list of flows") as caught:
+        with pytest.raises(ConfigError, match="needs a list of flows") as caught:
             stage(wrong)
         assert caught.value.fix == f"pass a list: {stage.__name__}([ds, ...])"
     assert len(list(stage(iter([ten()])).iterate(seed=0))) == 10

@@ -126,9 +126,9 @@ def test_ragged_items_show_both_shapes() -> None:
     with pytest.raises(BatchError) as caught:
         next(iter(BatchData(MapData(DataFromList(rows), lambda dp: dp), 8)))
     assert str(caught.value).splitlines() == [
-        "Item 7 of a batch does not stack with item 0.",
+        "Datapoint 7 of a batch cannot be stacked with datapoint 0.",
         "  got       image uint8 [375, 500, 3]",
-        "  expected  image uint8 [480, 640, 3], as item 0",
+        "  expected  image uint8 [480, 640, 3], as in datapoint 0",
         "  to fix    make the shapes agree before batching, or use BatchData(pad=...) or "
         'BatchData(stack="list")',
         "  pipeline  DataFromList(8) > MapData(<lambda>) > BatchData(8)",
@@ -142,9 +142,9 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(np.zeros(2),), (np.zeros(2, "f4"),)], "float32"),
         ([(True,), (1,)], "component 0 int"),
         ([(1,), ("1",)], "str of length 1"),
-        ([(1,), (np.int64(1),), (np.uint8(1),)], "Item 2 .*\n  got       component 0 uint8"),
+        ([(1,), (np.int64(1),), (np.uint8(1),)], "Datapoint 2 .*\n  got       component 0 uint8"),
         ([(np.float64(1),), (1.0,)], "component 0 float\n  expected  component 0 float64"),
-        ([(1,), (np.int64(1),), (None,)], "Item 2 .*\n  got       component 0 None"),
+        ([(1,), (np.int64(1),), (None,)], "Datapoint 2 .*\n  got       component 0 None"),
         ([(np.int64(1),), (1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(1, 2), (1,)], "tuple \\(int\\)"),
         ([(1,), [1]], "list \\(int\\)"),
@@ -154,7 +154,7 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(1 << 70,), (1,)], "beyond 64 bits"),
         ([([[1], [2, 3]],), ([1],)], "ragged list"),
         ([([1],), (3,)], "component 0 int"),
-        ([(np.arange(2),), (np.ma.masked_array([1, 2]),)], "item 1 is a masked array"),
+        ([(np.arange(2),), (np.ma.masked_array([1, 2]),)], "datapoint 1 is a masked array"),
     ],
 )
 def test_what_does_not_stack(rows: list[Any], message: str) -> None:
@@ -172,13 +172,13 @@ def test_pad() -> None:
     assert index.tolist() == [0, 1, 2]
     dicts = [{"a": np.ones(i), "b": np.ones(i, np.uint8)} for i in (1, 2)]
     assert batch(*dicts, pad={"a": np.nan, "b": 7})["b"].tolist() == [[1, 7], [1, 1]]
-    with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
+    with pytest.raises(BatchError, match="Datapoint 1 of a batch cannot be stacked"):
         batch(*dicts, pad={"a": 0})
 
 
 def test_pads_that_do_not_fit() -> None:
     with pytest.raises(
-        BatchError, match="names a component 'x', which datapoints do not have"
+        BatchError, match="names the component 'x', but datapoints have no such component"
     ) as caught:
         batch({"a": 1, "b": 2}, {"a": 1, "b": 2}, pad={"x": 0})
     assert caught.value.expected == "'a' or 'b'"

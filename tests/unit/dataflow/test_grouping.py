@@ -66,15 +66,15 @@ class TestByShape:
     def test_errors_name_the_datapoint_and_lose_nothing(self, make: Make) -> None:
         iterator = BatchDataByShape(make([(np.zeros(1), 0), (np.zeros(1),)]), 2, 1).iterate()
         for _ in range(2):
-            with pytest.raises(DataFlowError, match="cannot group datapoint 1: IndexError"):
+            with pytest.raises(DataFlowError, match="failed to group datapoint 1: IndexError"):
                 next(iterator)
         odd = [(np.zeros(2), 0), (np.zeros(2, np.int8), 1), (np.zeros(3), 2)]
         iterator = BatchDataByShape(make(odd), 2, 0).iterate(seed=0)
         for _ in range(2):
-            with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
+            with pytest.raises(BatchError, match="Datapoint 1 of a batch cannot be stacked"):
                 next(iterator)
         again = BatchDataByShape(make(odd), 2, 0).iterate(state=iterator.state())
-        with pytest.raises(BatchError, match="Item 1 of a batch does not stack"):
+        with pytest.raises(BatchError, match="Datapoint 1 of a batch cannot be stacked"):
             next(again)
 
 
@@ -154,7 +154,7 @@ class TestByLength:
             make([("a bc",), ("d",), ("e fg",)]), 2, [1], length=lambda dp: dp[0].count(" ") + 1
         )
         assert [batch[0].tolist() for batch in ds] == [["a bc", "e fg"], ["d"]]
-        with pytest.raises(DataFlowError, match="cannot group datapoint 0: TypeError"):
+        with pytest.raises(DataFlowError, match="failed to group datapoint 0: TypeError"):
             list(BatchByLength(make([(1,)]), 2))
 
 

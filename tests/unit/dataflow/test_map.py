@@ -84,7 +84,7 @@ def test_vectorised_must_keep_rows() -> None:
     with pytest.raises(MapError, match=r"fail\) raised ZeroDivisionError on datapoints 4\.\.7 of"):
         BatchData(MapData(arrays(), fail, batched=True), 4).plan(seed=0).get(1)
     for wrap in (lambda ds: ds, RepeatedData):
-        with pytest.raises(ConfigError, match="A map after BatchData"):
+        with pytest.raises(ConfigError, match="MapData over batches must not"):
             MapData(wrap(BatchData(arrays(), 2)), lambda dp: dp, batched=True)
     with pytest.raises(ConfigError, match="needs batched=False"):
         MapData(arrays(), lambda dp: dp, batched=True, on_error="skip")

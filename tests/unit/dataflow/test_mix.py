@@ -170,7 +170,9 @@ class TestRandomMix:
             def __iter__(self) -> Any:
                 yield (0, 0)
 
-        with pytest.raises(DataFlowError, match=r"Short.* ended before its length"):
+        with pytest.raises(
+            DataFlowError, match=r"Short.* yielded fewer datapoints than its length"
+        ):
             list(RandomMixData([Short()]))
 
 

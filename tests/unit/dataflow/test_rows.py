@@ -242,7 +242,7 @@ def test_ragged_rows() -> None:
         return [filled(empty_row((1 + int(dp[0]) % 3, 2), np.float32), dp[0])]
 
     flow = MapData(numbers(), f)
-    with pytest.raises(BatchError, match="does not stack"):
+    with pytest.raises(BatchError, match="cannot be stacked"):
         list(BatchData(flow, SIZE))
     for number, batch in enumerate(BatchData(flow, SIZE, pad=-1)):
         assert batch[0].shape == (SIZE, 3, 2)

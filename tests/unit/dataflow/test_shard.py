@@ -133,7 +133,7 @@ def test_shards_that_are_not() -> None:
         lambda: ShardRows(BatchData(numbers(4), 3), 2, 0),
         lambda: ShardRows(BatchData(numbers(4), 4, remainder=True), 2, 0),
     ):
-        with pytest.raises(ConfigError, match=r"shard|tail|index|a BatchData|cannot share"):
+        with pytest.raises(ConfigError, match=r"shard|tail|index|a BatchData|divided evenly"):
             wrong()
 
 

@@ -157,5 +157,5 @@ class TestFakeData:
 
 
 def test_one_that_defines_nothing() -> None:
-    with pytest.raises(ConfigError, match="defines no datapoints"):
+    with pytest.raises(ConfigError, match="must define __iter__, or both"):
         iter(DataFlow())

@@ -89,7 +89,7 @@ class TestShuffle:
             ShuffleData(MapData(generated(4), lambda dp: dp))
         assert "LocallyShuffleData" in str(caught.value)
         for wrap in (ShuffleData, CacheData):
-            with pytest.raises(ConfigError, match="is infinite"):
+            with pytest.raises(ConfigError, match="must wrap a finite flow"):
                 wrap(RepeatedData(numbers(3)))
 
 
@@ -227,7 +227,7 @@ class TestJoin:
             for _ in range(3):
                 next(iterator)
             for _ in range(2):
-                with pytest.raises(DataFlowError, match="ended before another"):
+                with pytest.raises(DataFlowError, match="but one ended earlier"):
                     next(iterator)
         assert len(list(JoinData([generated(3), numbers(3)], strict=True))) == 3
 
@@ -251,7 +251,7 @@ class TestJoin:
                 next(iterator)
         state = iterator.state()
         assert list(iterator) == list(make().iterate(state=state)) == [(2, 2), (3, 3)]
-        with pytest.raises(DataFlowError, match="to join must be"):
+        with pytest.raises(DataFlowError, match="to join must all be"):
             list(JoinData([DataFromList([{"a": 1}]), DataFromList([(1,)])]))
 
     def test_one_seed_keeps_two_branches_together(self) -> None:

@@ -138,7 +138,7 @@ class TestStates:
             shuffled().iterate(state=dict(shuffled().iterate().state(), version=99))
         ds = df.RepeatedData(df.DataFromGenerator(lambda: iter([(1,)])), 2)
         state = dict(ds.iterate().state(), at={"turn": 0})
-        with pytest.raises(StateError, match="does not have the structure"):
+        with pytest.raises(StateError, match="structure differs from the pipeline"):
             ds.iterate(state=state)
 
     def test_looking_does_not_matter(self) -> None:

@@ -73,7 +73,7 @@ def test_every_law_is_checked() -> None:
         check(lambda: made.append(Wearing(1000)) or made[-1])
     for make, message in (
         (lambda: Wearing(2), "epoch 1 again"),
-        (lambda: Shorter(1000), r"len\(\) is 5, but epoch 0 has 4 datapoints"),
+        (lambda: Shorter(1000), r"len\(\) 5, but epoch 0 has 4 datapoints"),
         (OnePosition, "beside another"),
         (Tape, "in another order"),
         (changing_from(len(made) + 2), "restored at 0 once"),

@@ -178,7 +178,7 @@ def test_what_came_before_a_failure_is_given(replicas: int) -> None:
 def test_no_datapoints() -> None:
     empty = range_of(9).filter(lambda x: x > 10)
     source = started(empty)
-    with pytest.raises(DataFlowError, match="no elements to repeat"):
+    with pytest.raises(DataFlowError, match="must not be empty"):
         source.reserve(1, nothing)
     source.stop()
     ending = started(empty, infinite=False)
@@ -221,13 +221,13 @@ def test_without_a_position() -> None:
 
 @pytest.mark.parametrize("state", ["dataflow", {"epoch": 3}, {"iterator": b"x", "skip": 0}])
 def test_a_foreign_position(state: Any) -> None:
-    with pytest.raises(StateError, match="position does not belong to this dataset"):
+    with pytest.raises(StateError, match="position belongs to another dataset"):
         started(range_of(5), state=state)
 
 
 def test_the_position_in_another_dataset() -> None:
     source = started(range_of(5).shuffle(3, seed=1).batch(2), [tf.TensorSpec([None], tf.int64)])
-    with pytest.raises(StateError, match="position does not belong to this dataset"):
+    with pytest.raises(StateError, match="position belongs to another dataset"):
         started(range_of(5), state=source.state())
     source.stop()
 
@@ -299,10 +299,10 @@ def test_elements_that_fit(elements: Any) -> None:
     ("elements", "message"),
     [
         ((X,), "must provide one tensor for each input"),
-        ({"x": X, "labels": LABEL}, "no component 'label'.*\n.*\n.*'labels'"),
+        ({"x": X, "labels": LABEL}, "must have the component 'label'.*\n.*\n.*'labels'"),
         (((X, X), LABEL), "must be dense tensors, got tuple"),
-        ((X.astype(np.float64), LABEL), "does not match the input 'x'.*\n.*float64"),
-        ((X[:, :1], LABEL), "does not match the input 'x'"),
+        ((X.astype(np.float64), LABEL), "matches the input 'x'.*\n.*float64"),
+        ((X[:, :1], LABEL), "matches the input 'x'"),
     ],
 )
 def test_elements_that_do_not_fit(elements: Any, message: str) -> None:

@@ -438,7 +438,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no datapoint": (GOOD[0], "got       ndarray"),
     "missing name": (
         {"x": GOOD[0], "labels": GOOD[1]},
-        "no component 'label'.*\n.*\n.*\n.*'labels'",
+        "must have the component 'label'.*\n.*\n.*\n.*'labels'",
     ),
     "floats": ((GOOD[0], GOOD[1].astype("f4")), r"component 1 \('label'\) has the wrong dtype"),
     "large integers": (

@@ -61,12 +61,12 @@ def test_so_many_steps_are_staged() -> None:
     [
         (lambda: StagingInput(QueueInput(flow()), 0), "nr_stage must be at least 1, got 0"),
         (lambda: StagingInput(flow()), "needs an InputSource, got DataFromList"),  # pyright: ignore
-        (lambda: StagingInput(TensorInput(lambda: [tf.zeros([])])), "cannot stage a TensorInput"),
+        (lambda: StagingInput(TensorInput(lambda: [tf.zeros([])])), "must not be a TensorInput"),
         (
             lambda: StagingInput(FeedInput(flow()), device=["CPU:0"]).setup(
                 SPECS, seed=0, replicas=2
             ),
-            "fewer devices",
+            "one device for each replica",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_components_go_to_the_inputs_that_are_named() -> None:
 @pytest.mark.parametrize("names", [["n"], ["n", "texts"], ["n", "n"], ["n", "text", "more"]])
 def test_names_that_are_not_the_models(names: list[str]) -> None:
     source = remap_input_source(FeedInput(flow()), names)
-    with pytest.raises(SpecError, match="each input of the model once"):
+    with pytest.raises(SpecError, match="the model's inputs, each once"):
         source.setup(SPECS, seed=0)
 
 

@@ -68,7 +68,7 @@ def test_one_tensor_needs_no_list() -> None:
     ("func", "message"),
     [
         (lambda: batch()[:1], "must provide one tensor for each input.*\n.*1 tensors"),
-        (lambda: [tf.ones([2, 4]), batch()[1]], "does not match the input 'x'"),
+        (lambda: [tf.ones([2, 4]), batch()[1]], "matches the input 'x'"),
         (lambda: [tf.ones([2, 3], tf.float64), batch()[1]], "got       float64"),
         (lambda: [batch()[0], tf.zeros([2], tf.int32)], "the input 'label'"),
     ],
@@ -123,10 +123,10 @@ def test_given_shapes_fill_the_gaps_of_the_specs() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (None, "needs a fully known shape for the input 'x'"),
+        (None, "needs the full shape of the input 'x'"),
         ([[5, 3]], "one shape for each input"),
-        ([[5, 4], [5]], "needs a fully known shape for the input 'x'.*\n.*\\(5, 4\\)"),
-        ([[5, 3], [None]], "needs a fully known shape for the input 'label'"),
+        ([[5, 4], [5]], "needs the full shape of the input 'x'.*\n.*\\(5, 4\\)"),
+        ([[5, 3], [None]], "needs the full shape of the input 'label'"),
     ],
 )
 def test_shapes_that_do_not_fit(shapes: Any, message: str) -> None:

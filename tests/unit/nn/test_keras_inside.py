@@ -72,7 +72,7 @@ def test_names_do_not_depend_on_what_else_the_process_has_built() -> None:
 
 
 def test_two_layers_of_one_given_name() -> None:
-    with pytest.raises(LayerError, match="Two Keras layers of this tower are both named 'd'"):
+    with pytest.raises(LayerError, match="must have different names, but two are 'd'"):
         traced(tower_of(lambda x: Dense(6, name="d")(Dense(6, name="d")(x))))
 
 
@@ -82,7 +82,7 @@ def test_a_layer_that_a_later_call_makes_otherwise() -> None:
 
     tower = tower_of(build)
     tower.trace(is_training=True)
-    with pytest.raises(LayerError, match="'dense/kernel' had another shape"):
+    with pytest.raises(LayerError, match="'dense/kernel' must have the same shape"):
         tower.trace(is_training=False)
 
 
@@ -402,7 +402,9 @@ def test_plain_variables_of_every_kind() -> None:
 
 
 def test_an_initial_value_that_depends_on_the_inputs() -> None:
-    with pytest.raises(LayerError, match="initial value of variable 'w' depends on the tower's"):
+    with pytest.raises(
+        LayerError, match="initial value of variable 'w' must not depend on the tower's"
+    ):
         traced(tower_of(lambda x: x * tf.Variable(x[0], name="w", shape=[6])))
 
 
@@ -413,7 +415,7 @@ def test_a_variable_of_another_shape_in_a_later_call() -> None:
 
     tower = tower_of(build)
     tower.trace(is_training=True)
-    with pytest.raises(LayerError, match="'w' had another shape") as caught:
+    with pytest.raises(LayerError, match="'w' must have the same shape") as caught:
         tower.trace(is_training=False)
     assert "(6,)" in str(caught.value) and "(1,)" in str(caught.value)
 

@@ -568,7 +568,7 @@ MISTAKES = {
     r"LSTM 'a' cannot be built: .*units.*positive": lambda x: nn.LSTM("a", x[:, 0], -1),
     r"Embedding 'a' needs integers": lambda x: nn.Embedding("a", x, 3, 3),
     r"FixedUnPooling 'a': the matrix": lambda x: nn.FixedUnPooling("a", x, 2, np.ones((2, 3))),
-    r"BatchNorm 'a' cannot combine sync_statistics": lambda x: nn.BatchNorm(
+    r"BatchNorm 'a': pass only one of sync_statistics": lambda x: nn.BatchNorm(
         "a", x, sync_statistics=True, virtual_batch_size=2
     ),
     r"SpectralNorm 'a': power_iterations must be positive, got 0": lambda x: nn.SpectralNorm(
@@ -589,12 +589,8 @@ MISTAKES = {
         "a", tf.compat.v1.placeholder_with_default(x, [None] * 4), 3, 3
     ),
     r"LinearWrap.Dense cannot .*": lambda x: LinearWrap(x).Dense("fc", 3)(),
-    r"both have a variable 'a/kernel'": lambda x: keras.layers.Dense(3, name="a")(
-        nn.FullyConnected("a", x, 3)
-    ),
-    r"both have a variable 'b/kernel'": lambda x: nn.FullyConnected(
-        "b", keras.layers.Dense(3, name="b")(x), 3
-    ),
+    r"both use 'a/kernel'": lambda x: keras.layers.Dense(3, name="a")(nn.FullyConnected("a", x, 3)),
+    r"both use 'b/kernel'": lambda x: nn.FullyConnected("b", keras.layers.Dense(3, name="b")(x), 3),
 }
 
 

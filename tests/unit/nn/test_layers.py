@@ -399,7 +399,7 @@ def test_full_connection_of_unknown_size() -> None:
 
 
 def test_layers_need_a_tower() -> None:
-    with pytest.raises(LayerError, match="No tower is being built"):
+    with pytest.raises(LayerError, match="must be called inside a tower function"):
         FullyConnected("fc", tf.zeros([1, 2]), 3)
 
 

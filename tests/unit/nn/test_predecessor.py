@@ -150,7 +150,7 @@ def test_old_names_of_variables_get_the_new_ones(ask: Callable[[], Any], ours: s
         traced(lambda x: summary.add_tensor_summary(x, ["max"]))
     with pytest.raises(LayerError, match=r"decay must be in \[0, 1\), got 1\.0"):
         traced(lambda x: add_moving_summary(tf.reduce_mean(x), decay=1.0))
-    with pytest.raises(LayerError, match="has no name"):
+    with pytest.raises(LayerError, match="must have a name in a graph"):
         TowerFunction(add_moving_summary, [IMAGE])(tf.ones([1, 6, 6, 2]))
 
 
@@ -210,7 +210,7 @@ def test_argscope_over_keras_classes() -> None:
     with pytest.raises(LayerError, match="none of \\['Dense'\\] has an argument 'kernel_size'"):
         with argscope(keras.layers.Dense, kernel_size=3):
             pass
-    with pytest.raises(LayerError, match="argscope takes registered layers"):
+    with pytest.raises(LayerError, match="argscope needs registered layers"):
         with argscope(keras.layers.add, kernel_size=3):  # type: ignore[arg-type]
             pass
 

@@ -90,7 +90,7 @@ def test_mistakes() -> None:
     with pytest.raises(ConfigError, match="does not use"):
         build_step(Model(), {"optimizer": "sgd", "more": "sgd"})
     rate = keras.Variable(1.0)
-    with pytest.raises(LayerError, match="input 'x' is a scalar"):
+    with pytest.raises(LayerError, match="input 'x' needs rows to split"):
         scalar = [tf.TensorSpec([], tf.float32, "x")]
         build_step((scalar, lambda x: x * rate, "sgd"), distribution=TWO)
 

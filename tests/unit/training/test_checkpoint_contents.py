@@ -137,7 +137,9 @@ def test_a_checkpoint_of_another_kind_of_step_changes_nothing(tmp_path: Path) ->
     checkpoint = Run().trained().saved(tmp_path)
     new = Run()
     new.groups["discriminator"] = {"slot": tf.Variable(0.0)}
-    with pytest.raises(CheckpointMismatchError, match="a different kind of step") as caught:
+    with pytest.raises(
+        CheckpointMismatchError, match="a different kind of training step"
+    ) as caught:
         new.contents.restore(checkpoint)
     assert "discriminator" in str(caught.value)
     assert new.state.step == 0

@@ -39,7 +39,7 @@ def test_configuration_first_or_last_is_the_same(tmp_path: Path) -> None:
 def test_without_or_with_two_configurations(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SimpleTrainer has no configuration"):
         SimpleTrainer().train()
-    with pytest.raises(ConfigError, match="has a configuration already"):
+    with pytest.raises(ConfigError, match="already has a configuration"):
         launch_train_with_config(config(tmp_path), SimpleTrainer(config(tmp_path)))
 
 
@@ -56,6 +56,6 @@ def test_devices_in_the_predecessors_place(tmp_path: Path) -> None:
     for devices in (get_num_gpu() + 2, [get_num_gpu() + 1], ["GPU:99"]):
         with pytest.raises(ConfigError, match="no device 'GPU:"):
             SyncMultiGPUTrainer(devices)
-    with pytest.raises(ConfigError, match="not a TrainConfig"):
+    with pytest.raises(ConfigError, match="must be a TrainConfig"):
         SyncMultiGPUTrainer(["CPU:0"], devices=["CPU:0"])
     SyncMultiGPUTrainer(["CPU:0"]).configure(config(tmp_path))

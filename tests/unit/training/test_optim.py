@@ -89,12 +89,12 @@ def test_what_matches_nothing_or_makes_no_sense() -> None:
     for mistake, words in (
         (
             lambda: optimizer.ProcessGradients(sgd(), [tf.abs]),
-            "must be instances of GradientProcessor",
+            "must be a GradientProcessor",
         ),
         (lambda: gradproc.MapGradient(lambda: None), "of 0 arguments"),
         (lambda: AccumulateGradients(sgd(), 0), "at least 1"),
         (lambda: WeightEMA(sgd(), 1.0), "less than 1"),
-        (lambda: WeightEMA(keras.optimizers.LossScaleOptimizer(sgd())), "scales the loss"),
+        (lambda: WeightEMA(keras.optimizers.LossScaleOptimizer(sgd())), "must not scale the loss"),
     ):
         with pytest.raises(ConfigError, match=words):
             mistake()
@@ -291,7 +291,7 @@ def test_averages_of_weights_are_evaluated_and_saved_beside_them(tmp_path: Path)
 
 
 def test_where_there_are_no_averages(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs averages"):
+    with pytest.raises(ConfigError, match="needs a run that averages"):
         train(tmp_path, [InferenceRunner(flow(), ScalarStats("cost"), ema=True)], model=LINE)
     train(tmp_path, [ModelSaver()], model=LINE, max_epoch=1)
     with pytest.raises(RuntimeError, match="no averages"):

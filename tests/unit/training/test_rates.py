@@ -131,7 +131,7 @@ def test_a_step_made_by_the_program_is_the_run_s_or_is_refused(tmp_path: Path) -
     np.testing.assert_allclose(weights["w"], -sum(map(exponential, range(12))), rtol=1e-5)
     step = tf.Variable(0, name="global_step")
     other = v1.train.GradientDescentOptimizer(lambda: tf.cast(step, tf.float32))
-    with pytest.raises(ConfigError, match="global step that is not the run's"):
+    with pytest.raises(ConfigError, match="must depend on the global step of the run"):
         train(tmp_path / "other", model=Slope(lambda: other))
 
 

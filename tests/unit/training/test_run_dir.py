@@ -166,7 +166,7 @@ def test_delete_empties(tmp_path: Path) -> None:
 
 def test_delete_spares_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="is not deleted"):
+    with pytest.raises(ConfigError, match="did not empty"):
         RunDir(tmp_path, on_existing="delete")
     assert (tmp_path / "thesis.tex").exists()
 

@@ -1,4 +1,4 @@
-"""Monitors: write scalars and images to files, the console, TensorBoard, MLflow, W&B or a command.
+"""Monitors, which write numbers and images to files, the console or tracking services.
 
 Callbacks put values into `Monitors`, which passes them to each `Monitor` and stores their history.
 """

@@ -34,8 +34,8 @@ class Scalar(NamedTuple):
 class Monitor:
     """Base class of monitors, which receive values during training. Methods do nothing by default.
 
-    If a method raises `OSError` (a server that is down, a full disk), training continues: a warning
-    is logged, and this call and later ones are repeated in order. Other exceptions end training.
+    If a method raises `OSError` (a server that is down, a full disk), training continues. A warning
+    is logged, and this call and later calls are repeated in order. Other exceptions end training.
 
     Attributes:
         essential: Whether an `OSError` also ends training.
@@ -55,7 +55,7 @@ class Monitor:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def set_step(self, step: int, epoch: int) -> None:
-        """Set the position of the values that follow.
+        """Receive the global step and the epoch of the values that follow.
 
         Args:
             step, epoch: Global step, and number of the epoch.
@@ -100,7 +100,7 @@ class Monitor:
         """
 
     def remark(self, text: str) -> bool:
-        """Receive a remark on the current epoch. Return True if it will be shown with the values.
+        """Receive a remark on the current epoch. Return whether the monitor will show it.
 
         Args:
             text: A few words.

@@ -1,4 +1,4 @@
-"""A row of monitored numbers at the end of each epoch."""
+"""Monitor that shows a row of numbers at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -124,7 +124,6 @@ class ConsoleMonitor(Monitor):
         _logger.info("%s", row.plain.rstrip(), extra=ONLY_FILE if shown else None)
 
     def _fitting_columns(self) -> list[str]:
-        """Return the names of the most important numbers that fit, in their usual order."""
         width = self._console.width - (0 if self._console.is_terminal else _TIMESTAMP)
         width = width if self._output is None else _NOTEBOOK_COLUMNS
         width -= sum(_FIXED.values()) + 2 * len(_FIXED)

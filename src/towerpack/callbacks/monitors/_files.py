@@ -37,7 +37,7 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers of one step by name, with the global step, the epoch and the seconds since 1970."""
+    """Numbers of one step by name, with the global step, the epoch, and seconds since 1970."""
 
     step: int
     epoch: int

@@ -1,4 +1,4 @@
-"""The monitors of a run, and the history of numbers."""
+"""List of the monitors of a run, with the history of numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Monitors(Monitor):
         for item in items:
             if not isinstance(item, Monitor):
                 raise ConfigError(
-                    f"{item!r} is not an instance of Monitor.",
+                    f"A monitor must be an instance of Monitor, got {item!r}.",
                     fix="call the class: ConsoleMonitor()" if isinstance(item, type) else None,
                 )
         if history_length < 1:
@@ -86,7 +86,7 @@ class Monitors(Monitor):
         self._each("put_histogram", name, flat, step, name=name)
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
-        """Pass the run's settings on. Values that are not numbers or short strings are left out."""
+        """Pass on the run's settings, except values that are not numbers or short strings."""
         plain = {
             name: value
             for name, value in settings.items()
@@ -113,7 +113,7 @@ class Monitors(Monitor):
         """
         if name not in self._history:
             raise ConfigError(
-                f"No monitored number is called {name!r}. {did_you_mean(name, self._history)}",
+                f"There is no monitored number {name!r}. {did_you_mean(name, self._history)}",
                 fix="check the name, or that the callback which produces it has been triggered",
             )
         return list(self._history[name])
@@ -188,6 +188,6 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         got = f"{type(value).__name__} {value!r:.60}"
     raise ConfigError(
-        f"put_scalar({name!r}, …) takes one number, got {got}.",
+        f"put_scalar({name!r}, …) needs one number, got {got}.",
         fix="reduce the array, for example to its mean, or use put_histogram",
     )

@@ -1,4 +1,4 @@
-"""Repetition of monitor calls that have failed temporarily."""
+"""Repetition of monitor calls that failed temporarily."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _logger = get_logger(__name__)
 
 
 class RetryingMonitor:
-    """Wrapper of a monitor that stores and repeats calls after an `OSError`.
+    """Wrapper of a monitor that stores calls after an `OSError` and repeats them later.
 
-    A warning is logged. At most the newest 20,000 calls or 64 MiB of images are stored. They are
-    repeated in order when the monitor is flushed, after 1, 2, 4, … 300 seconds. Other errors, and
-    those of an `essential` monitor, are raised.
+    A warning is logged. At most the newest 20,000 calls or 64 MiB of images are stored. The calls
+    are repeated in order when the monitor is flushed, after 1, 2, 4, … 300 seconds. Other errors,
+    and errors of an `essential` monitor, are raised.
     """
 
     def __init__(self, monitor: Monitor, clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class RetryingMonitor:
         self._wait_s = self._due = 0.0
 
     def call(self, method: str, *args: Any, name: str | None = None) -> Any:
-        """Call a method. After an `OSError` store the call; other errors are `CallbackError`s."""
+        """Call a method. Store the call after an `OSError`; raise others as `CallbackError`."""
         if self._pending:
             return self._store(method, args)
         try:

@@ -1,4 +1,4 @@
-"""A monitor that runs a command, for example to send a message or a request."""
+"""Monitor that runs a command, for example to send a message or a request."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class SendMonitorData(Monitor):
         self._warned = False
         known = [*self._names, "epoch", "step"]
         if not self._command or shutil.which(self._command[0]) is None:
-            raise ConfigError(f"SendMonitorData: there is no program {self._command[:1]}.")
+            raise ConfigError(f"SendMonitorData: the program {self._command[:1]} does not exist.")
         for part in self._command:
             for _, field, _, _ in Formatter().parse(part):
                 if field is not None and field not in known:
                     raise ConfigError(
-                        f"SendMonitorData: {{{field}}} is not in names. "
+                        f"SendMonitorData: {{{field}}} in the command is not in names. "
                         f"{did_you_mean(field, known)}",
                         fix="add the number to names, or double other braces: {{ }}",
                     )

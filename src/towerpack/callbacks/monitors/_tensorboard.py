@@ -148,7 +148,7 @@ def _part(name: str) -> ModuleType:
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """Return rows of (left edge, right edge, count), the form of the histogram plugin."""
+    """Return rows (left edge, right edge, count) of a histogram, as TensorBoard's plugin needs."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return np.zeros((0, 3))

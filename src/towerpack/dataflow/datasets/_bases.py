@@ -23,19 +23,16 @@ ChannelOrder = Literal["bgr", "rgb"]
 
 
 class Dataset(PlannedSource[Node]):
-    """Base of data sets with `len`, and `ds[i]` in the order of the files, even if shuffled."""
+    """Base class of data sets. `ds[i]` is datapoint i in file order, even if shuffled."""
 
     def __getitem__(self, index: int) -> Datapoint:
         return self._node.get(0, range(len(self))[integer_of(index, "the index")])
 
 
 class ArrayData(Dataset):
-    """Base of data sets that fit into memory. Datapoints are `[image, label]`.
+    """Base class of data sets that fit into memory. Datapoints are `[image, label]`.
 
-    Images are uint8, or float32 divided by `white`.
-
-    Contract: in order, or exactly shuffled; as long as the arrays; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Images are uint8, or float32 divided by `white`. Thread- and fork-safe; resumes at once.
     """
 
     def __init__(
@@ -100,9 +97,9 @@ class ImageListNode(Node):
 
 
 class ImageList(Dataset):
-    """Base of data sets of labeled image files in a folder. Datapoints are `[image, label]`.
+    """Base class of data sets of labeled image files. Datapoints are `[image, label]`.
 
-    Contract: as `ArrayData`; as long as the list.
+    Thread- and fork-safe; resumes at once.
     """
 
     def __init__(
@@ -143,7 +140,7 @@ def part_names(names: Sequence[str]) -> list[str]:
 
 
 def mean_image(parts: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
-    """Return the mean of all images of some parts of a data set."""
+    """Return the mean over all images of several arrays."""
     total, count = np.zeros((), np.int64), 0
     for images in parts:
         total = total + images.sum(axis=0, dtype=np.int64)
@@ -159,8 +156,7 @@ def existing_folder(path: PathLike, description: str) -> Path:
 
 
 def unexpected_content(path: Path, got: str, expected: str) -> FormatError:
-    """Return the error for a file with other contents than expected."""
-    fix = "delete it and download it again"
+    fix = "delete the file and download it again"
     what = f"{path} is damaged or belongs to another data set."
     return FormatError(what, got=got, expected=expected, fix=fix)
 

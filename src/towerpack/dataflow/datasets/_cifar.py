@@ -26,7 +26,7 @@ _MIRRORS = ("https://www.cs.toronto.edu/~kriz",)
 
 
 class CifarBase(ArrayData):
-    """Base of `Cifar10` and `Cifar100`. Contract: as `ArrayData`.
+    """Base class of `Cifar10` and `Cifar100`.
 
     Args:
         train_or_test: "train" (50,000 images) or "test" (10,000 images).
@@ -110,7 +110,7 @@ class CifarBase(ArrayData):
 class Cifar10(CifarBase):
     """CIFAR-10, small photographs in 10 classes: `[image uint8 [32, 32, 3], label int64]`, RGB.
 
-    The arrays are `images` and `labels`. Arguments and contract as for `CifarBase`.
+    The arrays are `images` and `labels`. Arguments are the same as for `CifarBase`.
     """
 
     _dir_name = "cifar10_data"

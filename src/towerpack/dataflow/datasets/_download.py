@@ -37,7 +37,7 @@ _TRY_AGAIN = {408, 425, 429}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Address = str | Sequence[str] | None
-"""Address of one folder on a web server, or several, or `None` for the known ones."""
+"""Addresses of folders on web servers: one, several, or `None` for the default ones."""
 
 
 def data_dir(name: str | None = None) -> Path:
@@ -59,7 +59,7 @@ def dataset_dir(dir: PathLike | None, name: str) -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Generator[None]:
-    """Lock `path`, so that one process at a time creates the file and the others wait."""
+    """Lock `path`, so that one process creates the file while other processes wait."""
 
     def report(holder: str, waited: float) -> None:
         if waited % _REMIND_S < _LOOK_AGAIN_S:
@@ -71,7 +71,7 @@ def exclusive(path: Path) -> Generator[None]:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """File of a data set on web servers, with size and checksum if they are known."""
+    """File of a data set on web servers, with its size and checksum if known."""
 
     name: str
     mirrors: tuple[str, ...]
@@ -79,19 +79,19 @@ class RemoteFile:
     checksum: str | None = None
 
     def from_source(self, base_url: Address, *, verify: bool = True) -> RemoteFile:
-        """Return the file at another address. With `verify=False`, accept any file of its name."""
+        """Return the file at other addresses. `verify=False` accepts any size and checksum."""
         mirrors = (base_url,) if isinstance(base_url, str) else base_url
         moved = self if mirrors is None else replace(self, mirrors=tuple(mirrors))
         return moved if verify else replace(moved, size=None, checksum=None)
 
     def fetch(self, folder: Path) -> Path:
-        """Return the path of the file in `folder`, after downloading it if it is missing."""
+        """Download the file to `folder` unless it exists there. Return its path."""
         urls = [f"{mirror.rstrip('/')}/{self.name}" for mirror in self.mirrors]
         return download(urls, folder / self.name, size=self.size, checksum=self.checksum)
 
 
 def _target_of(target: PathLike, name: str) -> Path:
-    """Return the path of the file to write. `target` may be its directory."""
+    """Return the path of the file to write. `target` may be a directory."""
     path = Path(target).expanduser()
     if str(target).endswith(os.sep) or path.is_dir():
         return path / name
@@ -101,7 +101,7 @@ def _target_of(target: PathLike, name: str) -> Path:
     if isinstance(target, str) and unlike_file and not path.exists():
         raise ConfigError(
             f"download() cannot tell whether {target!r} is a directory or a file.",
-            fix=f"write {target + '/'!r} for a directory; pass a Path for a file without a suffix",
+            fix=f"write {target + '/'!r} for a directory, or pass a Path for a file",
         )
     return path
 
@@ -129,7 +129,7 @@ def download(
         checksum: `sha256:...` or `md5:...` in hexadecimal digits.
         size: Size of the file in bytes.
         max_bytes: Largest size to accept, in bytes.
-        retries: Number of further attempts at all addresses that did not refuse the request.
+        retries: Number of further attempts, at addresses whose last error may be temporary.
         timeout_s: Longest time without data from the server, in seconds.
         backoff_s: Pause before the first retry in seconds. It doubles each time, up to 30 s.
 
@@ -161,7 +161,7 @@ def download(
         other = any(not isinstance(error, OSError) for error in failures.values())
         kind = FormatError if other else DataFlowError
         got = "\n".join(f"{url}: {reason}" for url, reason in failures.items())
-        fix = f"copy it to {path}, or set TOWERPACK_DATA to the directory of the data sets"
+        fix = f"copy the file to {path}, or set TOWERPACK_DATA to the directory of the data sets"
         raise kind(f"{path.name} could not be downloaded.", got=got, fix=fix)
     return path
 

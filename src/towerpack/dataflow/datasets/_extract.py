@@ -90,13 +90,13 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
             f"{archive} is not a valid archive of a data set.",
             got=f"{type(error).__name__}: {error}",
             expected="regular files inside of the folder, of a plausible size",
-            fix="delete it, and download it from a source that you trust",
+            fix="delete the archive and download it from a source that you trust",
         ) from error
     return folder
 
 
 def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
-    """Return the path of an archive's file or folder, after downloading and extracting it."""
+    """Return the path of a file in an archive, after downloading and extracting the archive."""
     wanted = folder / name
     if not wanted.exists():
         archive = remote.fetch(folder)
@@ -180,7 +180,7 @@ def _decompressed(archive: Path) -> Any:
 
 
 class _UpTo:
-    """File that limits how many bytes are read, because headers of tar may claim any size."""
+    """File that limits the number of bytes read, because tar headers may declare any size."""
 
     def __init__(self, file: Any, most: int) -> None:
         self._file, self._most, self._left = file, most, most

@@ -1,6 +1,6 @@
 """Readers of file formats of data sets: IDX, MAT, Caffe's mean images, boxes of PASCAL VOC.
 
-Damaged files and files with unexpected contents are a `FormatError`.
+All readers raise `FormatError` for damaged files and unexpected contents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST_XML = 1 << 20
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
-    """Read a uint8 array from an IDX file, the format of MNIST, gzipped or not."""
+    """Read a uint8 array from an IDX file (the format of MNIST), which may be gzipped."""
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     with (gzip.open if compressed else open)(path, "rb") as content, reading(path, "an IDX file"):
@@ -55,7 +55,7 @@ def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[N
 
 
 def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
-    """Read the array [channels, height, width] in a `BlobProto` file of Caffe."""
+    """Read an array [channels, height, width] from a `BlobProto` file of Caffe."""
     blob_class = message_class("BlobProto")
     with reading(path, "a mean image of Caffe"), open(path, "rb") as file:
         blob = blob_class.FromString(file.read(_LARGEST_BLOB))
@@ -65,7 +65,7 @@ def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
 
 
 def read_first_box(path: Path) -> NDArray[np.float32]:
-    """Read `[x0, y0, x1, y1]`, in pixels, of the first object in XML of PASCAL VOC."""
+    """Read the box `[x0, y0, x1, y1]` in pixels of the first object in XML of PASCAL VOC."""
     with open(path, "rb") as file:
         data = file.read(_LARGEST_XML)
     with reading(path, "an annotation"):
@@ -83,7 +83,7 @@ def read_first_box(path: Path) -> NDArray[np.float32]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a list, at least one, without empty lines."""
+    """Read the lines of a text file without empty lines. There must be at least one."""
     with reading(path, "a list"):
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -93,7 +93,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def inner_names(path: Path, names: Sequence[str]) -> Strings:
-    """Return the names in a list of files. Raise `FormatError` if a name is outside its folder."""
+    """Check and return file names. Raise `FormatError` if a name points outside its folder."""
     for name in names:
         if ".." in name or name.startswith("/") or "\0" in name:
             what = f"{path} lists the file {name!r:.200}, which is outside of the folder."

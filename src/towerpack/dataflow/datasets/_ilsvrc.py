@@ -138,8 +138,6 @@ class ILSVRC12Files(ImageList):
         dir/train/n02134418/n02134418_198.JPEG     dir/val/ILSVRC2012_val_00000001.JPEG
         dir/test/ILSVRC2012_test_00000001.JPEG  or dir/val/n01440764/ILSVRC2012_val_00000293.JPEG
 
-    Contract: as `ImageList`.
-
     Args:
         dir: Folder that contains the folder `name`.
         name: "train", "val" or "test".
@@ -186,7 +184,7 @@ class ILSVRC12Files(ImageList):
 class ILSVRC12(ILSVRC12Files):
     """ImageNet (ILSVRC 2012): `[image uint8 [h, w, 3], label int from 0 to 999]`.
 
-    Labels are line numbers of Caffe's `synsets.txt`. Contract and errors as for `ILSVRC12Files`.
+    Labels are line numbers of Caffe's `synsets.txt`. Errors are the same as for `ILSVRC12Files`.
 
     Args:
         dir, name, meta_dir, shuffle, dir_structure, seed, base_url, verify: See `ILSVRC12Files`.

@@ -61,7 +61,7 @@ class Mnist(ArrayData):
     """MNIST, handwritten digits: `[image float32 [28, 28], label int64]`.
 
     It has 60,000 training and 10,000 test images, with values from 0 (paper) to 1 (ink). The uint8
-    arrays are `images` and `labels`. Contract: as `ArrayData`.
+    arrays are `images` and `labels`.
 
     ```
     images, labels = next(iter(BatchData(Mnist("train"), 128)))
@@ -125,7 +125,7 @@ class Mnist(ArrayData):
 
 
 class FashionMnist(Mnist):
-    """Fashion-MNIST, images of clothes. Format, size, arguments and contract as for `Mnist`.
+    """Fashion-MNIST, images of clothes. Formats, sizes and arguments are those of `Mnist`.
 
     The default of `dir` is `fashion_mnist_data` in `data_dir()`.
     """
@@ -145,8 +145,7 @@ class FashionMnist(Mnist):
 class Digits(ArrayData):
     """Small digits of scikit-learn: `[image float32 [8, 8] from 0 to 1, label int64]`.
 
-    A fixed stratified split has 1,257 training, 180 validation and 360 test images. Contract: as
-    `ArrayData`.
+    A fixed stratified split has 1,257 training, 180 validation and 360 test images.
 
     Args:
         name: "train", "val" or "test".
@@ -187,7 +186,6 @@ class SVHNDigit(ArrayData):
     """SVHN, photographed digits: `[image uint8 [32, 32, 3], label int64 from 0 to 9]`, RGB.
 
     It has 73,257 training, 26,032 test and 531,131 easier images ("extra", 1.6 GB in memory).
-    Contract: as `ArrayData`.
 
     Args:
         name: "train", "test" or "extra".
@@ -250,7 +248,7 @@ class Caltech101Silhouettes(ArrayData):
     """Caltech 101 silhouettes: `[image float32 [28, 28] of 0 and 1, label int64 from 0 to 100]`.
 
     It has 4,100 training, 2,264 validation and 2,307 test images. Unlike in Tensorpack, images are
-    upright. Contract: as `ArrayData`.
+    upright.
 
     Args:
         name: "train", "val" or "test".

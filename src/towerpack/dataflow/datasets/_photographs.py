@@ -50,7 +50,7 @@ class Places365Standard(ImageList):
 
     It has 1,803,460 training and 36,500 validation images, which must be downloaded from
     places2.csail.mit.edu ("small images, easy directory structure"). Labels are indices of the
-    sorted class names in the list. Contract: as `ImageList`.
+    sorted class names in the list.
 
     Args:
         dir: Folder with `train.txt`, `val.txt`, `train/` and `val/`.
@@ -96,7 +96,6 @@ class TinyImageNet(ImageList):
     """TinyImageNet, small photographs: `[image uint8 [64, 64, 3], label int from 0 to 199]`.
 
     It has 100,000 training and 10,000 validation images. Labels are line numbers of `wnids.txt`.
-    Contract: as `ImageList`.
 
     Args:
         dir: The folder `tiny-imagenet-200` or its parent, downloaded if missing (default:
@@ -170,7 +169,7 @@ class BSDS500(ImageList):
 
     It has 200 training, 100 validation and 200 test images, sorted by name. The value of an edge
     pixel is the fraction of annotators that marked the pixel. Images in portrait format are
-    transposed. Contract: as `ImageList`.
+    transposed.
 
     Args:
         name: "train", "val" or "test".
@@ -241,6 +240,6 @@ def _landscape(image: NDArray[Any], path: Path) -> NDArray[Any]:
     if image.shape[0] > image.shape[1]:
         image = np.ascontiguousarray(image.swapaxes(0, 1))
     if image.shape[:2] != _BSDS_SHAPE:
-        what = f"{path} has the shape {list(image.shape[:2])}."
-        raise FormatError(what, expected=f"{list(_BSDS_SHAPE)}")
+        what = f"{path} must have the shape {list(_BSDS_SHAPE)}, got {list(image.shape[:2])}."
+        raise FormatError(what)
     return image

@@ -16,7 +16,7 @@ class CaffeLMDB(LMDBDataDecoder):
 
     Datapoints are `[image, label]`: an array [height, width, channels] and an `int`. The channels
     have the stored order, which is BGR in Caffe. Encoded records (JPEG, PNG) are decoded. Images
-    are uint8, or float32 if the record holds floats. Contract and errors as for `LMDBData`.
+    are uint8, or float32 if the record holds floats. Errors are the same as for `LMDBData`.
 
     Args:
         path, shuffle, keys, seed: See `LMDBData`.
@@ -60,7 +60,7 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
     flat = np.frombuffer(data, np.uint8) if data else np.array(datum.float_data, np.float32)
     if min(shape) < 1 or shape[0] * shape[1] * shape[2] != len(flat):
         raise FormatError(
-            f"{name} has another number of values than its image size needs.",
+            f"{name} must have as many values as its image size needs.",
             got=f"{len(flat):,} values",
             expected=f"{shape[0]} channels x {shape[1]} x {shape[2]}",
         )

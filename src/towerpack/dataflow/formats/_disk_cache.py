@@ -32,18 +32,18 @@ log = get_logger(__name__)
 class DiskCacheData(Wrapper):
     """Cache datapoints in a directory, so that `ds` is computed only once, also in later runs.
 
-    Every pass yields epoch 0 of `ds`, so random stages in `ds` are frozen. Random stages after this
-    one are not. The process that first reads a datapoint stores it. If a run is killed, only the
+    Every pass yields epoch 0 of `ds`, so random stages in `ds` are frozen. Random stages above the
+    cache are not. The process that first reads a datapoint stores it. If a run is killed, only the
     datapoint that was being written is computed again.
 
-    The directory stores an identity of the pipeline and is refused for other pipelines. The
-    identity covers stages and augmentors with their arguments, names of functions, and the seed if
-    `ds` is random. It also covers paths, sizes and times of files, and the values of arrays and of
-    lists of numbers, strings, bytes and arrays. It does not cover the code of functions, generators
-    and your own flows, or other objects in lists: then delete the directory or change `version`.
+    The directory stores a description of the pipeline, and other pipelines cannot use the
+    directory. The description covers stages and augmentors with their arguments, names of
+    functions, and paths, sizes and times of files. It covers the values of arrays and of lists of
+    numbers, strings, bytes and arrays, and the seed if `ds` is random. It does not cover the code
+    of functions, generators and your own flows, or other objects in lists. If these change,
+    delete the directory or change `version`.
 
-    Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
-    resumable as `ds` is.
+    Thread-safe, and processes may share the directory.
 
     Args:
         ds: Finite flow of datapoints that `pack` supports.
@@ -117,7 +117,7 @@ class DiskCacheNode(Node):
 
 
 class DiskCacheStream(Stream):
-    """Stream of the cached datapoints, followed by datapoints that are read in order from `ds`."""
+    """Stream of cached datapoints, followed by datapoints that are read from `ds` and stored."""
 
     def __init__(self, ds: DataFlow, context: StageContext, store: DiskStore, state: State) -> None:
         self._ds, self._context, self._store = ds, context, store
@@ -189,9 +189,9 @@ _SETUP: Final = (
 
 
 class DiskStore:
-    """Thread-safe store of datapoints by position. Each process opens its own.
+    """Thread-safe store of datapoints by position, which each process opens separately.
 
-    `identity` describes the pipeline. A directory with a different identity is refused.
+    `identity` describes the pipeline. A directory with another identity raises `ConfigError`.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ class DiskStore:
             )
 
     def read(self, positions: Sequence[int]) -> list[Datapoint]:
-        """Return the datapoints at positions, or `MISSING` for those that are not stored."""
+        """Return the datapoints at `positions`, and `MISSING` for positions not stored yet."""
         select = "SELECT data FROM datapoints WHERE position = ?"
         with self._open() as db:
             rows = [db.execute(select, (position,)).fetchone() for position in positions]

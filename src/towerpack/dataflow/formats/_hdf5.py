@@ -46,10 +46,9 @@ class HDF5Data(PlannedSource[Node]):
 
     Rows are read on demand. Rows of a batch are read in the order of the file, even if shuffled.
     Strings are returned as `str`. Data in other files (external links and storage, virtual data
-    sets) are refused unless `trusted`, because they could point to any file of the user.
+    sets) are an error unless `trusted`, because they could point to any file of the user.
 
-    Contract: in order, or exactly shuffled; as long as the data sets; random if shuffled; thread-
-    and fork-safe (HDF5 lets one thread read at a time); resumable at once.
+    Thread- and fork-safe (HDF5 lets one thread read at a time); resumes at once.
 
     Args:
         path: The file.
@@ -161,7 +160,7 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
 
 
 def data_sets_of(path: PathLike) -> list[str]:
-    """Return the paths of the data sets in a file that have rows."""
+    """Return the paths of the data sets of a file that have rows."""
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         return _names(h5py, file)
@@ -176,7 +175,7 @@ def _names(h5py: Any, file: Any) -> list[str]:
 class HDF5Serializer:
     """Serializer of flows to HDF5 files with one data set per component.
 
-    Strings have variable length. Bytes are refused, because HDF5 would return them as `str`.
+    Strings have variable length. Bytes are an error, because HDF5 would return them as `str`.
     """
 
     @staticmethod
@@ -254,7 +253,7 @@ def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Leng
 
 
 def _in_hdf5(h5py: Any, name: str, component: Any) -> NDArray[Any]:
-    """Convert a component for storage. Refuse values that HDF5 would not return unchanged."""
+    """Convert a component for HDF5. Raise an error for values that HDF5 would change."""
     array: NDArray[Any] = np.asarray(component)
     if array.dtype.kind in "biufc":
         return array

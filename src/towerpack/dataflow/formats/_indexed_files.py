@@ -23,7 +23,7 @@ Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
-    """Base of sources over files. Files are indexed for random access unless compressed."""
+    """Base class of sources that read files. Uncompressed files are indexed for random access."""
 
     def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
         self.paths = paths
@@ -68,9 +68,9 @@ def version_of(path: Path) -> Version:
 
 
 def opener(paths: Sequence[Path], versions: Sequence[Version]) -> Callable[[int], OpenFile]:
-    """Return a function that opens a file by index and keeps the last used files open.
+    """Return a function that opens a file by index and keeps recently used files open.
 
-    A file that changed since it was indexed is an error.
+    It raises `FormatError` if a file has changed since it was indexed.
     """
 
     @lru_cache(_MOST_OPEN)  # a thread that still reads a dropped file holds a reference to it

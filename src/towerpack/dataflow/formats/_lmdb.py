@@ -41,8 +41,7 @@ class LMDBData(PlannedSource[Node]):
     but it must not be written meanwhile. Each record needs memory for its key and 8 bytes. A record
     `__keys__` of Tensorpack is left out.
 
-    Contract: in order of the keys or of `keys`, or exactly shuffled; as long as the database or
-    `keys`; random if shuffled; thread- and fork-safe; resumable at once.
+    Thread- and fork-safe; resumes at once.
 
     Args:
         path: The file, or a directory that contains `data.mdb`.
@@ -109,7 +108,7 @@ class LMDBNode(Node):
 
 
 class LMDBDataDecoder(MapData):
-    """Decode the records of an `LMDBData` to datapoints. Contract as for `MapData`.
+    """Decode the records of an `LMDBData` to datapoints.
 
     Args:
         lmdb_data: Flow of `[key, value]`.
@@ -136,7 +135,7 @@ def _decoded(decoder: Callable[[bytes, bytes], Any], record: Datapoint) -> Any:
 
 
 class _FlatKeys:
-    """List of keys that is stored in two arrays, without an object for each key."""
+    """List of keys, stored in two arrays without an object for each key."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         buffer, ends = bytearray(), array("q", [0])
@@ -207,7 +206,7 @@ class LMDBSerializer:
             df: Finite flow of datapoints that `pack` supports.
             path: File to write, or an existing directory in which to write `data.mdb`. The file
                 appears, or replaces an older file, when it is complete.
-            write_frequency: Most records to buffer. Buffers are also written at 64 MB.
+            write_frequency: Limit of buffered records. Buffers are also written at 64 MB.
             format: "wire" is the format of `pack`, "example" stores dicts as `tf.train.Example`.
                 "pickle" stores any object, but loading an untrusted file can run any code.
 

@@ -33,17 +33,14 @@ class NumpyData(DataFromArrays):
     """Source of an `.npz` or `.npy` file: datapoint i is row i of each array.
 
     Uncompressed arrays (`numpy.savez`, `numpy.save`) are mapped into memory, so that only the rows
-    that are read take memory, and worker processes share it. Compressed arrays are loaded. Pickled
-    objects are refused. A mapped file must not be truncated while in use, because the system would
-    kill the process.
-
-    Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
-    Only checksums of compressed arrays are checked.
+    that are read take memory, and worker processes share it. Compressed arrays are loaded, and only
+    their checksums are checked. Pickled objects are an error. A mapped file must not be truncated
+    while in use, or the system kills the process. Thread- and fork-safe; resumes at once.
 
     Args:
         path: The file.
         names: Arrays of an `.npz` in the order of the components; datapoints are then tuples. By
-            default, datapoints are dicts of all arrays. Those of `.npy` have one component.
+            default, datapoints are dicts of all arrays. An `.npy` file gives one-component tuples.
 
     Raises:
         ConfigError: The file or an array does not exist, or arrays differ in length.
@@ -118,7 +115,7 @@ def _mapped(path: Path, header: _Header, start: int) -> NDArray[Any]:
 
 
 def parse_npy(data: bytes, path: PathLike, what: str = "an npy file") -> NDArray[Any]:
-    """Return the array in the contents of a `.npy` file, as a read-only view."""
+    """Parse the contents of a `.npy` file. Return a read-only view as an array."""
     with reading(path, what):
         header = _read_header(io.BytesIO(data), len(data), path)
         return np.ndarray(header.shape, header.dtype, data, header.offset, order=header.order)
@@ -132,7 +129,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: IO[bytes], nbytes: int, path: PathLike) -> _Header:
-    """Read a header, and check that header and values together have `nbytes`."""
+    """Read the header of an array, and check that header and values have `nbytes` bytes."""
     try:
         version, _ = npy_format.read_magic(file)
         read: Any = getattr(npy_format, f"read_array_header_{version}_0")
@@ -144,7 +141,7 @@ def _read_header(file: IO[bytes], nbytes: int, path: PathLike) -> _Header:
             f"{path} contains pickled Python objects, and unpickling can run any code.",
             got=f"an array of dtype {dtype}",
             expected="numbers, booleans, fixed-size strings",
-            fix="load it with np.load(..., allow_pickle=True) if you trust its source",
+            fix="load the file with np.load(..., allow_pickle=True) if you trust its source",
         )
     rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
@@ -202,7 +199,8 @@ def _member_names(stacked: Datapoint) -> list[str]:
     for name in names:
         if names.count(name) > 1 or not is_utf8(name):
             raise ConfigError(
-                f"{name!r} is not a unique and valid name of an array.", fix="rename the component"
+                f"Names of arrays must be unique and valid UTF-8, got {name!r}.",
+                fix="rename the component",
             )
     return names
 

@@ -26,9 +26,8 @@ class ParquetData(IndexedFiles):
 
     Numbers and lists of numbers become arrays, strings `str`, binary values `bytes`, structs dicts,
     and nulls `None`. Dates, timestamps and durations become `datetime64` and `timedelta64`, with
-    NaT as null, and times of day in nanoseconds a `timedelta64` since midnight.
-
-    Contract: in order; as long as the files; not random; thread- and fork-safe; resumable at once.
+    NaT as null, and times of day in nanoseconds a `timedelta64` since midnight. Thread- and
+    fork-safe; resumes at once.
 
     Args:
         paths: One file, several with the same schema, or a pattern such as `train-*.parquet`.
@@ -68,8 +67,8 @@ class ParquetNode(Node):
             raise ConfigError(what, expected=", ".join(names))
         for name in self._columns:
             if names.count(name) != 1:
-                what = f"{paths[0]} has {names.count(name)} columns {name!r}."
-                raise ConfigError(what, got=", ".join(names), expected="one")
+                what = f"{paths[0]} must have one column {name!r}, but has {names.count(name)}."
+                raise ConfigError(what, got=", ".join(names))
         self._groups: list[tuple[Path, int]] = []
         rows: list[int] = []
         for path, (other, rows_in) in zip(paths, footers, strict=True):
@@ -136,7 +135,7 @@ class ParquetNode(Node):
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
-    """Return the schema and the number of rows of each row group, after checking the file size."""
+    """Return the schema of a file and the number of rows of each row group."""
     with reading(path, "a Parquet file"), _pyarrow().ParquetFile(path) as file:
         metadata = file.metadata
         schema: Any = file.schema_arrow
@@ -155,7 +154,7 @@ def _pyarrow() -> Any:
 
 
 def _column_of(chunked: Any) -> ColumnLike:
-    """Convert a column of a table to an object that is indexed with an array of rows."""
+    """Convert a column of a table to an array or a similar object, indexed by arrays of rows."""
     pa: Any = require("pyarrow", extra="formats", needed_for="ParquetData")
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
@@ -182,7 +181,7 @@ def _column_of(chunked: Any) -> ColumnLike:
 
 
 class _ObjectColumn:
-    """Column of objects that `convert` makes of Arrow scalars whenever they are read."""
+    """Column whose values are converted from Arrow scalars by `convert` when they are read."""
 
     def __init__(self, column: Any, convert: Callable[[Any], Any]) -> None:
         self._column, self._convert = column, convert

@@ -35,7 +35,7 @@ _MESSAGE: Final = 11
 
 @cache
 def message_class(name: str) -> Any:
-    """Return the class of `tf.train.Example` ("Example") or of Caffe's "Datum" or "BlobProto".
+    """Return the class of `tf.train.Example` ("Example"), or of Caffe's "Datum" or "BlobProto".
 
     A separate descriptor pool avoids conflicts with the messages of TensorFlow.
     """
@@ -182,15 +182,15 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
         except ValueError as error:
             kinds = [f"{key}: {_summary(_values(stored[key]))}" for key in sorted(stored)[:20]]
             raise FormatError(
-                f"The feature {name!r} of a tf.train.Example is not as described: {error}.",
+                f"The feature {name!r} of a tf.train.Example does not match features=: {error}.",
                 got=", ".join(kinds) or "no features",
-                fix="correct features=; parse_example(record) shows the stored features",
+                fix="correct features=, after looking at the result of parse_example(record)",
             ) from error
     return parsed
 
 
 def encode_example(datapoint: Mapping[str, Any]) -> bytes:
-    """Serialize a dict as `tf.train.Example`. Equal datapoints give equal bytes.
+    """Serialize a dict as `tf.train.Example`. Equal dicts give equal bytes.
 
     Shapes are not stored, so arrays become flat lists. Floats are stored with 32 bits.
 
@@ -202,9 +202,9 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
     """
     if not isinstance(cast("object", datapoint), Mapping):
         raise ConfigError(
-            "A tf.train.Example must be made of a dict of features.",
+            "A datapoint must be a dict of features to become a tf.train.Example.",
             got=describe(datapoint),
-            fix='convert it: MapData(ds, lambda dp: {"image": dp[0], "label": dp[1]})',
+            fix='convert datapoints: MapData(ds, lambda dp: {"image": dp[0], "label": dp[1]})',
         )
     example = message_class("Example")()
     for name, value in datapoint.items():
@@ -212,7 +212,7 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
             _fill(example.features.feature[name], value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"The feature {name!r} cannot be written.",
+                f"The feature {name!r} cannot be stored in a tf.train.Example.",
                 got=f"{describe(cast('object', value))}; {error}",
                 expected="a UTF-8 name; bytes, str, 64-bit integers, floats, or a list or array "
                 "of one of these types",
@@ -221,7 +221,6 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
 
 
 def _values(feature: Any) -> Values | None:
-    """Return the values of a feature, or `None` if it has no list of values."""
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None
@@ -232,9 +231,8 @@ def _values(feature: Any) -> Values | None:
 
 
 def _fill(feature: Any, value: Any) -> None:
-    """Write values to a feature. Without values, write no list."""
     several = isinstance(value, (list, tuple, np.ndarray))
-    value = array_of(value, "It") if isinstance(value, np.ndarray) else value
+    value = array_of(value, "The value") if isinstance(value, np.ndarray) else value
     items: list[Any] = np.asarray(value, object).ravel().tolist() if several else [value]
     if not items:
         return
@@ -248,7 +246,7 @@ def _fill(feature: Any, value: Any) -> None:
 
 
 def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
-    """Convert values to a dtype, if they are of the same kind and in its range."""
+    """Convert values to a dtype. Raise `ValueError` if they are of another kind or do not fit."""
     if dtype is bytes or dtype is str:
         if not isinstance(values, list):
             raise ValueError(f"it holds {values.dtype}, not {dtype.__name__}")

@@ -22,10 +22,7 @@ class SVMLightData(PlannedSource["SparseNode"]):
     """Source of an SVMLight file: datapoint i is `[features, label]` of line i.
 
     scikit-learn parses the file at once. Features are stored as a sparse matrix in memory and
-    become dense rows when they are read.
-
-    Contract: in order, or exactly shuffled; as long as the file has lines with data; random if
-    shuffled; thread- and fork-safe; resumable at once.
+    become dense rows when they are read. Thread- and fork-safe; resumes at once.
 
     Args:
         path: The file. Names that end in `.gz` or `.bz2` are decompressed.
@@ -78,8 +75,8 @@ class SparseNode(Node):
             row_bytes = columns * dtype.itemsize
             check_expansion(row_bytes, path.stat().st_size, "the largest index", path)
         elif columns > num_features:
-            what = f"{path} has {columns} features."
-            raise ConfigError(what, expected=f"at most num_features={num_features}")
+            what = f"{path} must have at most num_features={num_features}, but has {columns}."
+            raise ConfigError(what)
         self.num_features = columns if num_features is None else num_features
         self.dtype = dtype
         self.size = len(self._labels)

@@ -57,8 +57,7 @@ class TarData(IndexedFiles):
     datapoint is requested. Archives compressed with gzip, bzip2 or xz can only be read in order,
     and so can a list that contains one of them.
 
-    Contract: in order of the archives and of the files in them; length known if uncompressed; not
-    random; thread- and fork-safe; resumable at once, or by reading again if compressed.
+    Thread- and fork-safe. Resumes at once, or by reading again if compressed.
 
     Args:
         paths: One archive, several, or a pattern such as `train-*.tar`.
@@ -129,7 +128,7 @@ class TarNode(Node):
             extension = self._extensions[kind]
             data = file.read_at(offset, nbytes)
             if len(data) != nbytes:
-                fix = "replace it by an intact copy from its source"
+                fix = "replace the archive with an intact copy"
                 raise FormatError(f"{path} ends within '{key}.{extension}'.", fix=fix)
             datapoint[extension] = _content(path, self._decode, key, extension, data)
         return datapoint
@@ -191,13 +190,12 @@ def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]
 
 
 def _compression_of(path: Path) -> str:
-    """Return the compression of an archive by its first bytes, or "" if it is uncompressed."""
     with open(path, "rb") as file:
         return _COMPRESSIONS.get(file.read(2), "")
 
 
 class _Header(TarInfo):
-    """Header of a member. An incomplete end of the archive is an error, unlike in `TarInfo`."""
+    """Header of an archive member. Unlike `TarInfo`, it rejects incomplete archives."""
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
@@ -217,7 +215,7 @@ class _Header(TarInfo):
 
 
 def decode_file(extension: str, data: bytes, where: str) -> Any:
-    """Decode a file by the last part of its extension. Unknown extensions stay bytes."""
+    """Decode a file by the last part of its extension. Return bytes for unknown extensions."""
     kind = extension.rpartition(".")[2].lower()
     with reading(where, f"{kind} content"):
         if kind in _IMAGES:
@@ -232,7 +230,7 @@ def decode_file(extension: str, data: bytes, where: str) -> Any:
 
 
 def encode_file(extension: str, value: Any) -> bytes:
-    """Encode a value by the extension of its file, so that `decode_file` returns the value."""
+    """Encode a value by the extension of its file, so that `decode_file` restores the value."""
     kind = extension.rpartition(".")[2].lower()
     reason = None
     try:
@@ -255,5 +253,5 @@ def encode_file(extension: str, value: Any) -> bytes:
         f"A {type(cast('object', value)).__name__} cannot be written as a .{extension} file.",
         got=None if reason is None else f"{type(reason).__name__}: {reason}",
         expected="bytes; str for txt; int for cls, index, id; arrays for npy; JSON values for json",
-        fix="encode it first (images with encode_jpeg), or use a different extension",
+        fix="encode the value first (images with encode_jpeg), or use a different extension",
     ) from reason

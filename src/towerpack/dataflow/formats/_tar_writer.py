@@ -56,8 +56,8 @@ class TarWriter:
                 unchanged, or the extension cannot encode the value.
         """
         if self._tar is None:
-            fix = "write inside of the block: with TarWriter(path) as writer: ..."
-            raise ConfigError("The archive is not open.", fix=fix)
+            fix = "call write inside the block `with TarWriter(path) as writer:`"
+            raise ConfigError(f"The archive {self.path} must be open to be written.", fix=fix)
         for name, content in self._files(datapoint).items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -74,7 +74,7 @@ class TarWriter:
             raise ConfigError(
                 "Datapoints of a tar archive must be dicts from extensions to contents.",
                 got=describe_datapoint(datapoint),
-                fix='convert them: MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
+                fix='convert datapoints: MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
             )
         key = datapoint.get(KEY, f"{self.written:08d}")
         extensions = [name for name in datapoint if name != KEY]
@@ -82,7 +82,9 @@ class TarWriter:
             raise ConfigError(f"The datapoint {key!r} must have at least one file, got none.")
         if self.written and key == self._last_key:
             what = f"Two consecutive datapoints have the key {key!r} and would be read as one."
-            raise ConfigError(what, fix=f"give each datapoint its own {KEY!r}, or leave it out")
+            raise ConfigError(
+                what, fix=f"give each datapoint a different {KEY!r}, or leave out the key"
+            )
         files: dict[str, bytes] = {}
         for extension in extensions:
             name = f"{key}.{extension}"
@@ -106,7 +108,7 @@ class TarSerializer:
         """Write one pass of a flow.
 
         The archives appear when all of them are complete. They replace the archives of an earlier
-        call, including those with higher numbers.
+        call, including archives with higher numbers.
 
         Args:
             ds: Finite flow of dicts as for `TarWriter.write`.

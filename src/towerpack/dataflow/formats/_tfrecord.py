@@ -39,8 +39,7 @@ class TFRecordData(IndexedFiles):
     length or the first datapoint is requested, with 8 bytes per record. Files compressed with gzip
     or zlib can only be read in order, and so can a list that contains one of them.
 
-    Contract: in order of the files and of the records in them; length known if uncompressed; not
-    random; thread- and fork-safe; resumable at once, or by reading again if compressed.
+    Thread- and fork-safe. Resumes at once, or by reading again if compressed.
 
     Args:
         paths: One file, several, or a pattern such as `train-*.tfrecord`.
@@ -91,7 +90,7 @@ class TFRecordNode(Node):
         self._files = PerProcess(partial(opener, paths, versions))
 
     def find(self, position: int) -> tuple[int, int, int]:
-        """Return the index of the file with a record, and the record's start and end in bytes."""
+        """Return the index of a record's file, and the start and end of the record in bytes."""
         file = int(self._ends.searchsorted(position, "right"))
         # Each file before this one has one more offset than records: the end of the last record.
         start, stop = self._offsets[position + file : position + file + 2].tolist()
@@ -158,8 +157,8 @@ class TFRecordWriter:
             ConfigError: The file is not open.
         """
         if self._file is None:
-            fix = "write inside of the block: with TFRecordWriter(path) as writer: ..."
-            raise ConfigError("The file is not open.", fix=fix)
+            fix = "call write inside the block `with TFRecordWriter(path) as writer:`"
+            raise ConfigError(f"The file {self.path} must be open to be written.", fix=fix)
         data = framed(memoryview(record).cast("B"))
         self._file.write(self._deflater.compress(data) if self._deflater else data)
         self.written += 1
@@ -219,7 +218,7 @@ class TFRecordSerializer:
         if features is not None:
             if format != "example":
                 raise ConfigError(
-                    f'features= needs the format "example", got format={format!r}.',
+                    f'features= requires format="example", got format={format!r}.',
                     fix='pass format="example", or leave out features=',
                 )
             decode = partial(parse_example, features=checked_features(features))

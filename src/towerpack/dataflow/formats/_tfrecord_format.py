@@ -40,7 +40,7 @@ _GZIP_OR_ZLIB: Final = 47  # window bits with which zlib detects the format
 
 
 def masked_crc(data: bytes | memoryview) -> int:
-    """Return TensorFlow's masked CRC, which is safe for data that contain checksums."""
+    """Return TensorFlow's masked CRC, which also protects data that contain CRCs."""
     crc: int = _crc32c()(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -52,7 +52,7 @@ def framed(record: memoryview) -> bytes:
 
 
 def unframed(raw: bytes, path: Path, offset: int) -> bytes:
-    """Return the record in `raw` after checking its checksums. `offset` is for messages."""
+    """Check the checksums of the record in `raw` and return its data. `offset` is for errors."""
     if len(raw) < OVERHEAD or _length(raw, path, offset) != len(raw) - OVERHEAD:
         raise damaged(path, offset, "its length has changed")
     view = memoryview(raw)[HEADER.size : -FOOTER.size]
@@ -81,7 +81,7 @@ def record_offsets(path: Path) -> NDArray[np.int64]:
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of gzip or zlib."""
+    """Return whether a file begins like a gzip or zlib file."""
     with open(path, "rb") as file:
         start = file.read(HEADER.size)
     # An uncompressed file may also begin with these bytes, but has a valid checksum.
@@ -109,12 +109,11 @@ def records_in_order(path: Path) -> Generator[bytes]:
 def damaged(path: Path, offset: int, what: str) -> FormatError:
     return FormatError(
         f"{path} has a damaged record at byte {offset:,}: {what}.",
-        fix="check that it is a TFRecord file, and write or download it again",
+        fix="check that the file is a TFRecord file, and write or download the file again",
     )
 
 
 def _length(raw: bytes, path: Path, offset: int) -> int:
-    """Return the length in the header of a record after checking its checksum."""
     if len(raw) < HEADER.size:
         raise damaged(path, offset, "it is cut off")
     length, crc = HEADER.unpack_from(raw)
@@ -124,7 +123,7 @@ def _length(raw: bytes, path: Path, offset: int) -> int:
 
 
 class _Inflated(io.RawIOBase):
-    """Decompressed contents of a file of gzip or zlib, inflated on demand."""
+    """Decompressed contents of a gzip or zlib file, decompressed on demand."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -157,7 +156,7 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
 
 
 def index_file(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
-    """Return `record_offsets`, read from or stored in `index_dir` if that is given."""
+    """Return the `record_offsets` of a file. Cache them in `index_dir`, if not None."""
     if index_dir is None:
         return record_offsets(path)
     name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
@@ -171,7 +170,7 @@ def index_file(path: Path, version: Version, index_dir: PathLike | None) -> NDAr
 
 
 def _read_index(path: Path, version: Version) -> NDArray[np.int64] | None:
-    """Read an index. Return `None` if it is missing, damaged, or of another version of the file."""
+    """Read a cached index. Return `None` if it is missing, damaged, or of another file version."""
     try:
         content = parse_npy(path.read_bytes(), path)
     except (FileNotFoundError, FormatError):

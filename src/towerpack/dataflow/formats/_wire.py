@@ -2,8 +2,8 @@
 
     "TPW" 2 | size of the values (uint32) | values (msgpack) | memory of larger arrays ...
 
-Types that msgpack does not have are lists that begin with an extension type, their `_Kind`. A
-message is either one byte string, with array memory at multiples of 16, or a list of frames.
+A list that begins with a `_Kind` stands for a type that msgpack does not have. A message is either
+one byte string, with array memory at multiples of 16, or a list of frames.
 """
 
 from __future__ import annotations
@@ -77,17 +77,18 @@ def pack_values(datapoint: Datapoint) -> bytes:
 
 
 def pack_list(packed: Sequence[bytes]) -> bytes:
-    """Return `pack` of a list of datapoints that were serialized by `pack_values`."""
+    """Serialize a list of datapoints, each of which was serialized by `pack_values`."""
     values = b"".join([_msgpack.Packer().pack_array_header(len(packed)), *packed])
     return _PREFIX.pack(_MAGIC, len(values)) + values
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
-    """Return the datapoint that `pack` serialized.
+    """Restore a datapoint from the bytes of `pack`.
 
     Args:
         data: The bytes of `pack`, and nothing after them.
-        copy: Copy larger arrays. Otherwise they are views of `data`, and are writable if it is.
+        copy: Copy larger arrays. Otherwise, they are views of `data`, and are writable if `data`
+            is.
 
     Raises:
         FormatError: The bytes are damaged, or not from `pack`. It is a `ValueError`.
@@ -111,11 +112,11 @@ def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
 
 
 def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
-    """Return the datapoint that `pack_frames` serialized.
+    """Restore a datapoint from the frames of `pack_frames`.
 
     Args:
         frames: All frames in their order.
-        copy: Copy larger arrays. Otherwise they are views of the frames.
+        copy: Copy larger arrays. Otherwise, they are views of the frames.
 
     Raises:
         FormatError: The frames are damaged, or not from `pack_frames`. It is a `ValueError`.
@@ -134,7 +135,7 @@ def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
 
 
 def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
-    """Return the values of a datapoint. Append larger arrays to `frames` if that is a list."""
+    """Serialize the values of a datapoint. Append larger arrays to `frames`, if not None."""
 
     def other(value: Any) -> list[Any]:
         kind = cast("type[Any]", value.__class__)
@@ -150,7 +151,7 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
                 got=describe(value),
                 expected="tuples, lists and dicts (no subclasses), None, bool, 64-bit int, float, "
                 "str, bytes, NumPy scalars and arrays",
-                fix='convert it with MapData(ds, f), or write files with format="pickle"',
+                fix='convert the value with MapData(ds, f), or write files with format="pickle"',
             )
         if value.dtype.char == "O":
             return [_MARKS[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
@@ -175,7 +176,7 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
 
 
 def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> Datapoint:
-    """Return the datapoint of its values. `take(n)` returns the next n bytes of array memory."""
+    """Deserialize a datapoint. `take(n)` returns the next n bytes of array memory."""
 
     def convert(items: list[Any]) -> Any:
         kind = items[0] if items else None

@@ -39,7 +39,7 @@ def whole_file(path: PathLike) -> Generator[Path]:
     if not target.parent.is_dir():
         raise ConfigError(
             f"The directory {str(target.parent)!r} for {target.name!r} does not exist.",
-            fix="create it first, or correct the path",
+            fix="create the directory, or correct the path",
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -69,8 +69,8 @@ def codec_of(format: Format) -> tuple[Callable[[Datapoint], bytes], Decode]:
 def check_finite(ds: Iterable[Datapoint]) -> None:
     if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
         raise ConfigError(
-            "An infinite flow cannot be saved.",
-            fix="save the flow inside of RepeatedData, or FixedSizeData(ds, n)",
+            "A flow to save must be finite.",
+            fix="save the flow that RepeatedData wraps, or FixedSizeData(ds, n)",
             pipeline=str(ds),
         )
 
@@ -82,7 +82,7 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
     for index, datapoint in enumerate(read_pass(ds)):
         try:
             if datapoint is None:
-                fix = "remove it with FilterData, or yield (None,)"
+                fix = "remove the datapoint with FilterData, or yield (None,)"
                 raise ConfigError("A datapoint to save must not be None.", fix=fix)
             record = encode(datapoint)
         except ConfigError as error:
@@ -102,7 +102,7 @@ def _decoded(decode: Decode, record: Sequence[bytes]) -> Datapoint:
 
 
 def stack_for_file(rows: list[Datapoint]) -> Datapoint:
-    """Stack datapoints. Replace advice about batching in errors."""
+    """Stack datapoints. Errors advise about saving, not about batching."""
     try:
         return stack_rows(rows)
     except BatchError as error:

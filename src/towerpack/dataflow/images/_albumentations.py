@@ -26,9 +26,8 @@ class Albumentations(ImageAugmentor):
     the generator of the pipeline. Masks, boxes, coordinates and keypoints are transformed like the
     image, each in another run of the transforms. Boxes are moved by their corners, and
     `bbox_params` have no effect. After a resize, points are off by up to half a pixel of the
-    smaller image. Points that a distortion removes become NaN and keep their row.
-
-    Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
+    smaller image. Points that a distortion removes become NaN and keep their row. Each thread uses
+    a copy of the transforms.
 
     Args:
         transform: One transform of albumentations, or a list of them.
@@ -91,7 +90,7 @@ class AlbumentationsTransform(GeometricTransform):
 
 
 def _disable_reflections(composed: Any) -> None:
-    """Use constant borders, because mirrored ones would return each point several times."""
+    """Use constant borders, because mirrored borders would return each point several times."""
     for transform in composed.transforms:
         if hasattr(transform, "transforms"):
             _disable_reflections(transform)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow.arguments import repr_of
 
 Check = Callable[[Any, str], object]  # takes a value and its argument's name; raises `ConfigError`
@@ -24,7 +24,7 @@ _WHOLE = (int, np.integer)
 
 
 def check_arguments(holder: object) -> None:
-    """Run the checks that the annotations of a class declare for its attributes."""
+    """Run the checks that the annotations of an object's class declare for its attributes."""
     for name, check, optional in _checks(type(holder)):
         value = getattr(holder, name)
         if value is not None or not optional:
@@ -34,7 +34,7 @@ def check_arguments(holder: object) -> None:
 @cache
 def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
     # Annotations in a user's class may contain names that only type checkers know.
-    ours = next(base for base in cls.__mro__ if is_ours(base))
+    ours = next(base for base in cls.__mro__ if is_in_towerpack(base))
     hints = get_type_hints(ours, include_extras=True)
     return [
         (name, check, type(None) in get_args(hint.__origin__))
@@ -53,7 +53,7 @@ def number(
     order: Callable[[Any, Any], bool] | None = None,
     kind: Any = numbers.Real,
 ) -> Check:
-    """Return a check for `count` finite numbers in `least`..`greatest` that are above `above`."""
+    """Create a check for `count` finite numbers in `least`..`greatest` and above `above`."""
 
     def fits(n: Any) -> bool:
         real = isinstance(n, kind) and math.isfinite(n)
@@ -76,20 +76,20 @@ interval = partial(number, form="(lowest, highest)", count=2, order=operator.le)
 whole_interval = partial(
     number, form="(low, high) of integers, low < high", count=2, order=operator.lt, kind=_WHOLE
 )
-"""Check for (low, high) of integers; `high` is excluded from the interval."""
+"""Check for integers (low, high), of which `high` is excluded from the interval."""
 
 
 def height_and_width(value: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return an argument as (height, width). One number stands for both."""
+    """Convert an argument to (height, width). A single number stands for both."""
     size = (value, value) if isinstance(value, _WHOLE) else pair_of(value)
     if size is None or not all(isinstance(n, _WHOLE) and n > 0 for n in size):
-        rule = "must be (height, width), or one number for both; 1 or more"
+        rule = "must be (height, width) in pixels, or one number for both, at least 1"
         raise ConfigError(f"{name} {rule}, got {value!r:.80}.")
     return int(size[0]), int(size[1])
 
 
 def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, int]:
-    """Return an argument as (least, greatest) length of a side. One number stands for both."""
+    """Convert an argument to the (least, greatest) length of a side. One number stands for both."""
     low, high = height_and_width(value, name)
     if low > high:
         raise ConfigError(f"{name} must be (least, greatest), got {repr_of(value)}.")

@@ -1,4 +1,4 @@
-"""Base classes of augmentors, which draw random transforms, and augmentors made of others.
+"""Base classes of augmentors, which draw random transforms, and combinations of augmentors.
 
 Augmentors in Tensorpack's style draw from `self.rng`, in `_get_augment_params` or in
 `get_transform(img)`. While they draw, a context variable holds the datapoint's generator.
@@ -36,10 +36,10 @@ _DRAWING: ContextVar[RNG | None] = ContextVar("towerpack_augmentor", default=Non
 
 
 class ImageAugmentor:
-    """Base of augmentors, which draw a transform for an image. A subclass defines `get_transform`.
+    """Base class of augmentors, which draw a transform for an image in `get_transform`.
 
-    Contract: the transform is a function of the generator and the image; the input is never
-    changed; thread-safe; pickles.
+    The transform is a function of the random generator and the image. Augmentors never change their
+    input, are thread-safe, and can be pickled.
     """
 
     _unseeded: tuple[int, RNG] | None = None  # process id and generator
@@ -58,7 +58,7 @@ class ImageAugmentor:
 
         Args:
             img: [height, width] or [height, width, channels], uint8 or float32.
-            rng: Generator to draw from. By default an unseeded one of this augmentor.
+            rng: Generator to draw from. By default, an unseeded generator of this augmentor.
         """
         with _drawing_from(self.generator(rng)):
             return _LegacyTransform(self, self._get_augment_params(img))
@@ -94,7 +94,7 @@ class ImageAugmentor:
         return self._unseeded[1]
 
     def reset_state(self) -> None:
-        """Replace the unseeded generator. Pipelines do not need this call."""
+        """Replace the unseeded generator. Pipelines do this automatically."""
         self._unseeded = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class ImageAugmentor:
                 setattr(self, key, value)
 
     def _rand_range(self, low: float = 1.0, high: float | None = None, size: Any = None) -> Any:
-        """Return a number uniform in [low, high), or in [0, low) without `high`."""
+        """Draw a number uniformly from [low, high), or from [0, low) without `high`."""
         low, high = (0.0, low) if high is None else (low, high)
         uniform: Any = self.generator().uniform
         return uniform(low, high, size)
@@ -128,19 +128,19 @@ class ImageAugmentor:
         return None
 
     def _augment(self, img: Image, param: Any) -> Image:
-        """Return the image, changed as `param` says."""
+        """Return the image, changed by the parameters `param`."""
         name = type(self).__name__
-        raise NotImplementedError(f"{name} must define get_transform or _augment")
+        raise NotImplementedError(f"{name} must define get_transform or _augment.")
 
     def _augment_coords(self, coords: NDArray[Any], param: Any) -> NDArray[Any]:
-        """Return points (x, y) of shape [n, 2], moved as `param` says."""
+        """Return points (x, y) of shape [n, 2], moved by the parameters `param`."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no _augment_coords: define it and return the moved coords"
+            f"{type(self).__name__} must define _augment_coords to move coordinates."
         )
 
 
 Augmentor = ImageAugmentor
-"""Other name of `ImageAugmentor`, as in Tensorpack."""
+"""Alias of `ImageAugmentor` from Tensorpack."""
 
 
 class _LegacyTransform(Transform):
@@ -163,7 +163,7 @@ class _LegacyTransform(Transform):
 
 @contextlib.contextmanager
 def _drawing_from(rng: RNG) -> Generator[None]:
-    """Let augmentors in Tensorpack's style draw from `rng` inside the block."""
+    """Make augmentors in Tensorpack's style draw from `rng` in the `with` block."""
     token = _DRAWING.set(rng)
     try:
         yield
@@ -180,7 +180,7 @@ def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
 
 
 class PhotometricAugmentor(ImageAugmentor):
-    """Base of augmentors that change the values of pixels and move none.
+    """Base class of augmentors that change the values of pixels but do not move pixels.
 
     A subclass defines `change(img, drawn)`, which returns a new image of the same height and width,
     and, if it is random, `draw(img, rng)`, which returns the random parameters `drawn`.
@@ -218,10 +218,10 @@ class Identity(ImageAugmentor):
 
 
 class CompositeAugmentor(ImageAugmentor):
-    """Base of augmentors made of augmentors.
+    """Base class of augmentors that apply other augmentors.
 
-    A subclass defines `steps(rng)`, which returns the augmentors to apply to an image. Each of them
-    draws for the image that the one before it returns, so `get_transform` applies them.
+    A subclass defines `steps(rng)`, which returns the augmentors to apply to an image. Each of
+    these draws for the image that the augmentor before it returns, so `get_transform` applies them.
     """
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
@@ -324,8 +324,8 @@ class MapImage(ImageAugmentor):
     Args:
         func: Function from an image to an image. It may change its input in a stage with
             `copy=True` (the default), and must not elsewhere.
-        coord_func, mask_func: Functions for coordinates [n, 2] and for masks. Without them,
-            coordinates and masks are refused.
+        coord_func, mask_func: Functions for coordinates [n, 2] and for masks. Without these
+            functions, coordinates and masks raise an error.
     """
 
     func: Callable[[Image], Image]
@@ -343,7 +343,7 @@ def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
     for augmentor in (several := _as_list(augmentors)):
         if not isinstance(augmentor, ImageAugmentor):
             fix = "pass instances of ImageAugmentor, or wrap a function: MapImage(f)"
-            raise ConfigError(f"{augmentor!r:.60} is not an augmentor.", fix=fix)
+            raise ConfigError(f"An augmentor is expected, got {augmentor!r:.60}.", fix=fix)
     return several
 
 
@@ -352,7 +352,7 @@ def _as_list(augmentors: Any) -> list[Any]:
 
 
 def _arguments(augmentor: object) -> Iterator[str]:
-    """Iterate over the constructor arguments that differ from their defaults, as source text."""
+    """Iterate over constructor arguments that differ from their defaults, as source text."""
     parameters = inspect.signature(type(augmentor)).parameters
     for number, (name, parameter) in enumerate(parameters.items()):
         value, default = getattr(augmentor, name, parameter.default), parameter.default

@@ -76,7 +76,7 @@ def _contrast(aug: color.Contrast, images: Images, rng: Any) -> Images:
 
 
 def _linear(aug: color.ClippingAugmentor, images: Images, factor: Any, shift: Any) -> Images:
-    """Return images * factor + shift, with one factor and shift per image, as `map_values`."""
+    """Return images * factor + shift, with one factor and one shift for each image."""
     factors, shifts = (v if v is None else _per_image(v, images) for v in (factor, shift))
     changed = np.empty(images.shape, images.dtype)
     step = max(1, _BLOCK // images[0].size)
@@ -120,7 +120,7 @@ def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
 
 
 def _filled(images: Images, sides: Sides, rng: ItemRNG, fill: Any) -> Images:
-    """Fill a rectangle at a uniformly drawn place of each image. `fill` may be a noise function."""
+    """Fill a rectangle at a random place of each image. `fill` is a color or a noise function."""
     y, x = (
         (rng.random() * (size - side + 1)).astype(np.int64)
         for size, side in zip(images.shape[1:3], sides, strict=True)
@@ -195,8 +195,7 @@ class BatchAugment:
     ds = MapDataComponent(ds, augment, batched=True, rng=True)
     ```
 
-    Contract: a function of the images and the generator; does not change its input; thread-safe;
-    pickles.
+    The result is a function of the images and the generator. The input stays unchanged.
 
     Args:
         augmentors: Augmentors of the classes in `BatchAugment.KINDS`, or functions from images
@@ -226,7 +225,7 @@ class BatchAugment:
         right = array.dtype.name in ("uint8", "float32") and array.ndim in (3, 4) and array.size
         if not right:
             expected = "uint8 or float32, [n, height, width] or [n, height, width, channels]"
-            fix = "pass batched=True to MapDataComponent; leave it out if ds gives batches"
+            fix = "pass batched=True to MapDataComponent, or leave it out if ds yields batches"
             what = "BatchAugment needs an array of several images."
             raise ConfigError(what, got=describe(images), expected=expected, fix=fix)
         if isinstance(rng, np.random.Generator):

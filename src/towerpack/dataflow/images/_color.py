@@ -16,7 +16,7 @@ Limits = Annotated[tuple[float, float], interval()]
 
 
 class ClippingAugmentor(PhotometricAugmentor):
-    """Base of augmentors that compute new values and optionally clip float images."""
+    """Base class of augmentors that compute new values and optionally clip float images."""
 
     clip: bool
     max_value: float
@@ -120,14 +120,14 @@ class Gamma(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Clip(PhotometricAugmentor):
-    """Clip values to `min`..`max`. Either may be infinite."""
+    """Clip values to `min`..`max`, which may be infinite."""
 
     min: float = 0.0
     max: float = 255.0
 
     def __post_init__(self) -> None:
         if not self.min <= self.max:
-            raise ConfigError(f"min must not exceed max, got {self!r}.")
+            raise ConfigError(f"min must be at most max, got {self!r}.")
 
     def change(self, img: Image, drawn: None) -> Image:
         return map_values(img, lambda values: np.clip(values, self.min, self.max), None)

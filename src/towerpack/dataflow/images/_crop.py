@@ -31,7 +31,7 @@ class CropTransform(GeometricTransform):
         fits = 0 <= self.y0 <= height - self.h and 0 <= self.x0 <= width - self.w
         if not fits or min(self.h, self.w) < 1:
             size = f"{height} x {width} pixels"
-            raise ConfigError(f"{self!r} does not lie within {name or 'an image'} of {size}.")
+            raise ConfigError(f"{self!r} must lie within {name or 'an image'} of {size}.")
 
     def apply_image(self, img: Image) -> Image:
         self.check(*size_of(img))
@@ -61,7 +61,7 @@ class CenterCrop(ImageAugmentor):
 
 
 class RandomCrop(CenterCrop):
-    """Crop an image at a random place. Arguments as for `CenterCrop`."""
+    """Crop an image at a random place. The arguments are those of `CenterCrop`."""
 
     _anywhere = True
 
@@ -133,7 +133,7 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
 
 
 class BackgroundFiller(ABC):
-    """Base of classes that create backgrounds.
+    """Base class of backgrounds on which images are pasted.
 
     A subclass defines `fill(background_shape, img)` without randomness. It returns an image of this
     (height, width), with the channels and the dtype of `img`.
@@ -211,7 +211,7 @@ class CenterPaste(ImageAugmentor):
 
 
 class RandomPaste(CenterPaste):
-    """Paste every image at a random place of a background. Arguments as for `CenterPaste`."""
+    """Paste every image at a random place of a background; see `CenterPaste`."""
 
     _anywhere = True
 
@@ -221,7 +221,7 @@ def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG | None) -> 
 
 
 def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -> tuple[int, int]:
-    """Return the first row and column of a part: uniformly drawn, or centered without `rng`."""
+    """Draw the first row and column of a part. Without `rng`, center the part."""
     free = free_space(whole, part)
     if rng is None:
         return free[0] // 2, free[1] // 2
@@ -233,6 +233,6 @@ def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]
     (height, width), (h, w) = whole, part
     if h > height or w > width:
         what = f"A part of {h} x {w} pixels does not fit into an image of {height} x {width}."
-        fix = "resize the image first, or paste it on a larger background (CenterPaste)"
+        fix = "resize the image first, or paste the image on a larger background (CenterPaste)"
         raise ConfigError(what, fix=fix)
     return height - h, width - w

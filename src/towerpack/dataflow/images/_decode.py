@@ -1,4 +1,4 @@
-"""Decoding of image files and encoding of JPEGs: libjpeg-turbo for JPEGs, OpenCV for the others."""
+"""Decoding of image files and encoding of JPEGs: libjpeg-turbo for JPEGs, OpenCV otherwise."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def decode_image(
         part: (top, left, height, width) of the part of the upright image to return, instead of
             `min_size`. With `strict=False`, rows of a JPEG below the part are not decoded.
         out: uint8 memory for the result, with its shape, or one axis of at least its size.
-        max_pixels: Larger images are refused before memory is allocated.
+        max_pixels: Larger images raise an error before memory is allocated.
         orient: Rotate the image as its EXIF block says. Formats other than JPEG are rotated only
             if `channels` is 1 or 3.
-        strict: Refuse truncated and damaged JPEGs, instead of decoding them as far as possible.
+        strict: Raise an error for damaged JPEGs. Otherwise, decode as much as possible.
         name: Name of the image in error messages.
 
     Returns:
@@ -91,7 +91,7 @@ def decode_image(
 
 @dataclass(frozen=True)
 class Decoder:
-    """Settings for decoding image files. Arguments as for `decode_image`."""
+    """Settings for decoding image files. The arguments are those of `decode_image`."""
 
     rgb: bool = True
     channels: int | None = 3
@@ -105,13 +105,13 @@ class Decoder:
             raise ConfigError(f"channels must be 1, 3, 4 or None, got {self.channels}.")
 
     def read_header(self, data: bytes) -> ImageHeader:
-        """Read and check the header of a file. Without `orient`, its orientation is upright."""
+        """Read and check the header of a file. Without `orient`, ignore the orientation."""
         header = image_header(data, name=self.name)
         headers.check_size(header, len(data), self.max_pixels, self.name)
         return header if self.orient else header._replace(orientation=1)
 
     def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
-        """Decode a file whose header was read. A JPEG is decoded at 1 / factor of its size."""
+        """Decode a file with a known header. A JPEG is decoded at 1 / `factor` of its size."""
         headers.check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
         return _fitted(self._opencv(data, header) if img is None else img, out)
@@ -131,7 +131,7 @@ class Decoder:
         return part.apply_image(img)
 
     def _jpeg(self, data: bytes, header: ImageHeader, factor: int, out: Out) -> Image | None:
-        """Decode by libjpeg-turbo, into `out` if possible. Return `None` for unsupported kinds."""
+        """Decode with libjpeg-turbo, into `out` if possible. Return `None` if not supported."""
         channels = self.channels or (1 if header.channels == 1 else 3)
         stored = (-(-header.height // factor), -(-header.width // factor), channels)
         memory = None if out is None or header.orientation > 1 else _memory_of(out, stored)
@@ -216,7 +216,7 @@ class DecodeRandomCrop:
     times as large as the result, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size. This is faster
     and smoother, and rounds the edges of the part outwards to 2, 4 or 8 pixels.
 
-    Contract: a function of the file and the generator; thread-safe; pickles.
+
 
     Args:
         target_shape: (height, width) of the result, or one number for both.
@@ -224,7 +224,7 @@ class DecodeRandomCrop:
         interp: Interpolation. "linear" is fast, "area" takes as long as decoding.
         rgb, max_pixels: See `decode_image`.
         reduce: Decode JPEGs at a reduced size if the part is large enough.
-        strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
+        strict: Raise an error for damaged JPEGs. `False` does not decode the rows below the part.
     """
 
     target_shape: args.Size = 224
@@ -244,7 +244,7 @@ class DecodeRandomCrop:
         self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
 
     def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
-        """Return the resized part, uint8 [height, width, 3]. For `out` see `decode_image`."""
+        """Decode, crop and resize. Return uint8 [height, width, 3]; `out` as for `decode_image`."""
         data = as_bytes(data)
         header = self._decoder.read_header(data)
         # The draw uses only the shape of the image.
@@ -300,7 +300,7 @@ def encode_jpeg(
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
-        what = "A JPEG can only be made of a uint8 image with 1 or 3 channels."
+        what = "An image to encode as JPEG must be uint8 with 1 or 3 channels."
         raise ConfigError(what, got=describe(img))
     color = _JPEG_COLORS[img.shape[2]][rgb]
     return _simplejpeg().encode_jpeg(
@@ -312,7 +312,7 @@ def encode_jpeg(
 
 
 def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
-    """Return the part of the stored image that corresponds to a part of the upright image."""
+    """Convert a part of the upright image to the same part of the stored image."""
     y0, x0, h, w = part.y0, part.x0, part.h, part.w
     if header.orientation in (2, 3, 6, 7):
         x0 = header.upright_size[1] - x0 - w
@@ -323,11 +323,11 @@ def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
 
 
 def _fitted(img: Image, out: Out) -> Image:
-    """Copy the image to `out` if that is given, or else make it contiguous."""
+    """Copy an image to `out`. Without `out`, return the image as a contiguous array."""
     if out is None:
         return np.ascontiguousarray(img)
     if img.dtype != np.uint8:
-        raise ConfigError(f"out is uint8, but the image is {img.dtype}.", fix="leave out `out`")
+        raise ConfigError(f"out= needs a uint8 image, got {img.dtype}.", fix="leave out out=")
     memory = _memory_of(out, img.shape)
     if not np.may_share_memory(memory, img):
         np.copyto(memory, img)
@@ -335,10 +335,10 @@ def _fitted(img: Image, out: Out) -> Image:
 
 
 def _memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return `out`, or the first part of it, with the shape of the result."""
+    """Return `out`, or its beginning, with the shape of the result."""
     size = math.prod(shape)
     if not out.flags.writeable:
-        raise ConfigError("out is read-only.", got=describe(out), fix="pass writable memory")
+        raise ConfigError("out must be writable.", got=describe(out), fix="pass writable memory")
     if out.dtype == np.uint8 and out.shape == shape:
         return out
     if out.dtype == np.uint8 and out.ndim == 1 and out.flags.c_contiguous and out.size >= size:

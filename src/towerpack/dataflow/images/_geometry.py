@@ -51,7 +51,7 @@ class FlipTransform(GeometricTransform):
 
 @dataclass(frozen=True)
 class TransposeTransform(GeometricTransform):
-    """Swap of x and y."""
+    """Swap of rows and columns."""
 
     def apply_image(self, img: Image) -> Image:
         return transposed(check_image(img))
@@ -76,7 +76,7 @@ class Flip(ImageAugmentor):
         super().__post_init__()
         if bool(self.horiz) == bool(self.vert):
             what = f"Flip needs either horiz or vert, got horiz={self.horiz}, vert={self.vert}."
-            raise ConfigError(what, fix="set one of them; use two Flip augmentors for both ways")
+            raise ConfigError(what, fix="set only one of them, or use two Flip augmentors")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         if self.generator(rng).random() < self.prob:
@@ -207,7 +207,7 @@ class RandomResize(ImageAugmentor):
 
 
 def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:
-    """Return (height, width) with the same aspect ratio and a shorter edge of `size`."""
+    """Return the (height, width) of the same aspect ratio whose shorter edge is `size`."""
     if h < w:
         return size, whole(size * w / h)
     return whole(size * h / w), size

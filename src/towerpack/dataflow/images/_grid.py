@@ -133,17 +133,17 @@ def _cell(
 
 
 def _with_colors(places: NDArray[Any]) -> Iterator[tuple[list[int], str]]:
-    """Return each row as integers that Pillow can draw, together with a color."""
+    """Round each row to integers that Pillow can draw, and pair the row with a color."""
     rows = np.clip(np.nan_to_num(np.rint(places)), -(1 << 20), 1 << 20).astype(int).tolist()
     return zip(rows, itertools.cycle(_COLORS), strict=False)
 
 
 def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
-    """Convert an image with any number of channels and any range to uint8 RGB."""
+    """Convert an image of any channels and range to uint8 RGB."""
     array: Image = np.asarray(img)
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "uifb":
-        what = "The component to show as image is not an image."
+        what = "The component to show as image must have the shape of an image."
         expected = "[height, width] or [height, width, channels]"
         raise ConfigError(what, got=describe(img), expected=expected, fix=_SELECT.format("image"))
     if array.dtype != np.uint8:
@@ -163,7 +163,7 @@ def _as_mask(mask: Any) -> NDArray[Any]:
     floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
     if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
         return array
-    what = "The component to show as mask is not a label map."
+    what = "The component to show as mask must be a label map."
     expected = "one integer for each pixel: [height, width]"
     raise ConfigError(what, got=describe(mask), expected=expected, fix=_SELECT.format("mask"))
 

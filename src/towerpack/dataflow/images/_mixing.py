@@ -38,13 +38,10 @@ _MIDDLE = (0.25, 0.75)  # range of the point where the images of a mosaic meet, 
 
 @dataclass(eq=False, repr=False)
 class BatchMix(ABC):
-    """Base of maps that mix every image of a batch with another image of the batch.
+    """Base class of maps that mix every image of a batch with another image of the batch.
 
     Use it after `BatchData`: `MapData(ds, MixUp(num_classes=10), rng=True)`. A random permutation
     gives every image a partner. Ratios are drawn from Beta(alpha, alpha) for each image.
-
-    Contract: a function of the batch and the generator; does not change its input; thread-safe;
-    pickles.
 
     Args:
         alpha: Parameter of the beta distribution. 1 is uniform; with less, one image dominates.
@@ -52,7 +49,7 @@ class BatchMix(ABC):
         prob: Probability to mix an image.
         labels: "soft" mixes labels like images, [n, classes]. "pair" leaves labels unchanged and
             appends two components, named "partner_label" and "ratio" in a dict: the partners'
-            labels, and the remaining fractions of the images, float32 [n]. The loss is then
+            labels, and the fractions of the images that remain, float32 [n]. The loss is then
             `ratio * loss(label) + (1 - ratio) * loss(partner_label)`.
         image: Index of the images, uint8 or float32 [n, height, width] or with channels.
         label: Index of the labels: integers [n], or floats [n, classes].
@@ -124,7 +121,7 @@ class BatchMix(ABC):
 class MixUp(BatchMix):
     """Blend every image of a batch, and its label, with another image of the batch.
 
-    uint8 images are rounded to uint8. Contract and arguments as for `BatchMix`. Zhang et al. 2017,
+    uint8 images are rounded to uint8. The arguments are those of `BatchMix`. Zhang et al. 2017,
     https://arxiv.org/abs/1710.09412, use alpha=0.2 for ImageNet.
     """
 
@@ -145,8 +142,8 @@ class CutMix(BatchMix):
     """Paste a rectangle of another image into every image of a batch, and mix their labels.
 
     The rectangle has the aspect ratio of the image and a uniformly drawn center. It is clipped to
-    the image, and labels are mixed by the fraction of remaining pixels. Contract and arguments as
-    for `BatchMix`. Yun et al. 2019, https://arxiv.org/abs/1905.04899.
+    the image, and labels are mixed by the fraction of remaining pixels. The arguments are those of
+    `BatchMix`. Yun et al. 2019, https://arxiv.org/abs/1905.04899.
     """
 
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
@@ -164,7 +161,7 @@ class CutMix(BatchMix):
 
 @dataclass(frozen=True)
 class MosaicLayout:
-    """Combine four datapoints into one: callable with four datapoints and a generator.
+    """Function that combines four datapoints into one, with a random generator.
 
     The canvas is divided into four parts that meet at a random point in its middle half. Each image
     is resized, with its aspect ratio, to cover its part, and cropped at a random place. Boxes are
@@ -223,7 +220,7 @@ class MosaicLayout:
     def _show(
         self, datapoint: Datapoint, canvas: Image, corner: tuple[int, int, int, int], rng: RNG
     ) -> list[NDArray[Any]]:
-        """Draw an image into its part of the canvas. Return its visible boxes and their labels."""
+        """Draw an image into its part of the canvas. Return its visible boxes and labels."""
         y0, y1, x0, x1 = corner
         image = datapoint[self.image]
         h, w = image.shape[:2]
@@ -241,7 +238,7 @@ class MosaicLayout:
         return [rows[keep] for rows in (shifted, *others)]
 
     def _part(self, datapoint: Datapoint, index: Hashable) -> Any:
-        fix = "pass the indices: image=..., boxes=..., labels=...; labels=None if boxes have none"
+        fix = "pass the indices: image=..., boxes=..., labels=... (labels=None for none)"
         return component_of(datapoint, index, "combine", fix)
 
 
@@ -251,7 +248,7 @@ class Mosaic(Wrapper):
     See `MosaicLayout`, and Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934,
     section 3.3. Each datapoint is read four times on average, so consider `CacheData` before it.
 
-    Contract: in order; length of `ds`; random; thread- and fork-safe as `ds` is; resumable at once.
+
 
     Args:
         ds: Flow over an indexable source.
@@ -279,7 +276,7 @@ class Mosaic(Wrapper):
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
         node = ds.compile_in(StageContext(0, serial=True))
         if node is None or node.size is None:
-            what = f"Mosaic needs random access to a finite flow, not {pipeline_of(ds)}."
+            what = f"Mosaic needs random access to a finite flow, got {pipeline_of(ds)}."
             fix = "map a function that calls MosaicLayout(...) over BatchData(ds, 4, stack='list')"
             raise ConfigError(what, fix=fix)
 
@@ -322,7 +319,7 @@ class MosaicNode(Node):
 
 
 def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
-    """Return labels as floats [n, classes]. Integer labels are one-hot encoded."""
+    """Convert labels to floats [n, classes]. Integer labels are one-hot encoded."""
     if labels.dtype.kind == "f" and labels.ndim == 2:
         return labels
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or num_classes is None:

@@ -104,7 +104,7 @@ class RandAugment(ImageAugmentor):
 def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
     if img.dtype != np.uint8 or img.shape[2:] not in ((), (1,), (3,)):
         what = "RandAugment needs uint8 images of one or three channels."
-        fix = "apply it before ToFloat32 and normalization"
+        fix = "apply RandAugment before ToFloat32 and normalization"
         raise ConfigError(what, got=describe(img), fix=fix)
     return _PHOTOMETRIC[name](img, strength, rgb)
 
@@ -119,7 +119,7 @@ def _enhanced(name: str, img: Image, strength: float, rgb: bool) -> Image:
 
 
 def _sharpness(img: Image, strength: float, rgb: bool) -> Image:
-    """Blend with or extrapolate from a smoothed image. Border pixels stay, as in Pillow."""
+    """Blend an image with a smoothed image, or extrapolate. Border pixels stay, as in Pillow."""
     if min(img.shape[:2]) < 3:
         return img
     cv2 = opencv()

@@ -9,7 +9,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._batch_rows import empty_row
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow.datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
@@ -24,9 +24,8 @@ Indices = Hashable | Sequence[Hashable]
 class AugmentImageComponent(MapDataComponent):
     """Augment one image of every datapoint.
 
-    Contract: as `MapData` with `rng=True`: in order; length of `ds`, unknown with
-    `catch_exceptions`; randomness is a function of (seed, epoch, position); thread- and fork-safe
-    and resumable as `ds` is.
+    Random numbers are a function of (seed, epoch, position). The length is unknown with
+    `catch_exceptions`.
 
     ```
     ds = AugmentImageComponent(ds, [RandomCrop(224), Flip(horiz=True)])
@@ -60,8 +59,6 @@ class AugmentImageComponent(MapDataComponent):
 
 class AugmentImageComponents(MapData):
     """Draw one transform per datapoint and apply it to images, masks, boxes and points.
-
-    Contract: as `AugmentImageComponent`.
 
     Args:
         ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
@@ -107,12 +104,12 @@ class AugmentImageComponents(MapData):
         super()._check()
         every = [index for indices in self.kinds.values() for index in indices]
         if not self.kinds["apply_image"] or len(set(every)) < len(every):
-            what = "The indices must include an image, and no component twice"
+            what = "The indices must include an image and name no component twice"
             raise ConfigError(f"{what}, got {every}.")
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
-    """Augment an image and coordinates in it. Contract: as `AugmentImageComponents`.
+    """Augment an image and coordinates in it, by `AugmentImageComponents`.
 
     Args:
         ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
@@ -156,7 +153,7 @@ class _Augment:
         return replaced(datapoint, {i: self._unshared(new, parts[i]) for i, new in changed.items()})
 
     def _writable(self, value: Any) -> Any:
-        """Copy an array or list if augmentors may write to it. Checks refuse other types."""
+        """Copy an array or list if augmentors may write to it. Other types are checked later."""
         changeable = isinstance(cast("object", value), (np.ndarray, list))
         return copies.deepcopy(value) if changeable and self._copy_first else value
 
@@ -186,7 +183,7 @@ def component_of(
     fix: str | None = None,
     pipeline: str | None = None,
 ) -> Any:
-    """Return one component of a datapoint. A missing one is an error that names the `purpose`."""
+    """Return a component of a datapoint. The error for a missing component names the `purpose`."""
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
@@ -204,12 +201,12 @@ def _names_of(augmentor: ImageAugmentor) -> str:
 
 
 def _may_change_input(part: object) -> bool:
-    """Return whether an augmentor, or a list of them, contains user code that may work in place."""
+    """Return whether an augmentor, or a list of them, has user code that may work in place."""
     if isinstance(part, (list, tuple)):
         return any(map(_may_change_input, cast("Sequence[object]", part)))
     if not isinstance(part, (ImageAugmentor, BackgroundFiller)):
         return False
-    if not is_ours(type(part)) or isinstance(part, (MapImage, Albumentations)):
+    if not is_in_towerpack(type(part)) or isinstance(part, (MapImage, Albumentations)):
         return True
     return _may_change_input(list(vars(part).values()))
 

@@ -54,7 +54,7 @@ class Transform:
         raise self._undefined("coordinates", "apply_coords")
 
     def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        """Return the boxes around the moved corners, without clipping. See `clip_boxes`.
+        """Return the bounding boxes of the moved corners, without clipping. See `clip_boxes`.
 
         If a corner becomes NaN, points within the box are used instead. The result is NaN only if
         all points are lost.
@@ -87,14 +87,14 @@ class Transform:
         return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
     def _undefined(self, values: str, method: str) -> ConfigError:
-        message = f"{self!r} does not support {values}."
-        return ConfigError(message, fix=f"define {method} in its class, or leave out the {values}")
+        message = f"{self!r} cannot transform {values}, because it does not define {method}."
+        return ConfigError(message, fix=f"define {method} in its class, or pass no {values}")
 
 
 class GeometricTransform(Transform):
-    """Base of transforms that move pixels. Subclasses define `apply_image` and `apply_mask`.
+    """Base class of transforms that move pixels. Subclasses define `apply_image` and `apply_mask`.
 
-    Subclasses for points also define `move`, which maps points float64 [n, 2] (x, y).
+    To transform points too, subclasses define `move`, which maps points float64 [n, 2] (x, y).
     """
 
     def move(self, points: Points) -> Points:
@@ -145,7 +145,7 @@ class NoOpTransform(PhotometricTransform):
 
 
 class TransformFactory(Transform):
-    """Transform made of functions.
+    """Transform that calls the given functions.
 
     Args:
         name: Name in `repr`.
@@ -162,10 +162,10 @@ class TransformFactory(Transform):
 
 
 class TransformList(Transform):
-    """Sequence of transforms. Supports every `apply_...` method that all of them have.
+    """Sequence of transforms, with each `apply_...` method that all of its transforms have.
 
-    Boxes become the box around their corners after all transforms, except at transforms that
-    define `apply_boxes` themselves.
+    Boxes become the box around their corners after all transforms, except at transforms that define
+    `apply_boxes` themselves.
 
     Args:
         tfms: The transforms.
@@ -249,7 +249,7 @@ def clip_boxes(
 
 
 def as_floats(values: Any, name: str, columns: int) -> NDArray[Any]:
-    """Return rows [n, columns] as floats. The dtype of float arrays does not change."""
+    """Convert rows [n, columns] to floats. Float arrays keep their dtype."""
     array = _floats(values, columns)
     if array.ndim != 2 or array.shape[1] != columns:
         rule = f"[n, {columns}] " + ("(x, y)" if columns == 2 else "(x0, y0, x1, y1)")
@@ -258,7 +258,7 @@ def as_floats(values: Any, name: str, columns: int) -> NDArray[Any]:
 
 
 def as_keypoints(keypoints: Any) -> NDArray[Any]:
-    """Return keypoints [..., 2 or more] as floats. The dtype of float arrays does not change."""
+    """Convert keypoints [..., 2 or more] to floats. Float arrays keep their dtype."""
     points = _floats(keypoints, 2)
     if points.ndim < 2 or points.shape[-1] < 2:
         expected = "[n, 2], [n, 3] with visibility, or [objects, n, 3]"

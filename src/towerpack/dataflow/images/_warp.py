@@ -239,11 +239,11 @@ class DeformTransform(GeometricTransform):
             step = np.stack([d * x - b * y, a * y - c * x], axis=1) / determinant[:, None]
             far = np.abs(step).max(axis=1) / np.abs(missing).max(axis=1).clip(_PRECISION)
             moved -= step / (far / _STRIDE).clip(1)[:, None]
-        what = "The deformation folds the image, so that points cannot be moved uniquely."
+        what = "The deformation must not fold the image, so that each point has one new place."
         raise ConfigError(what, fix="decrease randrange, or increase sigma")
 
     def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return x and y of the source point of each pixel's center."""
+        """Return x and y of the point in the image that each pixel of the result shows."""
         x, y = np.arange(self.w) + 0.5, np.arange(self.h) + 0.5
         # Weights are products of a weight for x and a weight for y, which allows matrix products.
         along = self._weights(x[:, None] / self.w, self.anchors[:, :1])
@@ -256,7 +256,7 @@ class DeformTransform(GeometricTransform):
         return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
 
     def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
-        """Return the displacement of points [n, 2] by all control points, and its derivatives."""
+        """Return the displacements at points [n, 2], and their derivatives."""
         away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
         weights = self._weights(points / (self.w, self.h), self.anchors)
         slopes = weights[..., None] * away / -(self.sigma**2)
@@ -273,7 +273,7 @@ class GaussianDeform(ImageAugmentor):
         sigma: Standard deviation of the Gaussian weight of each displacement, as a fraction of
             height and width.
         randrange: Largest displacement in x and in y in pixels (default: an eighth of width and
-            height). Coordinates are refused if the deformation folds the image.
+            height). Coordinates raise an error if the deformation folds the image.
     """
 
     anchors: Sequence[tuple[float, float]]
@@ -292,7 +292,7 @@ class GaussianDeform(ImageAugmentor):
 
 
 def rotation(degrees: float) -> Matrix:
-    """Return the matrix [2, 2] of a visually counter-clockwise rotation (y points down)."""
+    """Return the matrix [2, 2] of a rotation that looks counter-clockwise (y points down)."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     return np.array([[cos, sin], [-sin, cos]])
 
@@ -300,7 +300,7 @@ def rotation(degrees: float) -> Matrix:
 def affine(
     linear: Matrix, center: tuple[float, float], shift: tuple[float, float] = (0.0, 0.0)
 ) -> Matrix:
-    """Return the matrix [2, 3] that applies `linear` about a point (x, y), and then shifts."""
+    """Return the matrix [2, 3] that applies `linear` about a point (x, y) and then shifts."""
     fixed = np.array(center) - 0.5
     return np.column_stack([linear, fixed - linear @ fixed + shift])
 
@@ -320,7 +320,7 @@ def _draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
 
 
 def _largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
-    """Return (height, width) of the largest upright rectangle in a rotated one of h by w."""
+    """Return the (height, width) of the largest upright rectangle in a rotated rectangle."""
     sin, cos = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
     short, long = min(h, w), max(h, w)
     if short <= 2 * sin * cos * long:

@@ -38,7 +38,7 @@ _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 _GIF_CONTROL = re.compile(rb"(!\xf9\x04)(.)(?=...\0,)", re.DOTALL)
 _EXTRA_SAMPLES, SAMPLE_FORMAT, PLANES = 0x0152, 0x0153, 0x011C  # tags of a TIFF
 _BMP_MASKS = bytes.fromhex("0000ff0000ff0000ff000000")  # red, green, blue
-_AGAIN = "replace it by an intact copy from its source"
+_AGAIN = "replace the file with an intact copy"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 
@@ -90,7 +90,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
             f"{len(data)} bytes: {data[:8]!r}",
         )
         expected = "a JPEG, PNG, WebP, GIF, BMP or TIFF file"
-        raise FormatError(what, got=got, expected=expected, fix=f"remove it, or {_AGAIN}")
+        raise FormatError(what, got=got, expected=expected, fix=f"remove the file, or {_AGAIN}")
     try:
         header = _PARSERS[start](data)
         if header.height < 1 or header.width < 1:
@@ -102,7 +102,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
 
 
 def header_of(path: str | Path) -> ImageHeader:
-    """Read the header of an image file, without the pixels of JPEG and PNG files."""
+    """Read the header of an image file. Do not read the pixels of JPEG and PNG files."""
     with open(path, "rb", buffering=0) as file:
         data = file.read(_HEADER_BYTES)
         if data.startswith(_PNG):
@@ -116,7 +116,7 @@ def header_of(path: str | Path) -> ImageHeader:
 
 
 def begins_like_image(start: bytes) -> bool:
-    """Return whether the first 18 or more bytes of a file are those of a known image format."""
+    """Return whether the first bytes of a file (18 or more) are those of an image."""
     if start.startswith(b"BM"):  # texts may also begin with "BM"
         return int.from_bytes(start[14:18], "little") in _BMP_HEADERS
     if start.startswith(b"RIFF"):
@@ -125,7 +125,6 @@ def begins_like_image(start: bytes) -> bool:
 
 
 def as_bytes(data: Any) -> bytes:
-    """Convert the contents of a file to bytes."""
     if isinstance(data, bytes):
         return data
     try:
@@ -136,14 +135,13 @@ def as_bytes(data: Any) -> bytes:
 
 
 def damaged(name: str | None, kind: str, why: str) -> FormatError:
-    """Return the error for an image file with damaged contents."""
     partly = ", or decode as much as possible with strict=False" if kind == "jpeg" else ""
     what = f"{name or 'The image'} is a damaged {kind.upper()} file"
     return FormatError(f"{what}: {why.strip().rstrip('.')}.", fix=_AGAIN + partly)
 
 
 def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | None) -> None:
-    """Refuse images of more than `max_pixels`, or of more pixels than their bytes can hold."""
+    """Raise `FormatError` if an image has more pixels than allowed or than its bytes can hold."""
     pixels = header.height * header.width
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
@@ -157,7 +155,7 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
 
 
 def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
-    """Refuse JPEGs with too many scans, which decode slowly, and truncated PNGs."""
+    """Raise `FormatError` for JPEGs with too many scans, which are slow, and truncated PNGs."""
     # OpenCV would allocate the claimed size of a truncated chunk.
     if header.format == "png" and not any(
         kind == b"IEND" for kind, _ in _png_chunks(BytesIO(data))
@@ -175,12 +173,12 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
             position += max(2, int.from_bytes(data[position : position + 2], "big"))
         scans += marker[0] == _SCAN
     if scans > _MAX_SCANS:
-        what = f"{name or 'The image'} is a JPEG of {scans} scans."
-        raise FormatError(what, expected=f"at most {_MAX_SCANS}; common are 1 to 12")
+        what = f"{name or 'The image'} must have at most {_MAX_SCANS} scans, got {scans}."
+        raise FormatError(what, expected="a JPEG of 1 to 12 scans, which are common")
 
 
 def with_stored_colors(data: bytes, header: ImageHeader, alpha: bool) -> bytes:
-    """Return the file, changed so that OpenCV returns the stored colors of transparent pixels.
+    """Change a file so that OpenCV returns the stored colors of transparent pixels.
 
     OpenCV would give transparent pixels of a GIF the color of the background, and would multiply
     colors of a TIFF by alpha. `alpha` keeps the transparency of a GIF.
@@ -210,7 +208,7 @@ def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes,
 
 
 def _jpeg(data: bytes) -> ImageHeader:
-    """Walk over the segments up to the frame header. Skip bytes in between, as libjpeg does."""
+    """Read segments up to the frame header. Skip bytes between segments, as libjpeg does."""
     start, orientation = 2, 0
     while match := _MARKER.search(data, start):
         marker, start = data[match.end() - 1], match.end()
@@ -273,7 +271,7 @@ def _png_orientation(file: IO[bytes]) -> int:
 
 
 def _png_chunks(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Iterate over the kinds of the complete chunks of a file, with the contents of EXIF blocks."""
+    """Iterate over the kinds of a file's complete chunks, with the contents of EXIF chunks."""
     position, kind, end = len(_PNG), b"", file.seek(0, os.SEEK_END)
     while kind != b"IEND":
         file.seek(position)

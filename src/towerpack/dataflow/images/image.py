@@ -46,12 +46,12 @@ def size_of(img: Any) -> tuple[int, int]:
 
 
 def check_image(img: Any) -> Image:
-    """Raise `ConfigError` if the argument is not an image."""
+    """Return the argument. Raise `ConfigError` if it is not an image."""
     size_of(img)
     if img.dtype != np.uint8 and img.dtype != np.float32:
-        what = f"Images of dtype {img.dtype} are not supported."
-        fix = 'convert it with img.astype("float32"), or pass label maps as masks'
-        raise ConfigError(what, got=describe(img), expected="uint8 or float32", fix=fix)
+        what = f"The dtype of an image must be uint8 or float32, got {img.dtype}."
+        fix = 'convert the image with img.astype("float32"), or pass label maps as masks'
+        raise ConfigError(what, got=describe(img), fix=fix)
     return img
 
 
@@ -59,13 +59,13 @@ def check_size(img: Any, h: int, w: int) -> None:
     """Raise `ConfigError` if an image or mask does not have `h` by `w` pixels."""
     height, width = size_of(img)
     if (height, width) != (h, w):
-        what = f"The transform was drawn for images of {h} x {w} pixels."
+        what = f"This transform needs an image of {h} x {w} pixels, for which it was drawn."
         fix = "draw a new transform with get_transform(img)"
         raise ConfigError(what, got=f"{height} x {width}", fix=fix)
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
-    """Flip left and right (`code` 1), top and bottom (0) or both (-1), into `out` if given."""
+    """Flip left and right (`code` 1), top and bottom (0) or both (-1), optionally into `out`."""
     # OpenCV is ten times as fast as NumPy's copy of a reversed view.
     if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
         out = np.empty_like(img) if out is None else out
@@ -117,7 +117,7 @@ def in_parts(img: Image, f: Callable[[Image, slice], Image]) -> Image:
 
 
 def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
-    """Return a color or label (one number, or one per channel) in the shape of a pixel."""
+    """Convert a color or label (one number, or one per channel) to the shape of a pixel."""
     channels = math.prod(img.shape[2:])
     values = np.atleast_1d(np.asarray(value, np.float64))
     if values.shape not in ((1,), (channels,)):
@@ -135,14 +135,14 @@ def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
 
 
 def map_values(img: Image, f: Callable[[Floats], NDArray[Any]], limit: float | None) -> Image:
-    """Apply a function of values [..., channels or 1], by a lookup table if `img` is uint8."""
+    """Apply a function to the values of an image; by a lookup table if the image is uint8."""
     if img.dtype == np.uint8:
         return look_up(img, to_uint8(f(_LEVELS)))
     return like(f(img.reshape(*img.shape[:2], -1)).astype(np.float32, copy=False), img, limit)
 
 
 def look_up(img: Image, table: NDArray[np.uint8]) -> Image:
-    """Replace every value of a uint8 image by its entry in a table [256, channels or 1]."""
+    """Replace each value of a uint8 image by its entry in a table [256, channels or 1]."""
     if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
         return table[img, np.arange(table.shape[1])]
     return opencv().LUT(img, table.reshape(1, 256, -1)).reshape(img.shape)

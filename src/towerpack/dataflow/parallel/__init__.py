@@ -1,4 +1,4 @@
-"""Parallel stages, whose workers read a pipeline ahead in the same order."""
+"""Parallel stages, whose workers read a pipeline in advance without changing its order."""
 
 from ._prefetch import MultiProcessMapAndBatchData as MultiProcessMapAndBatchData
 from ._prefetch import MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ

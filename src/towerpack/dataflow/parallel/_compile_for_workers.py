@@ -26,7 +26,7 @@ from towerpack.dataflow.stage_context import StageContext
 
 
 class ReadAhead:
-    """Workers of one parallel stage. They also run the structural stages directly above it."""
+    """Workers of one parallel stage, which also run the structural stages directly above it."""
 
     def __init__(self, name: str, options: Options, idle: IdlePools) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class ReadAhead:
         self._idle = idle
 
     def read_ahead(self, flow: DataFlow, node: Node, context: StageContext) -> Node | None:
-        """Return the plan of `flow`, read ahead, or `None` if it may be read in any order."""
+        """Return a node that reads `node` in advance, or `None` if any order will do."""
         if not self.options.ordered and not context.in_order:
             return None
         if self.options_for(flow, node).workers == 0:
@@ -47,7 +47,7 @@ class ReadAhead:
     def open_ahead(
         self, flow: DataFlow, node: Node | None, context: StageContext, epoch: int, state: State
     ) -> Stream | None:
-        """Open a pass over `flow`, whose serial plan is `node`. Return `None` without any work."""
+        """Open a pass over `flow`. Return `None` if workers have nothing to do."""
         if self.options_for(flow, node).workers == 0:
             return None
         if node is not None:
@@ -108,7 +108,7 @@ class ReadAhead:
         return begin
 
     def options_for(self, flow: DataFlow, node: Node | None = None) -> Options:
-        """Return the options for a plan: choose the backend, and the most workers of any stage."""
+        """Return the options for a flow: the backend, and the most workers of any stage."""
         options, backend = self.options, self.options.backend
         if backend is None:
             # Threads that only gather rows of arrays are as fast as processes and start at once.

@@ -11,11 +11,11 @@ from towerpack.dataflow.parallel._reader_thread import Reader
 from towerpack.dataflow.parallel._work_units import PlanWork, WorkSource
 
 Begin = Callable[[WorkSource], Engine]
-"""Starts a pass over a source of work."""
+"""Function that starts a pass over a source of work."""
 
 
 class AheadNode(Node):
-    """Read a plan in order with workers, and other positions directly. Not thread-safe."""
+    """Node that reads another node in order with workers, and other positions directly."""
 
     def __init__(self, inner: Node, begin: Begin) -> None:
         self.inner = inner
@@ -59,7 +59,7 @@ class AheadNode(Node):
 
 
 class UnorderedStream(Stream):
-    """Stream of a plan's datapoints in the order in which they become ready."""
+    """Stream of a plan's datapoints in the order in which workers finish them."""
 
     def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
         size = sys.maxsize if node.size is None else node.size
@@ -92,7 +92,7 @@ class UnorderedStream(Stream):
 
 
 class ReadStream(Stream):
-    """Yield the result of workers for each group of datapoints, followed by `None` for the rest."""
+    """Stream of one result per group of datapoints, each followed by `None` for the others."""
 
     def __init__(self, reader: Reader, begin: Begin, state: State, tally: Tally | None) -> None:
         self._reader = reader

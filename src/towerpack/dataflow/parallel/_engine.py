@@ -43,7 +43,7 @@ class Engine:
         self._outstanding = 0
         self._checked = 0.0
         self.taken: Work = (0, 0, 0)
-        """Work whose datapoints were taken last."""
+        """Work whose datapoints `take` returned last."""
         self._pool = pools.take(options)
         try:
             self._pool.begin(key, job)
@@ -54,10 +54,10 @@ class Engine:
         self.closed = False
 
     def take(self) -> list[Datapoint] | None:
-        """Return the datapoints of the next unit; `None` at the end. Errors can be retried."""
+        """Return the datapoints of the next unit of work, or `None` at the end of the pass."""
         if self.closed:
             raise DataFlowError(
-                "This pass was closed or interrupted.",
+                "This pass cannot go on, because it was closed or interrupted.",
                 fix="continue with ds.iterate(state=iterator.state())",
             )
         try:
@@ -69,7 +69,7 @@ class Engine:
             raise
 
     def close(self) -> None:
-        """Abandon running work and return the pool. May be called repeatedly."""
+        """Abandon running work and return the pool. May be called several times."""
         if self.closed:
             return
         self.closed = True
@@ -120,7 +120,9 @@ class Engine:
                 rows = self._pool.take(unit)
             except Exception as error:  # noqa: BLE001  user-defined classes may not unpickle
                 what = f"The result of a worker for {place_of(unit.work)} cannot be unpickled"
-                fix = "return arrays, numbers, strings, and tuples, lists and dicts of them"
+                fix = (
+                    "return arrays, numbers and strings, or tuples, lists and dicts of such values"
+                )
                 unit.finish(None, 0, error_from(error, what, fix=fix))
         if unit.error is not None and unit.finished == 0:
             error = unit.error

@@ -16,7 +16,7 @@ Start = Literal["fresh", "fork"]
 
 @dataclass(frozen=True)
 class Options:
-    """Arguments of all parallel stages; see `PrefetchData`."""
+    """Arguments that all parallel stages share; see `PrefetchData`."""
 
     workers: int
     prefetch: int | None = None
@@ -41,7 +41,7 @@ class Options:
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs by the affinity and the control group of this process."""
+    """Return the number of CPUs that this process may use, by affinity and control group."""
     affine = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     try:

@@ -1,4 +1,4 @@
-"""Jobs for worker processes, pickled once, with large arrays in shared memory or mapped files."""
+"""Jobs for worker processes, pickled once. Large arrays are in shared memory or mapped files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ToShared(Sender):
 
 
 class FlatList(Sequence[Any]):
-    """List as one array of bytes. Counting references to objects would copy memory pages."""
+    """List whose items are pickled into one array, so that reading items copies no memory pages."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         pickles, ends = dump_each(items)
@@ -87,7 +87,7 @@ class FlatList(Sequence[Any]):
 class PickledJob:
     def __init__(self, job: object) -> None:
         self.pieces: list[Piece] = []
-        """Memory of the arrays, followed by that of the pickle."""
+        """Memory of the arrays, followed by the memory of the pickle."""
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []

@@ -1,4 +1,4 @@
-"""Pickles and exceptions that a consumer exchanges with its workers, which are trusted."""
+"""Pickles and exceptions that a consumer exchanges with its own, trusted workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from towerpack._core.errors import DataFlowError, TowerpackError, text_of
 
 Keep = Callable[[pickle.PickleBuffer], bool]
-"""Called with the memory of an array. Returns whether the memory stays in the pickle."""
+"""Function that gets an array's memory and returns whether the memory stays in the pickle."""
 
 _LONGEST_CHAIN = 10
 
@@ -27,7 +27,7 @@ def dump(value: object, keep: Keep | None = None) -> bytes:
 
 
 def dump_code(value: object, keep: Keep | None = None) -> bytes:
-    """Pickle by cloudpickle, which also pickles lambdas and definitions in `__main__`."""
+    """Pickle a value with cloudpickle, which supports lambdas and definitions in `__main__`."""
     pickles = io.BytesIO()
     _pickler()(pickles, 5, keep).dump(value)
     return pickles.getvalue()
@@ -51,14 +51,14 @@ def load(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 @cache
 def _pickler() -> Any:
-    """Return cloudpickle's class, changed to refuse open files instead of copying their text."""
+    """Return a subclass of cloudpickle's pickler that rejects open files."""
     cloudpickle: Any = importlib.import_module("cloudpickle")  # imported when needed: 40 ms
     by_name = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
 
     def reduce_file(file: io.TextIOWrapper) -> Any:
         if file in (sys.stdout, sys.stderr):
             return by_name(file)
-        raise pickle.PicklingError(f"open the file {file.name!r} where it is read")
+        raise pickle.PicklingError(f"the file {file.name!r} must be opened where it is read")
 
     class Pickler(cloudpickle.Pickler):
         dispatch_table: ClassVar[Any] = ChainMap(
@@ -69,7 +69,7 @@ def _pickler() -> Any:
 
 
 class Failure(NamedTuple):
-    """Exception and its causes in a form that can be sent: pickle (if any), type and text."""
+    """Exception with its causes, in a form that can be sent: pickle or None, type name, text."""
 
     chain: list[tuple[bytes | None, str, str]]
     traceback: str

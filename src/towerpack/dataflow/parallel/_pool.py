@@ -45,7 +45,7 @@ class Pool(ABC):
         self.slots = slots
         self.members: list[Any] = []
         self.again: deque[Unit] = deque()
-        """Units to retry, because their worker died or an error was raised."""
+        """Units to retry, because their worker died or raised an error."""
         self.job_key: Any = None
         self.job: Job | None = None
         self.restarts = 0
@@ -53,7 +53,7 @@ class Pool(ABC):
         self._closed = False
 
     def begin(self, key: Any, job: Job) -> None:
-        """Start a job, unless the last job had the same key."""
+        """Start a job. Workers keep the job of the last pass if `key` is the same."""
         self.restarts = 0
         if key != self.job_key:
             self.job_key, self.job = None, job
@@ -76,7 +76,7 @@ class Pool(ABC):
             unit.slot = None
 
     def must_copy(self) -> bool:
-        """Return whether to copy results out of shared memory: an option, or slots are short."""
+        """Return whether to copy results out of shared memory: by option, or if slots are short."""
         count, nbytes = self.slots.lent
         return self.options.copy or count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 
@@ -102,15 +102,15 @@ class Pool(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Wait for a message of a worker, and process all available messages."""
+        """Process all messages of workers. If there are none, wait for one."""
 
     @abstractmethod
     def wake(self) -> None: ...
 
     @abstractmethod
     def take(self, unit: Unit) -> list[Datapoint]:
-        """Return the datapoints of a finished unit, and return or lend its slot."""
+        """Return the datapoints of a finished unit. Free its slot, or lend it to their arrays."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers and free the memory. May be called repeatedly."""
+        """End the workers and free the memory. May be called several times."""

@@ -14,23 +14,23 @@ from towerpack.dataflow.stages._map import MapData
 
 
 class PrefetchData(ParallelStage):
-    """Read a flow ahead with worker processes or threads. The datapoints and their order are equal.
+    """Read a flow in advance with worker processes or threads, without changing the datapoints.
 
-    Put it at the end of a pipeline. Workers run all stages below, and stages directly above that
-    only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). If a flow can only be read in
-    order, the consumer reads it, and workers apply maps and stack batches of mapped datapoints.
+    Put this stage at the end of a pipeline. Workers run all stages below, and stages directly above
+    that only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). If a flow can only be read
+    in order, the consumer reads it, and workers apply maps and stack batches of mapped datapoints.
 
-    Worker processes are fresh interpreters. Functions may be lambdas, and scripts need no
-    `if __name__ == "__main__"` guard. Workers are reused in every pass and end with this object.
-    Arrays may be retained and changed: their memory is reused after the last reference is dropped.
-    A state fits any number of workers, and the pipeline without this stage.
+    Worker processes are fresh interpreters. Functions may be lambdas, and scripts need no `if
+    __name__ == "__main__"` guard. Workers are reused in every pass and end with this object. Arrays
+    may be retained and changed: their memory is reused after the last reference is dropped. A state
+    fits any number of workers, and the pipeline without this stage.
 
     Args:
-        ds: Flow to read ahead.
-        num_prefetch: Number of datapoints to read ahead; by default some for each worker.
+        ds: Flow to read in advance.
+        num_prefetch: Number of datapoints to read in advance; by default some for each worker.
         num_proc: Number of workers; by default the number of CPUs. With 0, the consumer does the
             work, for debugging.
-        ordered: Whether to keep the order. Otherwise datapoints are yielded as they get ready,
+        ordered: Whether to keep the order. Otherwise, datapoints are yielded as they get ready,
             except below stages that need the order for a resume, such as caches.
         backend: "process", or "thread" for functions that mostly release the GIL. By default
             threads if the pipeline only moves rows of arrays, otherwise processes.

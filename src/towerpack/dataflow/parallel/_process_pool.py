@@ -41,8 +41,8 @@ _EXIT_S = 1.0
 _STACKS_S = 0.2
 _MOST_OUTPUT = 20_000
 _SUGGESTIONS = {
-    "SIGKILL": "use fewer workers, smaller batches or a smaller num_prefetch: memory probably ran "
-    "out",
+    "SIGKILL": "use fewer workers, smaller batches or a smaller num_prefetch, because memory "
+    "probably ran out",
     "SIGBUS": "check the disk, and that no mapped file was truncated",
 }
 
@@ -80,7 +80,7 @@ class ProcessMember(Member):
         return self.report()
 
     def report(self) -> str:
-        """Return the stack traces or the crash report that the worker has written since."""
+        """Return stack traces or a crash report that the worker has written since the last call."""
         text = os.pread(self._report.fileno(), _MOST_OUTPUT, self._report_read)
         self._report_read += len(text)
         return text.decode(errors="replace")
@@ -179,7 +179,7 @@ class ProcessPool(Pool):
             sent = put(parts, Arena(unit.slot.bytes()))
         except Exception as error:  # noqa: BLE001  raised in order, like all errors of units
             if not isinstance(error, TowerpackError):  # out of memory
-                fix = 'convert it in the source, or use backend="thread"'
+                fix = 'convert the datapoint in the source, or use backend="thread"'
                 error = error_from(error, "A datapoint cannot be sent to a worker", fix=fix)
             unit.finish(None, 0, error)
             return
@@ -204,7 +204,7 @@ class ProcessPool(Pool):
                 member.send("cancel")
 
     def _remove(self, member: ProcessMember) -> None:
-        """Remove a worker that has ended. Retry its units, or let the first one fail."""
+        """Remove a worker that has ended. Retry its units of work, or let the first one fail."""
         if member not in self.members:
             return
         self._selector.unregister(member.channel)
@@ -265,9 +265,9 @@ def _death_error(member: ProcessMember, unit: Unit | None) -> WorkerError:
     code = member.process.returncode or 0
     if code < 0:
         name = signal.Signals(-code).name
-        end, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see its output on stderr")
+        end, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "read its output on stderr")
     else:
-        end, fix = f"ended with status {code}", "see its output on stderr"
+        end, fix = f"ended with status {code}", "read its output on stderr"
     work = "" if unit is None else f" at {place_of(unit.work)}"
     report = member.report().strip()
     details = f"Its last output:\n{report}" if report else None

@@ -1,4 +1,4 @@
-"""Threads that read a flow ahead in order, and copy datapoints whose memory may be reused."""
+"""Threads that read a flow in advance, in order, and copy datapoints whose memory is reused."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Entry(NamedTuple):
 
 
 class Reader(threading.Thread, WorkSource):
-    """Thread that reads a stream ahead and closes it.
+    """Thread that reads a stream in advance and closes it at the end.
 
-    Workers turn each `group` datapoints into one. `start` is the number of groups done before.
-    `reused` says that the source may overwrite a datapoint when it goes on.
+    Workers turn each `group` datapoints into one. `start` is the number of groups that were done
+    before. `reused` says that the source may overwrite earlier datapoints.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Reader(threading.Thread, WorkSource):
             self._wake_consumer()
 
     def raise_error(self) -> None:
-        """Raise the error of the source after the datapoints before it, and let it retry."""
+        """Raise the error of the source after the datapoints before it. Then let it retry."""
         with self._changed:
             if len(self._entries) >= self.group:
                 return
@@ -157,7 +157,7 @@ class Reader(threading.Thread, WorkSource):
 
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Pause other readers outside their sources, where they hold no locks. Yield the paused."""
+    """Pause other `Reader` threads where they hold no locks. Yield the paused threads."""
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
     with contextlib.ExitStack() as locks:

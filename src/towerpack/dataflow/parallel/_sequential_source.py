@@ -1,4 +1,4 @@
-"""Pipelines that can only be read in order: a thread reads, and workers run the stages above."""
+"""Pipelines that can only be read in order: one thread reads, and workers run stages above."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Level = MapData | BatchData
 class Levels:
     """Stages at the top of a flow that workers can run: maps, and one batch of mapped datapoints.
 
-    Only the topmost stage may skip datapoints. `stages` begin with the lowest one. `group`
-    datapoints of `source` become one, or fewer at the end if `remainder`.
+    Only the topmost stage may skip datapoints. `stages` begins with the lowest stage. Workers turn
+    `group` datapoints of `source` into one, or fewer at the end if `remainder`.
     """
 
     def __init__(self, flow: DataFlow) -> None:
@@ -46,7 +46,7 @@ class Levels:
         self.source = flow
 
     def plan_below(self, context: StageContext) -> Node | None:
-        """Return the plan below the topmost stage if only that stage has no plan."""
+        """Return the plan of the flow below the topmost stage, if only this stage has no plan."""
         top = self.stages[-1]
         node = top.ds.compile_in(context) if _skips(top) else None
         if node is not None:
@@ -64,7 +64,7 @@ class Levels:
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:
-        """Return the number of results yielded before, and the state of the source."""
+        """Return the number of results that were yielded before, and the state of the source."""
         if state is None:
             return 0, None
         expected: int | None = None
@@ -75,7 +75,10 @@ class Levels:
             else:
                 count = below = check_count(state["count"], _MOST)
             if expected not in (None, count) or (state.get("bad") and not _skips(stage)):
-                raise StateError(f"A state of {stage} does not fit that of the stage above it.")
+                raise StateError(
+                    f"The saved state of {stage} contradicts the state of the stage above.",
+                    fix="pass an undamaged state, or start a new pass",
+                )
             expected, state = below, state["inner"]
         return (expected or 0) // self.group, state
 
@@ -96,7 +99,7 @@ class Levels:
 
 
 def _maps_above(flow: DataFlow, *, may_skip: bool) -> tuple[list[Level], DataFlow]:
-    """Return the maps at the top of a flow, the topmost first, and the flow below them."""
+    """Return the maps at the top of a flow, from top to bottom, and the flow below the maps."""
     maps: list[Level] = []
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
@@ -127,7 +130,7 @@ def _first_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoi
 
 
 class Skipping(Mapper):
-    """Map function in a worker that returns a `Failure` instead of raising a `MapError`."""
+    """Map function in a worker that returns a `Failure` instead of raising `MapError`."""
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
@@ -140,7 +143,7 @@ class Skipping(Mapper):
 
 
 class Mapped(Mapper):
-    """Substitute in the consumer for a map function that workers have called."""
+    """Placeholder in the consumer for a map function that workers have already applied."""
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         if isinstance(datapoint, Failure):
@@ -149,7 +152,7 @@ class Mapped(Mapper):
 
 
 class MappedStream(InnerStream):
-    """Substitute in the consumer for a `MapStream` without skipped datapoints."""
+    """Stream in the consumer in place of a `MapStream` that skips no datapoints."""
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Serialization of datapoints into slots, without extra copies of large arrays."""
+"""Serialization of datapoints into shared memory, without extra copies of large arrays."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WORTH_LENDING = 1 << 16
 
 
 Extents = list[tuple[int, int]]
-"""Offset and size in a slot of each large array of a value, followed by those of its pickle."""
+"""Offset and size, in a slot, of each large array of a value and of its pickle (last)."""
 
 
 def pack(value: Any) -> list[memoryview]:
-    """Return the memory of the large arrays of a value, followed by its pickle, without copying."""
+    """Return the memory of a value's large arrays, followed by its pickle, without copying."""
     parts: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -54,7 +54,7 @@ def space_for(parts: Sequence[memoryview]) -> int:
 
 
 def put(parts: Sequence[memoryview], arena: Arena) -> Extents | None:
-    """Copy parts into an arena unless they are there. Return `None` if they do not fit."""
+    """Copy parts to an arena unless they are there already. Return `None` if they do not fit."""
     extents: Extents = []
     for part in parts:
         start = arena.put(part)
@@ -65,7 +65,7 @@ def put(parts: Sequence[memoryview], arena: Arena) -> Extents | None:
 
 
 def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
-    """Return the value in a slot. Without `copy`, its arrays refer to the slot."""
+    """Load the value in a slot. Without `copy`, its arrays are views of the slot."""
     view = memoryview(cast("Any", memory))
     *parts, data = [view[start : start + size] for start, size in extents]
     if copy:
@@ -74,7 +74,7 @@ def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
 
 
 def bundle(block: Block) -> Block:
-    """Convert datapoints to columns if `to_rows` restores them exactly."""
+    """Stack datapoints to columns, if `to_rows` would restore the datapoints exactly."""
     if isinstance(block, Columns) or len(block) < 2:
         return block
     first: Any = block[0]

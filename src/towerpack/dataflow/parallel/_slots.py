@@ -1,4 +1,4 @@
-"""Shared memory of processes: anonymous files, and reusable slots in one of them.
+"""Shared memory of processes: anonymous files, and a file of reusable blocks called slots.
 
 Anonymous files leave nothing behind when a process dies and do not depend on `/dev/shm`. Memory is
 reserved when a file grows, so that a lack of memory is an error and not a later SIGBUS.
@@ -28,7 +28,7 @@ _SMALLEST = 1 << 16
 
 
 def memory_file(name: str) -> int:
-    """Return the descriptor of an empty file in memory, or of an unlinked file on disk."""
+    """Create an empty file in memory, or an unlinked file on disk. Return its descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(f"towerpack-{name}")
     fd, path = tempfile.mkstemp(prefix="towerpack-")
@@ -50,7 +50,7 @@ def reserve(fd: int, offset: int, nbytes: int) -> None:
 
 
 def reserved_file(name: str, nbytes: int) -> tuple[int, int]:
-    """Return the descriptor and the size of a file in memory of at least `nbytes` bytes."""
+    """Create a file in memory of at least `nbytes` bytes. Return its descriptor and size."""
     fd, nbytes = memory_file(name), whole_pages(nbytes)
     try:
         reserve(fd, 0, nbytes)
@@ -65,11 +65,11 @@ def whole_pages(nbytes: int) -> int:
 
 
 class SlotMemory(mmap.mmap):
-    """Lent memory. It is not reused while arrays refer to it."""
+    """Memory of a slot, which is not reused while arrays refer to it."""
 
 
 def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
-    """Map a part of a file, with its pages loaded if the system supports that."""
+    """Map a part of a file to memory. Load its pages if the system supports that."""
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     return SlotMemory(fd, nbytes, flags=flags, offset=offset)
 
@@ -81,7 +81,7 @@ def bases_of(array: Any) -> Iterator[object]:
 
 
 def is_lent(array: object) -> bool:
-    """Return whether the memory of an array is a slot of a parallel stage.
+    """Return whether the memory of an array belongs to a parallel stage, which will reuse it.
 
     Such memory can be used without a copy while a reference to the array exists.
 
@@ -134,7 +134,7 @@ class SlotPool:
         return slot
 
     def adopt(self, fd: int) -> Slot:
-        """Return a slot in the file of a worker whose result was too large for its slot."""
+        """Take over the file that a worker created for a result too large for its slot."""
         nbytes = os.fstat(fd).st_size
         memory = map_shared(fd, nbytes)
         os.close(fd)
@@ -152,7 +152,7 @@ class SlotPool:
             self._free.append(slot)
 
     def lend(self, slot: Slot) -> Bytes:
-        """Return the slot's bytes. The slot is free again when no array refers to them."""
+        """Return a slot's bytes. The slot becomes free when no array refers to them."""
         anchor = slot.bytes()
         self._lent += 1
         self._lent_bytes += slot.nbytes

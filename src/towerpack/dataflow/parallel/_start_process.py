@@ -87,7 +87,7 @@ def start_fork(fds: Fds, job: Job) -> Forked:
 
 @contextlib.contextmanager
 def safe_to_fork() -> Generator[None]:
-    """Pause readers, and raise a `ConfigError` if another thread could hold a lock."""
+    """Pause readers of data. Raise `ConfigError` if TensorFlow or other threads forbid a fork."""
     with readers_at_rest(_REST_S) as resting:
         threads = [thread.name for thread in threading.enumerate() if thread not in resting]
         loaded = "tensorflow" in sys.modules

@@ -23,7 +23,7 @@ _Done = tuple[int, Result, int, float]
 
 
 class ThreadMember(Member):
-    """Worker thread. It has no reference to the pool, which can be garbage-collected."""
+    """Worker thread without a reference to its pool, so that the pool can be garbage-collected."""
 
     def __init__(self, number: int, results: queue.SimpleQueue[_Done | None]) -> None:
         super().__init__()

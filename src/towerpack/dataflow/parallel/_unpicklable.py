@@ -12,7 +12,7 @@ _DEEPEST = 24  # limit of the search
 
 
 def find_unpicklable(flow: DataFlow) -> str:
-    """Return the name of the object that cannot be pickled, and its stage."""
+    """Describe the part of a pipeline that cannot be pickled: the object and its stage."""
     value: Any = flow
     path: list[str] = []
     for _ in range(_DEEPEST):

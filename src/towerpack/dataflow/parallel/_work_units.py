@@ -19,7 +19,7 @@ _LARGE_BYTES = 1 << 20
 _MOST = 1 << 16
 
 Work = tuple[int, int, int]
-"""Epoch, first position, and position after the last."""
+"""Epoch, first position (inclusive), and last position (exclusive)."""
 
 Inputs = tuple[int, Sequence[Datapoint]]
 """Position of the first datapoint in its source, and the datapoints that are sent with work."""
@@ -27,7 +27,7 @@ Inputs = tuple[int, Sequence[Datapoint]]
 
 @dataclass
 class Result:
-    """Datapoints of a unit, and the error that the next one raised, if any."""
+    """Datapoints of a unit of work, and the error of the datapoint that follows them, if any."""
 
     block: Block
     count: int
@@ -35,7 +35,7 @@ class Result:
 
 
 class SentNode(Node):
-    """Plan of the datapoints that are sent with work."""
+    """Node of datapoints that the consumer sends to a worker along with the work."""
 
     size = None
     sent: Any = threading.local()  # `first` and `datapoints` of the current work
@@ -50,7 +50,7 @@ class SentNode(Node):
 
 
 class Job:
-    """Work of a pass: reading positions of a plan. It is pickled by cloudpickle."""
+    """Work of a pass: reading positions of a node. Pickled with cloudpickle."""
 
     def __init__(self, node: Node, key: int) -> None:
         node.lay_into(lent_empty)
@@ -92,7 +92,7 @@ def place_of(work: Work) -> str:
 
 @dataclass(eq=False)
 class Unit:
-    """Work that is assigned to one worker, and its result."""
+    """Unit of work, assigned to one worker, and its result."""
 
     work: Work
     inputs: Inputs | None = None  # input datapoints, if workers cannot read them
@@ -118,7 +118,7 @@ class Unit:
         self.done, self.deaths = False, 0
 
     def advance(self, group: int) -> None:
-        """Remove the finished datapoints, each of which used a group of `inputs`."""
+        """Remove the finished datapoints, and the `group` inputs of each, from this unit."""
         epoch, start, stop = self.work
         self.work = (epoch, start + self.finished, stop)
         if self.inputs is not None:
@@ -129,10 +129,10 @@ class Unit:
 
 
 class WorkSource(ABC):
-    """Ordered source of work. Units grow while their datapoints are cheap."""
+    """Ordered source of work. Units of work grow while their datapoints are cheap."""
 
     group: int = 1
-    """Number of inputs for one datapoint."""
+    """Number of inputs for each datapoint."""
     size: int = 1
     """Number of datapoints in a unit."""
     most: int = 1
@@ -140,17 +140,17 @@ class WorkSource(ABC):
 
     @abstractmethod
     def begin(self, options: Options, wake: Callable[[], None]) -> None:
-        """Begin a pass. `wake` may be called from any thread when there is new work."""
+        """Begin a pass. Any thread may call `wake` when there is new work."""
 
     @abstractmethod
     def next_work(self) -> tuple[Work, Inputs | None] | None:
-        """Return the next work, or `None` if there is none at present."""
+        """Return the next work, or `None` if there is no work at present."""
 
     @abstractmethod
     def is_over(self) -> bool: ...
 
     def raise_error(self) -> None:
-        """Raise the error that prevents further work. The next `next_work` retries."""
+        """Raise the error that prevents further work. The next call of `next_work` retries."""
         return
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class WorkSource(ABC):
 
 
 class PlanWork(WorkSource):
-    """Source of the positions of a pass that are not done."""
+    """Source of the positions of a pass that have not been read."""
 
     def __init__(self, chunk: int, epoch: int, gaps: list[tuple[int, int]]) -> None:
         self.size = chunk

@@ -1,4 +1,4 @@
-"""Worker process, which receives units of work by a socket and writes results into slots."""
+"""Worker process, which receives work through a socket and writes results to shared memory."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _MOST_MAPPED = 256
 
 
 def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
-    """Send a message and file descriptors. Raises an `OSError` if the other end is closed."""
+    """Send a message and file descriptors. Raise `OSError` if the other end is closed."""
     channel.send_bytes(dump((*message, len(fds))))
     for fd in fds:
         send_handle(channel, fd, 0)
 
 
 def receive(channel: Connection) -> list[Any]:
-    """Wait for a message. Its last item is a list of descriptors, which the caller must close."""
+    """Receive a message. Its last item is a list of descriptors, which the caller must close."""
     *message, count = load(channel.recv_bytes())
     return [*message, [recv_handle(channel) for _ in range(count)]]
 
@@ -60,7 +60,7 @@ def main(
     parent: int,
     job: Job | None = None,
 ) -> None:
-    """Run until the consumer closes the channel, and exit. The descriptors are those of `Fds`."""
+    """Run a worker until the consumer closes the channel, and exit. See `Fds` for descriptors."""
     die_with_parent(death_fd, parent)
     leave_signals_to_parent()
     faulthandler.enable(report_fd)
@@ -134,7 +134,7 @@ class Worker:
                 send(self._channel, "done", None, failure, 0, 0, 0.0)
 
     def _next(self) -> list[Any]:
-        """Return the next message. All available ones are read first, to find cancellations."""
+        """Return the next message, after reading all available messages to find cancellations."""
         while not self._backlog or self._poll.poll(0):
             message = receive(self._channel)
             if message[0] != "cancel":
@@ -151,7 +151,7 @@ class Worker:
             self._job = load_job(pieces, fds)
             use_one_thread()
         except BaseException as error:  # noqa: BLE001  raised in the consumer
-            fix = "make everything that the pipeline uses importable in a new process"
+            fix = "make all modules that the pipeline uses importable in a new process"
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
@@ -180,7 +180,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  raised in the consumer
             if not isinstance(error, DataFlowError):  # out of memory
                 what = f"The result of a worker for {place_of(work)} cannot be sent to the consumer"
-                error = error_from(error, what, fix="convert it in the map function")
+                error = error_from(error, what, fix="convert the result in the map function")
             result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin

@@ -1,8 +1,8 @@
 """Copies of pipelines whose stages measure their own time.
 
-Nodes and streams of a stage are changed in place to a subclass of their class, in which the methods
-that return datapoints are timed. `isinstance` still works. Each thread of each process writes its
-times to a mapped file, which needs no support by engines and remains when the process ends.
+The class of a stage's nodes and streams is replaced by a subclass that times the methods which
+return datapoints. `isinstance` still works. Each thread of each process writes its times to a
+mapped file, which needs no support by engines and remains when the process ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Tables = dict[str, NDArray[np.float64]]
 
 
 class Timers(threading.local):
-    """Thread-local tables that add the elapsed time to the innermost active stage."""
+    """Thread-local tables of times. Elapsed time counts for the innermost active stage."""
 
     def __init__(self, directory: str, stages: int) -> None:
         self._arguments = directory, stages
@@ -68,7 +68,7 @@ class Timers(threading.local):
         self._stack.append(stage)
 
     def leave(self, datapoints: int) -> None:
-        """End the innermost stage, and count the datapoints that it returned."""
+        """End the innermost stage, and count the datapoints that the stage returned."""
         self._charge()
         stage = self._stack.pop()
         if stage not in self._stack[-1:]:  # do not count a recursive call
@@ -119,7 +119,7 @@ def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Time
 
 
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
-    """Copy a pipeline. Add each flow and its copy to `pairs` under the flow's `id`."""
+    """Copy a pipeline. Record each flow and its copy in `pairs`, by the `id` of the flow."""
     if id(flow) not in pairs:
         if is_exact(flow) and overrides_reset(flow):
             make_ready(flow)  # its functions are methods of the original
@@ -135,7 +135,7 @@ def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataF
 
 
 def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
-    """Time the nodes and streams of a stage, whose class stays the same."""
+    """Time the nodes and streams that a stage creates. The class of the stage stays the same."""
     inside: list[bool] = []
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +158,7 @@ def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
 
 
 def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
-    """Time the methods of an object, unless they are timed for an earlier stage."""
+    """Time the methods of an object, unless they are already timed for an earlier stage."""
     if target is not None and not hasattr(target, _PROBE):
         target.__class__ = _timed(cast("type[Any]", type(target)), methods)
         setattr(target, _PROBE, probe)
@@ -167,8 +167,6 @@ def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
 
 @cache
 def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
-    """Return a subclass with the same name whose methods are timed."""
-
     def reduce(self: Any, protocol: Any) -> Any:
         # Another process cannot import the class that is created here by its name.
         bare: Any = object.__new__(cls)
@@ -197,7 +195,6 @@ def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
 def _timed_call(
     probe: tuple[Timers, int], count: int, function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Call a function that returns `count` datapoints, and add its time to a stage."""
     timers, stage = probe
     returned = 0
     timers.enter(stage)

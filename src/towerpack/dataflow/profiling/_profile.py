@@ -48,12 +48,12 @@ class StageProfile:
 
     Attributes:
         name: Name of the stage as in error messages.
-        where: "loop" for the thread of the loop, "reader" for the thread that reads in order for
-            workers, or "workers".
+        where: "loop" for the thread that consumes the data, "reader" for the thread that reads in
+            order for workers, or "workers".
         datapoints: Number of datapoints that the stage returned.
         seconds: Time in the stage without the stages before it, summed over all workers.
         share: Fraction of the time of all stages.
-        on_cpu: Fraction of `seconds` spent computing. The stage waited for the rest, for example
+        on_cpu: Fraction of `seconds` spent computing. In the rest, the stage waited, for example
             for a disk.
         calls: Whether the stage calls a function for every single datapoint.
         divisible: Whether several workers can share the work.
@@ -76,7 +76,7 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Bottleneck of a pipeline, and advice on how to remove it."""
+    """Bottleneck of a pipeline, and advice on removing it."""
 
     bottleneck: str
     advice: str
@@ -89,12 +89,12 @@ class ProfileReport:
     Attributes:
         pipeline: Description of the pipeline.
         datapoints: Number of datapoints read after the first.
-        seconds: Time to read them.
+        seconds: Time to read these datapoints.
         first_s: Time until the first datapoint in seconds.
         stages: Profiles of the stages, sources first.
         consuming: Fraction of the time in which the loop used datapoints.
-        waiting: Fraction of the time in which the loop waited for workers. In the remaining time it
-            ran stages itself.
+        waiting: Fraction of the time in which the loop waited for workers. In the remaining time,
+            the loop ran stages itself.
         workers: Busy fraction of each worker.
         reader: Busy fraction of the thread that reads in order for workers, or 0 without one.
         threads: Whether the workers are threads of this process.
@@ -159,7 +159,6 @@ class ProfileReport:
 
 
 def _judge(report: ProfileReport) -> tuple[str, str]:
-    """Return the bottleneck of a pipeline, and advice."""
     if report.consuming >= _MOSTLY or not report.stages:
         bottleneck = f"the loop that uses the datapoints: {report.consuming:.0%} of the time"
         return bottleneck, "make the training step faster; data are ready in time"

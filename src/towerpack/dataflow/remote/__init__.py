@@ -1,4 +1,4 @@
-"""Flows over the network: one process sends datapoints, another one receives them."""
+"""Flows over the network: one process sends datapoints, and another process receives them."""
 
 from ._keys import generate_keys as generate_keys
 from ._receive import ProducerCounts as ProducerCounts

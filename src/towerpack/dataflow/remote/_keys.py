@@ -55,7 +55,7 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
             )
         if (folder / f"{name}.key_secret").exists():
             raise ConfigError(
-                f"{folder / name}.key_secret exists.",
+                f"The file {folder / name}.key_secret exists already.",
                 fix="choose another name, or delete the file and its public key in allowed/",
             )
     try:
@@ -77,7 +77,7 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
 
 
 def set_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
-    """Set the keys of a new socket. Return an authenticator to `stop()`, or `None` for clients."""
+    """Set the keys of a new socket. For a server, return an authenticator to stop later."""
     path = Path(keys or "")
     folder = path if path.is_dir() else path.parent
     if not bind:
@@ -90,7 +90,7 @@ def set_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
     if not [_pair(file) for file in (folder / "allowed").glob("*.key")]:
         raise ConfigError(
             f"{folder / 'allowed'} has no keys, so no client could connect.",
-            fix="copy the clients' public keys there; `towerpack data keys` creates keys",
+            fix="copy the clients' public keys there, or create keys with `towerpack data keys`",
         )
     module: Any = require("zmq.auth.thread", extra="remote", needed_for="Keys")
     authenticator = module.ThreadAuthenticator(socket.context)
@@ -112,7 +112,7 @@ def _client_secret(folder: Path) -> Path:
 
 
 def _pair(file: Path, *, secret: bool = False) -> tuple[bytes, bytes | None]:
-    """Return the public and the secret key in a file. With `secret`, both must be there."""
+    """Return the public and the secret key in a file. With `secret`, the file must have both."""
     auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
     zmq: Any = require("zmq", extra="remote", needed_for="Keys")
     try:
@@ -125,7 +125,7 @@ def _pair(file: Path, *, secret: bool = False) -> tuple[bytes, bytes | None]:
     except (OSError, ValueError, zmq.ZMQError) as error:
         raise ConfigError(
             f"The key {file} cannot be read: {error}.",
-            fix="create keys with `towerpack data keys`, whose help says where to copy them",
+            fix="create keys with `towerpack data keys`, and copy them as its help says",
         ) from error
     if secret and os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
         raise ConfigError(

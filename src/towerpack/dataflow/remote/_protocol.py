@@ -7,11 +7,11 @@ A message has a header and the frames of its kind. Nothing is pickled or evaluat
 are checked.
 
     DATA     a list of datapoints, packed by `towerpack.dataflow.formats.pack_frames`
-    END      the producer's passes are over
-    ERROR    the producer's flow raised: type, text and traceback of the exception
+    END      the passes of the producer are over
+    ERROR    type, text and traceback of an exception that the producer's flow raised
 
 A *run* is one call of `send_dataflow_zmq`, identified by 8 random bytes. Its datapoints are
-numbered from 0, so that a consumer notices missing ones.
+numbered from 0, so that a consumer notices missing datapoints.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def header(kind: Kind, run: bytes, number: int, name: bytes) -> bytes:
 def parse(frames: Sequence[Any]) -> Message:
     head = bytes(frames[0][: _HEADER.size + LONGEST_NAME + 1])
     if len(head) <= _HEADER.size or not head.startswith(_MAGIC):
-        raise FormatError("The message is not of this version of the protocol.")
+        raise FormatError("The message has another version of the protocol.")
     _, kind, run, number = _HEADER.unpack_from(head)
     try:
         name = head[_HEADER.size :].decode()
@@ -117,7 +117,7 @@ def _bind(socket: Any, address: str) -> None:
     scheme, _, path = address.partition("://")
     # ZeroMQ would delete an existing file.
     if scheme == "ipc" and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise ConfigError(f"{address} is a file or folder, not a socket.")
+        raise ConfigError(f"The address {address} must not be an existing file or folder.")
     until = time.monotonic() + _BIND_PATIENCE_S
     while True:
         try:
@@ -134,12 +134,12 @@ def check_address(address: str, keys: Keys) -> None:
     match = _ADDRESS.fullmatch(str(address))
     if match is None or not 0 < int(match["port"] or 1) < 1 << 16:
         raise ConfigError(
-            f"{address!r} is not an address of remote data.",
+            f"{address!r} is not an address for remote data.",
             expected="tcp://host:port with a port in 1..65535, ipc://path or inproc://name",
         )
     if keys is None and match["host"] and not _LOOPBACK.fullmatch(match["host"]):
         raise ConfigError(
-            f"{address} can be reached from other machines and needs keys.",
+            f"The address {address} needs keys=, because other machines can reach it.",
             fix="create keys with `towerpack data keys FOLDER`, copy them to both sides and pass "
             "keys=FOLDER; or use tcp://127.0.0.1",
         )

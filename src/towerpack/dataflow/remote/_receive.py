@@ -59,10 +59,11 @@ class ProducerCounts:
 class RemoteDataZMQ(Stage):
     """Receive the datapoints that any number of processes send by `send_dataflow_zmq`.
 
-    The datapoints of one producer stay in order; those of several are mixed as they arrive. The
-    length is unknown, and seeds have no effect. Messages in transit are lost when a process ends,
-    and a resumed pass continues with new messages. A new pass in this process ends the running one.
-    One thread may iterate, and another one may call `close()`. A fork must not use an open pass.
+    The datapoints of one producer stay in order; datapoints of several producers are mixed as they
+    arrive. The length is unknown, and seeds have no effect. Messages in transit are lost when a
+    process ends, and a resumed pass continues with new messages. A new pass in this process ends
+    the running pass. One thread may iterate, and another thread may call `close()`. A fork must not
+    use an open pass.
 
     Args:
         addr1: Address: `tcp://host:port`, `ipc://path` or `inproc://name`.
@@ -72,7 +73,8 @@ class RemoteDataZMQ(Stage):
         keys: Folder created by `generate_keys`, or one secret file in it. Required for addresses
             that other machines can reach.
         producers: Number or names of the producers. Others are ignored, and a pass ends when these
-            have ended. By default, a pass ends when all producers that have sent data have ended.
+            producers have ended. By default, a pass ends when all producers that have sent data
+            have ended.
         timeout_s: Seconds without a datapoint after which an error is raised. By default, waiting
             is only logged.
         max_nbytes: Maximum size of a frame in bytes. Producers of larger frames are disconnected.
@@ -117,13 +119,13 @@ class RemoteDataZMQ(Stage):
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         del context, epoch
         if state is not None and not isinstance(state, int):
-            raise StateError(f"The state of remote data must be a number, got {state!r:.200}.")
+            raise StateError(f"A saved state of remote data must be a number, got {state!r:.200}.")
         self.counts, self.dropped = {}, Counter()
         return RemoteStream(self, state or 0)
 
 
 class RemoteStream(Stream):
-    """Pass over remote data. The first `next` opens the socket."""
+    """Pass over remote data. The first call of `next` opens the socket."""
 
     def __init__(self, flow: RemoteDataZMQ, handed: int) -> None:
         self._flow, self._handed = flow, handed
@@ -239,7 +241,7 @@ class RemoteStream(Stream):
                     f"No datapoint has arrived for {timeout:g} s.",
                     got=self._progress(),
                     fix=f"check that producers run and reach {self._flow.arguments()}, that their "
-                    f"keys fit, and that frames are below max_nbytes={self._flow.max_nbytes}; "
+                    f"keys match, and that frames are below max_nbytes={self._flow.max_nbytes}; "
                     "next() waits again",
                 ) from None
             if waited_s > report_s:

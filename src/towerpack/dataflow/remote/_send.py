@@ -130,7 +130,7 @@ class _Sender:
             self._waiting.clear()
 
     def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
-        """Send the end repeatedly until the consumer acknowledges it or the time is over."""
+        """Send the end repeatedly until the consumer acknowledges it or the time limit is over."""
         # ZeroMQ loses unread messages when a connection is closed.
         until = time.monotonic() + limit_s
         while time.monotonic() < until:

@@ -58,7 +58,7 @@ class FakeData(Stage):
             bounds = np.broadcast_to(pairs, (len(sides), 2))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                "There must be one shape, one dtype and one domain for each component.",
+                "FakeData needs one shape, one dtype and one domain for each component.",
                 got=f"shapes {repr_of(shapes)}, dtypes {repr_of(dtype)}, domains {repr_of(domain)}",
                 expected='for example shapes=[[28, 28], []], dtype="float32" and domain=(0, 1)',
             ) from error

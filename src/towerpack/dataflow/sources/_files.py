@@ -76,7 +76,7 @@ class ImageFromFile(FilesStage):
         seed: int | None = None,
     ) -> None:
         if isinstance(files, (str, os.PathLike)) or not isinstance(cast("object", files), Iterable):
-            raise ConfigError(f"ImageFromFile takes a list of files, got {repr_of(files)}.")
+            raise ConfigError(f"ImageFromFile needs a list of files, got {repr_of(files)}.")
         reader = ImageReader(channel, resize, max_pixels)
         super().__init__(Strings(map(str, files)), reader, None, shuffle=shuffle, seed=seed)
 
@@ -104,7 +104,7 @@ class ImageReader:
         return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
 
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
-        """Read an image. A resized image is allocated by `allocate`."""
+        """Read an image. `allocate` provides the memory of a resized image."""
         image = self._decode(_read(file), name=file)
         if self._size is None:
             return image
@@ -130,12 +130,12 @@ def _read(file: str) -> bytes:
     except (OSError, ValueError) as error:
         raise FormatError(
             f"The image {file} cannot be read: {error}.",
-            fix="check the list of files and the working directory, or complete the data set",
+            fix="check the list of files and the working directory, or add the missing files",
         ) from error
 
 
 class FilesNode(RowMaker, Node):
-    """Read one file for each datapoint: `(image, label)`, or `[image]` without labels."""
+    """Node that reads one file per datapoint: `(image, label)`, or `[image]` without labels."""
 
     def __init__(
         self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None

@@ -36,7 +36,7 @@ class DataFromIterable(Stage):
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            raise ConfigError(f"DataFromIterable takes an iterable, got {repr_of(iterable)}.")
+            raise ConfigError(f"DataFromIterable needs an iterable, got {repr_of(iterable)}.")
         self._source: Any = iterable
         self._used = False
 
@@ -79,7 +79,7 @@ class DataFromGenerator(DataFromIterable):
     ) -> None:
         self._called = callable(gen) and not isinstance(gen, Iterator)
         if not self._called and (rng or not _iterable(cast("object", gen))):
-            raise ConfigError(f"DataFromGenerator takes a generator function, got {repr_of(gen)}.")
+            raise ConfigError(f"DataFromGenerator needs a generator function, got {repr_of(gen)}.")
         self._source = gen
         self._used = False
         self._rng = self.random = rng

@@ -14,7 +14,7 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import check_seed
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_code import IndexNode, is_ours
+from towerpack.dataflow._user_code import IndexNode, is_in_towerpack
 from towerpack.dataflow.arguments import repr_of
 from towerpack.dataflow.content import content_of_values
 from towerpack.dataflow.datapoints import (
@@ -56,7 +56,7 @@ SENDER: ContextVar[Sender | None] = ContextVar("towerpack_dataflow_sender", defa
 
 
 class HeldArrays:
-    """Arrays of a source. Pickling for workers replaces them by shared ones in this process too."""
+    """Arrays of a source. Pickling for workers moves the arrays to shared memory."""
 
     def __init__(self, data: Datapoint) -> None:
         self.data = data
@@ -74,9 +74,9 @@ class HeldArrays:
 
 
 def items_of(source: Stage) -> Node | None:
-    """Return the plan of a source whose `__getitem__` a user class overrides, if so."""
+    """Return a node that calls `__getitem__` of a source, if a user-defined class overrides it."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
-    return None if is_ours(owner) else IndexNode(source)
+    return None if is_in_towerpack(owner) else IndexNode(source)
 
 
 class OrderedSource(Stage):
@@ -205,10 +205,10 @@ class ArraysNode(Node):
 
 
 class DataFromList(OrderedSource):
-    """Yield the elements of a list. They are not copied, so do not change them in place.
+    """Yield the elements of a list, without copying them. Do not change them in place.
 
     Args:
-        lst: Any sequence of datapoints. It is not copied and must not change while in use.
+        lst: Any sequence of datapoints. It must not change while in use.
         shuffle: Whether to shuffle each pass, as `ShuffleData` does.
         seed: Seed of the shuffle only; by default the run's seed.
 
@@ -223,7 +223,7 @@ class DataFromList(OrderedSource):
         indexable = isinstance(cast("object", lst), Sized) and hasattr(lst, "__getitem__")
         if not indexable or isinstance(lst, (Mapping, str, bytes)):
             raise ConfigError(
-                f"DataFromList takes a list, got {repr_of(lst)}.",
+                f"DataFromList needs a list, got {repr_of(lst)}.",
                 fix="pass list(...), or use DataFromIterable, or DataFromArrays for arrays",
             )
         self.lst = lst

@@ -1,4 +1,4 @@
-"""Discovery of the files of a data set, with the reasons why other files are ignored."""
+"""Search for the files of a data set. Ignored files are recorded with the reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LeftOut(NamedTuple):
 
 
 def is_image(file: str) -> bool:
-    """Return whether a file is an image by its extension, or by its first bytes."""
+    """Return whether a file is an image by its extension or its first bytes."""
     # Opening 100,000 files with an image's extension would take longer than listing them.
     if file.lower().endswith(IMAGE_EXTENSIONS):
         return True
@@ -46,25 +46,25 @@ def is_image(file: str) -> bool:
 
 
 def is_text(file: str) -> bool:
-    """Return whether a file's name has the extension of a text, or no extension."""
+    """Return whether the name of a file has a text file's extension or no extension."""
     return os.path.splitext(file)[1].lower() in ("", *TEXT_EXTENSIONS)
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder belongs to a program, not to the data."""
+    """Return whether a file or folder belongs to a program and is not part of the data."""
     return (name.startswith(".") and name != "..") or name.lower() in _HIDDEN_NAMES
 
 
 class Discovery:
-    """Search for files of one kind in folders. It records the files that are ignored.
+    """Search for files of one kind in folders, which records the ignored files.
 
     Hidden files and folders are ignored: `.x`, `._x`, `.ipynb_checkpoints`, `__MACOSX`,
-    `Thumbs.db`, `desktop.ini`. Links are followed. A folder that was read before, or that contains
-    the link to it, is ignored.
+    `Thumbs.db`, `desktop.ini`. Links are followed. A folder is ignored if it was read before or
+    contains the link that leads to it.
 
     Args:
-        accepts: Function that returns whether the file of a path has the right kind.
-        otherwise: Reason to record if it has not.
+        accepts: Function that returns whether the file at a path has the right kind.
+        otherwise: Reason to record for files of other kinds.
 
     Attributes:
         left_out: Ignored files and folders in the order of the search.
@@ -77,13 +77,13 @@ class Discovery:
         self.left_out: list[LeftOut] = []
 
     def files(self, folder: str | Path) -> Iterator[str]:
-        """Iterate over the files in a folder and in the folders below it, in order of names."""
+        """Iterate over the files in a folder and its subfolders, in order of names."""
         self._above = {_identity(path) for path in Path(folder).resolve().parents}
         self._read = set()
         return self._walk(str(folder))
 
     def folders(self, folder: str | Path) -> list[str]:
-        """Return the sorted names of the folders in a folder. Files in it are ignored."""
+        """Return the sorted names of the subfolders of a folder. Record its files as ignored."""
         path = Path(folder).resolve()
         self._above = {_identity(each) for each in (path, *path.parents)}
         names: list[str] = []
@@ -98,7 +98,7 @@ class Discovery:
         return names
 
     def by_class(self, folder: str | Path, names: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Iterate over the files of several folders in a folder, each with its folder's number."""
+        """Iterate over the files in subfolders: pairs of the subfolder's index and a file."""
         for number, name in enumerate(names):
             path, is_empty = os.path.join(folder, name), True
             for file in self.files(path):
@@ -108,7 +108,7 @@ class Discovery:
                 self.left_out.append(LeftOut(path, "a class without files"))
 
     def matching(self, folder: str | Path, pattern: str) -> list[str]:
-        """Return the files that a pattern such as `*.txt` matches, whatever their case."""
+        """Return the files that match a pattern such as `*.txt`, ignoring case."""
         if os.path.isfile(os.path.join(folder, pattern)):
             return [os.path.join(folder, pattern)]
         letters = _LETTER.sub(
@@ -127,7 +127,7 @@ class Discovery:
         return files
 
     def report(self, source: object) -> None:
-        """Log how many files are ignored, by reason. `source` names the data."""
+        """Log the number of ignored files by reason. `source` names the data."""
         counts = Counter(reason for _, reason in self.left_out)
         if counts:
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
@@ -158,7 +158,6 @@ class Discovery:
         self._above.remove(identity)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return the visible files and folders in a folder, sorted by name."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=attrgetter("name"))

@@ -65,7 +65,9 @@ class ImageFolder(FilesStage):
     ) -> None:
         self.root = Path(os.path.expanduser(path_of(root)))
         if not self.root.is_dir():
-            raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
+            raise ConfigError(
+                f"The folder {self.root} does not exist.", expected="a folder of folders"
+            )
         endings = None if extensions is None else tuple(names_of(extensions))
         discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
         folders = discovery.folders(self.root)
@@ -97,7 +99,6 @@ class ImageFolder(FilesStage):
         discovery.report(self)
 
     def arguments(self) -> str:
-        """Return the name of the source for messages."""
         return self.root.name
 
 
@@ -156,7 +157,6 @@ class ImageCSV(FilesStage):
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
-        """Return the name of the source for messages."""
         return self.path.name
 
 
@@ -168,7 +168,7 @@ def labeled_rows(
     header: bool | None = None,
     **form: str | None,
 ) -> list[Row]:
-    """Return the rows (path, label) of a table without its header; see `ImageCSV`."""
+    """Read the rows (path, label) of a table, without its header; see `ImageCSV`."""
 
     def is_file(name: str) -> bool:
         return os.path.exists(base / name)
@@ -186,7 +186,7 @@ def labeled_rows(
                 f"{row} must have a path and a label.",
                 got=f"{len(row.fields)} fields: {row.fields!r:.80}",
                 expected="path,label",
-                fix="write both, and quote fields that contain the delimiter",
+                fix="write a path and a label, and quote fields that contain the delimiter",
             )
         row.fields[0] = str(base / row.fields[0])
     return rows
@@ -195,7 +195,7 @@ def labeled_rows(
 def numbered(
     rows: Sequence[Row], classes: list[str] | None = None
 ) -> tuple[list[str] | None, NDArray[np.int64]]:
-    """Return the names of the classes, `None` if labels are integers, and the label of each row.
+    """Return the names of the classes (`None` if labels are integers) and each row's label.
 
     Raises:
         FormatError: A label is not among `classes`, or some are integers and some are names.

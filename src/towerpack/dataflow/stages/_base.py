@@ -23,7 +23,7 @@ from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 
 Transform = Callable[[int, list[Datapoint]], list[Datapoint]]
-"""Maps the index of a window and its datapoints to output datapoints."""
+"""Function from the index of a window and its datapoints to output datapoints."""
 
 
 class PlannedStage(Wrapper):
@@ -69,7 +69,7 @@ class WindowStage(PlannedStage):
 
 
 class WindowStream(InnerStream):
-    """Transform each window. A resume reads the current window again."""
+    """Stream of transformed windows. A resumed stream reads the current window again."""
 
     def __init__(
         self, inner: Stream, size: int, transform: Transform, state: State, tally: Tally | None

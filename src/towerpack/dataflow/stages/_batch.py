@@ -35,8 +35,8 @@ class BatchData(WindowStage):
         batch_size: Number of datapoints in a batch.
         remainder: Whether to yield a smaller batch at the end. Without it, a flow shorter than
             `batch_size` yields nothing and logs a warning.
-        pad: Value that pads ragged components, at the end of every axis, to the largest one in the
-            batch; or a dict of such values by index or key.
+        pad: Value that pads ragged components, at the end of every axis, to the largest size in
+            the batch; or a dict of such values by index or key.
         stack: "array", or "list" to collect components in lists.
 
     Raises:
@@ -124,7 +124,7 @@ class Collate:
 
 
 def _stacks_alike(column: NDArray[Any]) -> bool:
-    """Return whether a column equals a stack of its rows. Scalars have native byte order."""
+    """Return whether stacking the rows of a column gives the same column."""
     return column.dtype.kind not in "OSU" and (column.ndim > 1 or column.dtype.isnative)
 
 

@@ -99,7 +99,8 @@ class BatchByLength(Wrapper):
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:
             raise ConfigError(
-                "shuffle=True needs lengths=.", fix="pass lengths=, or wrap ds in ShuffleData(ds)"
+                "shuffle=True requires lengths=.",
+                fix="pass lengths=, or wrap ds in ShuffleData(ds)",
             )
 
     def length(self) -> Length:
@@ -150,7 +151,7 @@ class Buckets:
         self.boundaries = [integer_of(boundary, "a boundary") for boundary in boundaries]
         self.limit: int | None = None
         if (batch_size is None) == (max_tokens is None):
-            raise ConfigError("Pass either batch_size or max_tokens.")
+            raise ConfigError("BatchByLength needs exactly one of batch_size and max_tokens.")
         count = len(self.boundaries) + 1
         if max_tokens is None:
             sizes = batch_size if isinstance(batch_size, Iterable) else [batch_size] * count
@@ -179,7 +180,7 @@ class Buckets:
         if self.limit is not None and length > self.limit:
             raise DataFlowError(
                 f"A datapoint of length {length} is longer than the last boundary, {self.limit}.",
-                fix="cut or drop long datapoints (MapData, FilterData), or add a boundary",
+                fix="cut or drop long datapoints with MapData or FilterData, or add a boundary",
             )
         return int(np.searchsorted(self.boundaries, length, side="left"))
 
@@ -249,7 +250,10 @@ class BucketNode(Node):
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
-    """Return positions in the order in which `GroupStream` batches them, and starts of batches."""
+    """Return the positions of datapoints in the order of batches, and the starts of batches.
+
+    Batches are in the order in which `GroupStream` yields them.
+    """
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]
     rank = np.arange(len(group)) - np.searchsorted(group, group)

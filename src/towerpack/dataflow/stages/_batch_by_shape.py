@@ -40,7 +40,7 @@ class Grouping:
             return self.property_of(datapoint)
         except Exception as error:
             raise DataFlowError(
-                f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
+                f"{self.name} failed to group datapoint {number}: {type(error).__name__}: {error}",
                 got=describe_datapoint(datapoint),
             ) from error
 
@@ -54,7 +54,7 @@ class Waiting(NamedTuple):
 
 
 class GroupStream(InnerStream):
-    """Collect datapoints in groups. The state has the positions of waiting ones, to read again."""
+    """Stream of batches of similar datapoints. Its state has the positions of waiting ones."""
 
     def __init__(
         self, ds: DataFlow, context: StageContext, epoch: int, state: State, grouping: Grouping
@@ -191,7 +191,9 @@ class BatchDataByShape(Wrapper):
         limit = max_waiting
         self.max_waiting = None if limit is None else integer_of(limit, "max_waiting", 0)
         if limit is not None and not remainder:
-            raise ConfigError("max_waiting= yields smaller batches and needs remainder=True.")
+            raise ConfigError(
+                "max_waiting= requires remainder=True, because it yields smaller batches."
+            )
 
     def length(self) -> Length:
         return None

@@ -55,7 +55,8 @@ class CacheData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if length_of(ds) == math.inf:
-            raise ConfigError(f"{ds} is infinite.", fix="put CacheData below RepeatedData")
+            what = f"CacheData must wrap a finite flow, got the infinite flow {ds}."
+            raise ConfigError(what, fix="repeat the cache: RepeatedData(CacheData(ds))")
         self._by_position: Cache[dict[int, Datapoint]] = {}
         self._passes: Cache[list[Datapoint]] = {}
 
@@ -112,7 +113,7 @@ class CacheNode(InnerNode):
 
 
 class CacheStream(Stream):
-    """Yield the cached pass, or read a pass and cache it if it was read from its beginning."""
+    """Stream of a cached pass, or of a pass that is read now and cached if it is complete."""
 
     def __init__(
         self, ds: DataFlow, passes: Cache[list[Datapoint]], context: StageContext, state: State

@@ -32,7 +32,7 @@ from towerpack.dataflow.stage_context import StageContext
 log = get_logger(__name__)
 Array = NDArray[np.int64]
 Locate = Callable[[int, Array], tuple[Array, Array]]
-"""Maps an epoch and positions to the input of each position, and the position in that input."""
+"""Function from an epoch and positions to the inputs and the positions in the inputs."""
 
 _BLOCK = 256  # number of positions that are located at once
 
@@ -210,7 +210,7 @@ def join(parts: Sequence[Datapoint]) -> Datapoint:
         return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
         raise DataFlowError(
-            "Datapoints to join must be tuples and lists, or dicts.",
+            "Datapoints to join must all be tuples or lists, or all be dicts.",
             got=" and ".join(map(describe_datapoint, parts)),
         )
     values = [value for part in parts for value in cast("Sequence[Any]", part)]
@@ -238,7 +238,7 @@ class JoinNode(Node):
 
 
 class JoinStream(CombinedStream):
-    """Join one datapoint from each stream. The state is that before the first one was read."""
+    """Stream that joins one datapoint from each input stream."""
 
     def __init__(self, streams: list[Stream], *, strict: bool) -> None:
         super().__init__(streams)
@@ -271,4 +271,5 @@ class JoinStream(CombinedStream):
         end, others = object(), self.streams[1:]
         self._unequal |= bool(self._parts) or any(next(other, end) is not end for other in others)
         if self._unequal:
-            raise DataFlowError("A joined flow ended before another, with strict=True.") from None
+            what = "With strict=True, joined flows must be equally long, but one ended earlier."
+            raise DataFlowError(what) from None

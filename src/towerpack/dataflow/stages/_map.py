@@ -107,11 +107,13 @@ class MapData(FunctionStage):
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":
             raise ConfigError(
-                "on_error='skip' needs batched=False: a bad row cannot be identified."
+                "on_error='skip' needs batched=False, because a batch does not show the bad row.",
+                fix="leave out one of the two arguments",
             )
         if self.batched and is_batched(self.ds):
             raise ConfigError(
-                "A map after BatchData must not have batched=True.", fix="leave it out"
+                "MapData over batches must not have batched=True: a batch is one datapoint.",
+                fix="leave out batched=True",
             )
 
 
@@ -251,7 +253,7 @@ class SelectNode(InnerNode):
 
 
 class BlockMapper:
-    """Application of a vectorized map to blocks. `size` is the length of a pass, if known."""
+    """Applies a vectorized function to blocks. `size` is the length of a pass, if known."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
         self._mapper = mapper

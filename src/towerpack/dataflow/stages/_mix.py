@@ -35,7 +35,7 @@ Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
-    """Return the smallest integers in proportion to the weights. Decimals count as written."""
+    """Return the smallest integers in the same proportions as decimal weights."""
     try:
         shares = [Fraction(str(weight)) for weight in weights]
     except (TypeError, ValueError):
@@ -59,7 +59,7 @@ class Turns(NamedTuple):
 
 @lru_cache(maxsize=64)
 def even_turns(weights: tuple[int, ...]) -> Turns:
-    """Return the even schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
+    """Return the even schedule in which flow i has `weights[i]` of every `sum(weights)` turns.
 
     Turn n of a flow with weight w of W has the time window `n * W / w` to `(n + 1) * W / w`. The
     earliest deadline goes first (Baruah et al. 1996, proportionate progress).
@@ -256,7 +256,7 @@ class RandomMixData(Combination):
             if not isinstance(length_of(flow), int):
                 raise ConfigError(
                     f"RandomMixData needs finite flows of known length, got {flow}.",
-                    fix="use MixData",
+                    fix="use MixData, which accepts such flows",
                 )
 
     def length(self) -> Length:
@@ -319,7 +319,7 @@ class RandomMixStream(CombinedStream):
             datapoint = next(self.streams[index])
         except StopIteration:
             flow = self._flows[index]
-            what = f"{pipeline_of(flow)} ended before its length, {len(flow)}."
+            what = f"{pipeline_of(flow)} yielded fewer datapoints than its length, {len(flow)}."
             raise DataFlowError(what) from None
         self._position += 1
         return datapoint

@@ -50,7 +50,7 @@ class ErrorPolicy:
             what = f"max_errors must be a number of datapoints or a share in [0, 1), got {limit!r}."
             raise ConfigError(what)
         if self.on_error == "raise":
-            raise ConfigError(f'max_errors={limit} needs on_error="skip".')
+            raise ConfigError(f'max_errors={limit} requires on_error="skip".')
 
     def exceeded(self, bad: int, count: int, *, ended: bool = False) -> bool:
         limit = self.max_errors
@@ -88,7 +88,7 @@ class Mapper:
             f"{self.name} raised {type(error).__name__} on {where}: {cause.what}",
             got="\nin ".join(filter(None, [cause.got, describe_datapoint(datapoint)])),
             expected=cause.expected,
-            fix=self._or_skip(cause.fix or "see the cause above"),
+            fix=self._or_skip(cause.fix or "correct the error shown above"),
         )
 
     def _or_skip(self, fix: str) -> str:

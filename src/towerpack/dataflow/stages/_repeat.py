@@ -116,7 +116,7 @@ class FixedSizeData(PlannedStage):
 
 
 class Beginning(NamedTuple):
-    """Start of a pass: after `skip` datapoints of epochs `first`, `first + step`, ..."""
+    """Start of a pass over epochs `first`, `first + step`, … after skipping `skip` datapoints."""
 
     first: int
     step: int = 1
@@ -124,7 +124,7 @@ class Beginning(NamedTuple):
 
 
 Begin = Callable[[int], Beginning]
-"""Returns the start of the pass of an epoch. It is pickled without the flow."""
+"""Function that returns the start of an epoch's pass. It is pickled without the flow."""
 
 
 def _begin_repeated(n: int, epoch: int) -> Beginning:
@@ -172,7 +172,7 @@ class PassesNode(InnerNode):
 
 
 class PassesStream(InnerStream):
-    """Read `n` passes in turn (-1: forever). The next pass is opened when it is needed."""
+    """Stream over `n` passes of a flow (-1: infinitely many), each opened when it is needed."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class PassesStream(InnerStream):
 
 
 class Waiting(NamedTuple):
-    """Stream at the end of a pass, which the next pass continues, and its tally."""
+    """Stream at the end of a pass, which the next pass continues, with its tally."""
 
     epoch: int
     passes: PassesStream
@@ -304,7 +304,7 @@ class FixedStream(Stream):
 def empty_error(ds: DataFlow) -> DataFlowError:
     return DataFlowError(
         f"{pipeline_of(ds)} has no datapoints to repeat.",
-        fix="check the source, and that batches are not larger than a pass",
+        fix="check that the source has data, and that a batch is not larger than a pass",
     )
 
 

@@ -126,11 +126,11 @@ class ShardRows(Wrapper):
         if not isinstance(ds, BatchData):
             raise ConfigError(
                 f"ShardRows must wrap a BatchData, got a {type(ds).__name__}.",
-                fix="put ShardRows directly on BatchData, or use ShardData",
+                fix="wrap a BatchData directly, or use ShardData",
             )
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
-                f"{num_shards} hosts cannot share the batches of {ds} evenly.",
+                f"The batches of {ds} cannot be divided evenly among {num_shards} hosts.",
                 expected=f"a batch size that is a multiple of {num_shards}, without remainder",
             )
         self.shard = num_shards > 1

@@ -42,7 +42,8 @@ class ShuffleData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = seed is None
         if length_of(ds) == math.inf:
-            raise ConfigError(f"{ds} is infinite.", fix="put ShuffleData below RepeatedData")
+            what = f"ShuffleData must wrap a finite flow, got the infinite flow {ds}."
+            raise ConfigError(what, fix="repeat the shuffle: RepeatedData(ShuffleData(ds))")
         require_plan(ds, StageContext(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, context: StageContext) -> Node | None:
@@ -112,7 +113,7 @@ class LocallyShuffleData(WindowStage):
 
 
 class PermutedNode(InnerNode):
-    """Base class of plans that read another one in a permuted order. The last block is cached."""
+    """Base class of nodes that read another node in permuted order, block by block."""
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
         super().__init__(inner)
@@ -161,7 +162,7 @@ class PermutedNode(InnerNode):
 
 
 class ShuffleNode(PermutedNode):
-    """Read another plan in permuted order, computed for 65,536 positions at a time."""
+    """Node that reads another node in permuted order, computed for 65,536 positions at a time."""
 
     def __init__(self, inner: Node, key: int) -> None:
         super().__init__(inner, key, 1 << 16)

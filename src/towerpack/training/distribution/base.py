@@ -1,4 +1,4 @@
-"""Placement of the replicas of a step, and averaging of their results."""
+"""Placement of a step's replicas on devices, and averaging of their results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from towerpack.training.distribution.team import Team
 
 
 class Computed(NamedTuple):
-    """Tensors of one step: cost and scalar summaries, outputs, values for histograms and images.
+    """Tensors of one step: cost and scalar summaries (`row`), outputs, histograms and images.
 
-    `gradients` has a list for each optimizer, `moved` variables and the values to assign to them if
+    `gradients` has a list for each optimizer. `moved` has variables with the values to assign if
     the step is applied.
     """
 
@@ -58,7 +58,7 @@ class Distribution(ABC):
         """
 
     def on_each(self, function: Callable[[], Any]) -> None:
-        """Call a function in the place of each replica of this process."""
+        """Call a function on the device of each replica of this process."""
         function()
 
     def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
@@ -71,7 +71,7 @@ class Distribution(ABC):
         return function(*values)
 
     def check_xla(self) -> None:
-        """Raise `ConfigError` if TensorFlow cannot compile in the place of the replicas."""
+        """Raise `ConfigError` if TensorFlow cannot compile functions on the replicas' devices."""
         with self.scope():
             weights = tf.Variable(tf.ones([]))
         compiled = tf.function(lambda: weights * 2.0, jit_compile=True, autograph=False)
@@ -79,7 +79,7 @@ class Distribution(ABC):
             tf.function(lambda: self.on_each(compiled), autograph=False)()
         except tf.errors.OpError as error:
             raise ConfigError(
-                f"TensorFlow cannot compile these {self.replicas} replicas with xla=True.",
+                f"TensorFlow cannot compile the step for {self.replicas} replicas with xla=True.",
                 got=str(error).strip().partition("\n")[0],
                 fix="set xla=False, or train with one replica",
             ) from error

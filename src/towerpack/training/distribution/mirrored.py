@@ -1,4 +1,4 @@
-"""Replicas that each have a copy of the variables, equal after every step."""
+"""Replicas with separate copies of the variables, which are equal after every step."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Mirrored(Distribution):
         wrong = [n for n in staying if n in moved or (n in trace.used and variables[n].trainable)]
         if wrong:
             raise ConfigError(
-                f"Variables of the model cannot be mirrored: {', '.join(wrong)}.",
+                f"Variables of the model cannot be copied to the replicas: {', '.join(wrong)}.",
                 got="a tf.Variable that was created neither by a layer nor inside the tower",
                 expected="variables of Keras layers, layers by name or tf.compat.v1.get_variable",
-                fix="create it in build_graph with tf.compat.v1.get_variable, or train with "
+                fix="create the variables in build_graph with tf.compat.v1.get_variable, or use "
                 "SyncMultiGPUTrainerParameterServer, whose replicas share the variables",
             )
         self._moved = [variables[name] for name in trace.moved]

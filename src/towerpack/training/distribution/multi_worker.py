@@ -79,7 +79,7 @@ def _join(peer_timeout: float) -> MultiWorker:
 
 
 def _limit_registration(cluster: Cluster, seconds: float) -> None:
-    """Limit the time that registered workers wait for the others, which is an hour by default."""
+    """Limit the time that registered workers wait for others, an hour by default."""
     context: Any = eager_context.context()
     proto: Any = eager_context.coordination_config_pb2
     job, index = cluster.tasks[0]
@@ -97,7 +97,7 @@ def _limit_registration(cluster: Cluster, seconds: float) -> None:
 
 
 class MultiWorker(Mirrored):
-    """Replicas in several processes."""
+    """Replicas in several processes, each with copies of the variables."""
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         super().__init__(strategy)

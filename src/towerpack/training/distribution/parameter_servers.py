@@ -1,4 +1,4 @@
-"""Cluster with parameter servers: its processes, and variables on the servers."""
+"""Cluster with parameter servers: its processes, and the variables on the servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cluster_with_servers() -> Cluster:
 
 
 def serve(cluster: Cluster, seconds: float) -> NoReturn:
-    """Run this worker or parameter server until the chief has ended, then end the process."""
+    """Run this worker or parameter server until the chief ends. Then end the process."""
     chief = {"chief": cluster.jobs["chief"][0]}
     with quiet_start():
         server = tf.distribute.Server(
@@ -65,7 +65,7 @@ def serve(cluster: Cluster, seconds: float) -> NoReturn:
 
 
 def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
-    """End this process, and thereby those that wait for it, if a peer hangs. Run in a thread."""
+    """End this process if a peer hangs, and so the processes that wait for it. Run in a thread."""
     silent: dict[str, str] = {}
     misses = 0
     while misses < 3:
@@ -88,7 +88,7 @@ def connect(cluster: Cluster) -> Any:
 
 
 class OnServers(SharedVariables):
-    """Variables that are placed on the servers in turn, and a single replica per step."""
+    """Distribution of variables over the parameter servers, with one replica per step."""
 
     def __init__(self, servers: int) -> None:
         super().__init__()

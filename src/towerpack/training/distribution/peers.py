@@ -40,8 +40,8 @@ def wait_for_peers(
 ) -> None:
     """Wait until each peer answers, without holding the GIL as TensorFlow does.
 
-    Answer the peers at the address `listen` in the meantime. None if a server of this process
-    answers already, or no peer asks.
+    Meanwhile, answer the requests of peers at the address `listen`. None if a server of this
+    process answers already, or if no peer asks.
     """
     _warn_of_open_ports()
     missing = dict(addresses)
@@ -88,15 +88,15 @@ def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
 
 
 def leave_at_once_at_exit(code: int) -> None:
-    """End this process at Python's exit without waiting for peers that do not answer.
+    """Make Python's exit end this process at once, without waiting for silent peers.
 
-    After an uncaught exception the exit status is 1.
+    After an uncaught exception, the exit status is 1.
     """
     atexit.register(lambda: end_process(code or hasattr(sys, "last_value")))
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit without the clean-up of Python and TensorFlow."""
+    """End the process without the clean-up of Python and TensorFlow."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -104,7 +104,7 @@ def end_process(code: int) -> NoReturn:
 
 @contextmanager
 def _answering(address: str | None) -> Iterator[None]:
-    """Answer `silent_peers` of other processes inside the block, like TensorFlow's server."""
+    """Answer requests of `silent_peers` in other processes during the `with` block."""
     if address is None:
         yield
         return
@@ -129,7 +129,7 @@ def _answering(address: str | None) -> Iterator[None]:
 def preserved_variables() -> Iterator[None]:
     """Create existing variables again after the block, in which TensorFlow joins a cluster.
 
-    Otherwise variables of a model or an optimizer that exist already would be lost.
+    Otherwise, the variables of an existing model or optimizer would be lost.
     """
     kind = resource_variable_ops.BaseResourceVariable
     known: list[Any] = [o for o in gc.get_objects() if issubclass(type(o), kind)]

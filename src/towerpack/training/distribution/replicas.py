@@ -1,4 +1,4 @@
-"""Functions for distributed values and variables, in cross-replica context."""
+"""Functions on distributed values and variables, in cross-replica context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towerpack.nn import components_of
 
 
 def first(value: Any) -> Any:
-    """Return the first replica's copy of a distributed value; other values unchanged."""
+    """Return the first replica's copy of a distributed value, or another value unchanged."""
     # `components_of` alone is not enough, because sparse gradients have `values` too.
     distributed = isinstance(value, tf.distribute.DistributedValues)
     return components_of(value)[0] if distributed else value
@@ -32,7 +32,7 @@ def like(variable: tf.Variable, **kwargs: Any) -> tf.Variable:
 def on_replicas(
     strategy: tf.distribute.Strategy, function: Callable[..., Any], *values: Any
 ) -> Any:
-    """Call a function on each replica with its copies of the values, in the graph.
+    """Call a function on each replica with the replica's copies of the values, in the graph.
 
     The function must not change variables. The result is distributed if some value is.
     """
@@ -42,7 +42,7 @@ def on_replicas(
 
 
 def update(variable: tf.Variable, function: Callable[..., Any], *values: Any) -> None:
-    """Call a function that changes a variable on each replica's copy of it, in the graph."""
+    """Call a function that changes a variable on each replica's copy, in the graph."""
     if isinstance(variable, tf.distribute.DistributedValues):
         variable.distribute_strategy.extended.update(variable, function, args=values)
     else:

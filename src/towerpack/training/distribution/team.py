@@ -12,7 +12,7 @@ from towerpack._core.errors import PeerError
 
 
 class Ending(IntEnum):
-    """Reason why a process runs no more steps. The greatest of all processes decides."""
+    """Reason why a process runs no more steps. The greatest reason of all processes counts."""
 
     NOT_YET = 0
     DONE = 1
@@ -36,8 +36,8 @@ class Proposal(NamedTuple):
 
     Attributes:
         steps: Number of steps of the next call; processes agree on the smallest.
-        numbers: Value of each hyper-parameter, and the value at which it is held or None. Processes
-            use those of the chief.
+        numbers: Value of each hyper-parameter, and the value at which it is held, or None. All
+            processes use the chief's numbers.
         process: Index of the process that ends the run.
         reason: Error message of the process that failed.
     """
@@ -55,7 +55,7 @@ class Team:
     Attributes:
         size: Number of processes.
         index: Index of this process.
-        broken: Whether a collective operation has failed here, so that no other can succeed.
+        broken: Whether a collective operation failed in this process, so that no other can succeed.
     """
 
     size: int = 1
@@ -71,7 +71,7 @@ class Team:
         return data
 
     def exchange(self, value: Any) -> list[Any]:
-        """Send a JSON value to all processes. Return the values of all, by index."""
+        """Send a JSON value to all processes. Return the values of all processes, by index."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:
@@ -85,23 +85,23 @@ class Team:
         return f"process {index}"
 
     def lost(self, error: Exception) -> Exception | None:
-        """Return the error that names a peer, if the peer caused an error of TensorFlow."""
+        """Return the error that names the peer which caused an error of TensorFlow, if any."""
         return None
 
     def collective(self) -> AbstractContextManager[None]:
-        """Return a context manager for a block in which this process may wait for others."""
+        """Return a context manager for code that may wait for other processes."""
         return nullcontext()
 
     def abort(self, reason: str) -> None:
-        """End collective operations of all processes with an error that states the reason."""
+        """Make collective operations of all processes fail with an error that states the reason."""
 
     def ended_by_sigterm(self) -> AbstractContextManager[None]:
-        """Return a context manager in which SIGTERM ends this process even if it waits."""
+        """Return a context manager in which SIGTERM ends this process even while it waits."""
         return nullcontext()
 
 
 def peer_error(names: str, what: str, got: str | None = None) -> PeerError:
-    """Create an error about processes, such as 'worker 1 (10.0.0.2:2222)' and 'has failed'."""
+    """Create an error about processes. `names` and `what` are subject and predicate."""
     return PeerError(
         f"{names} {what}.",
         got=got,

@@ -1,4 +1,4 @@
-"""Communication of the workers of a cluster: shares of data, agreements, failures."""
+"""Communication of the workers of a cluster: parts of the data, agreements and failures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _REPORT = re.compile(r"<<(\[.*?\])>>")
 
 
 class WorkerTeam(Team):
-    """Processes of a cluster of workers."""
+    """Processes of a cluster of workers, which exchange values through TensorFlow."""
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         self.size = cluster.number_of_workers
@@ -67,7 +67,7 @@ class WorkerTeam(Team):
         return self._cluster.peer_name(index)
 
     def share(self, data: Any) -> Any:
-        """Return this worker's part of data that all workers have. Keep data that differ."""
+        """Return this worker's part of data that are the same in all workers. Keep other data."""
         splits = isinstance(data, SplitInput)
         if self.size == 1:
             return data.share(1, 0) if splits else data
@@ -87,7 +87,7 @@ class WorkerTeam(Team):
                 raise ConfigError(
                     f"The {other} of {' and '.join(different)} differ from those of "
                     f"{self.name(0)}.",
-                    expected="the same data in all workers, or without SplitInput a part in each",
+                    expected="the same data in all workers, or without SplitInput different parts",
                     fix="pass the same data in all workers",
                 )
         if splits:
@@ -119,7 +119,7 @@ class WorkerTeam(Team):
         return [json.loads(line) for line in lines[:: len(lines) // self.size]]
 
     def agree(self, proposal: Proposal) -> Proposal:
-        """Return the smallest number of steps, the greatest ending and the chief's numbers."""
+        """Return the smallest number of steps, the greatest ending, and the chief's numbers."""
         if self.broken:
             return proposal
         proposals = [Proposal(*fields) for fields in self.exchange(proposal)]
@@ -149,7 +149,7 @@ class WorkerTeam(Team):
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Record when this process begins to wait, and whether the block fails."""
+        """Record since when this process waits for others, and whether the block fails."""
         self._since = time.monotonic()
         try:
             yield

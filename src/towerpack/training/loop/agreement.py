@@ -1,4 +1,4 @@
-"""Agreement of a run's processes on the next call, so that none waits forever for another."""
+"""Coordination of the processes of a run, so that none waits forever for another."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from towerpack.training.state.settings import Settings, differences
 
 
 class Agreement:
-    """Coordination of this process with the others, once per call of many steps.
+    """Coordination of this process with the other processes of a run, before each call.
 
-    All processes use the chief's hyper-parameters, and `interrupt` records signals to any process.
+    All processes use the chief's hyper-parameters. `interrupt` records signals sent to any process.
     """
 
     def __init__(self, team: Team, hyper_params: HyperParams, interrupt: InterruptFlag) -> None:
@@ -43,7 +43,7 @@ class Agreement:
             )
 
     def steps(self, steps: int) -> int:
-        """Return the number of steps that all processes run next; at most `steps`."""
+        """Return the number of steps that all processes run next, at most `steps`."""
         if self.team.size == 1:
             return steps
         agreed = self.team.agree(Proposal(steps, self._numbers()))
@@ -58,7 +58,7 @@ class Agreement:
         return agreed.steps
 
     def leave(self, ending: Ending | None = None, reason: str = "") -> None:
-        """Tell the other processes that this one runs no more steps, unless they know already.
+        """Tell the other processes that this process runs no more steps, unless they know already.
 
         `ending` is None after a signal. `reason` is the error message of a failed process.
         """
@@ -76,14 +76,14 @@ class Agreement:
         return {name: (value, held[name]) for name, value in self._hyper_params.values().items()}
 
     def fail(self, error: Exception) -> None:
-        """Tell the other processes, between two calls, about an error that ends this process."""
+        """Report an error that ends this process to the other processes, between two calls."""
         if not self.team.broken:
             with suppress(Exception, Interrupted):
                 self.leave(Ending.FAILED, _reason(error))
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Abort the other processes if the block raises an error that they do not know yet."""
+        """Abort the other processes if the block raises an error that was not reported to them."""
         try:
             yield
         except Exception as error:
@@ -110,7 +110,7 @@ class Agreement:
 
 
 def _reason(error: Exception) -> str:
-    """Summarize an error in less than 1 KiB, the most that `Team.abort` sends."""
+    """Summarize an error in less than 1 KiB, the limit of `Team.abort`."""
     if isinstance(error, TowerpackError):
         fix = f" To fix: {error.fix}." if error.fix else ""
         return f"{error.what}{fix} {(error.got or '')[:250]}".rstrip()

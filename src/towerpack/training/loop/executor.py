@@ -1,4 +1,4 @@
-"""Many steps in one call of TensorFlow."""
+"""Execution of many training steps in one call of a `tf.function`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _MOST_STEPS = 4096
 
 
 class Pace:
-    """Choice of the number of steps per call, so that a call lasts about `budget_s` seconds.
+    """Number of steps per call, adapted so that a call lasts about `budget_s` seconds.
 
-    Long calls have little overhead; short ones let signals, displays and callbacks act in time. The
-    number starts at one and at most doubles from call to call.
+    Long calls have little overhead; short calls let callbacks and signals act in time.
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
@@ -47,16 +46,13 @@ class Pace:
 
 
 class Guard:
-    """Guard against updates that are not finite, which restores the variables in `moved`.
-
-    The model itself changes these variables, before the cost is known.
-    """
+    """Skips updates that are not finite, and restores the variables that the model itself moved."""
 
     def __init__(self, moved: Sequence[tf.Variable]) -> None:
         self._moved = list(moved)
 
     def before(self) -> list[tf.Tensor]:
-        """Read the values before the step, in the graph; `apply` may have to restore them."""
+        """Return the current values of the variables that `apply` may have to restore."""
         return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
@@ -76,10 +72,9 @@ class Guard:
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """Parts of a `StepRunner`, with a step that is built already.
+    """Arguments of an `Executor`. The step must have been built already.
 
-    If `check_finite`, a step whose cost is not finite ends the call and is not applied. `fetches`
-    are the outputs to return for each step.
+    With `check_finite`, a step whose cost is not finite ends the call and is not applied.
     """
 
     step: TrainStep
@@ -209,7 +204,7 @@ class Executor:
         return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
 
     def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
-        """Run a step. Return all inputs, the values, and whether the update was applied."""
+        """Run a step. Return its inputs, the values, and whether the update was applied."""
         before = self._guard.before() if self._guard else []
         compute = self._compute
         if self._parts.xla:
@@ -250,7 +245,9 @@ class Executor:
         self._parts.step(context, batch)
         result = context.result
         if result is None or result.cost is None:
-            raise InternalError("a training tower without a cost was not detected earlier")
+            raise InternalError(
+                "A training step has no cost, which should have been detected earlier."
+            )
         self.optimizers = [minimized.optimizer for minimized in context.minimized]
         gradients = [minimized.gradients for minimized in context.minimized]
         self._untrained = [n for named in gradients for n, g in named.items() if g is None]
@@ -261,7 +258,7 @@ class Executor:
         return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])
 
     def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
-        """Return the cost, the scalar summaries, and for each 1 if the step has it, else 0."""
+        """Return the cost, the scalar summaries, and for each summary 1 if computed, else 0."""
         # Match by position, because TensorFlow renames the tensors of later replicas.
         names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
         values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}
@@ -275,7 +272,7 @@ class Executor:
         )
 
     def _averages(self, row: tf.Tensor) -> tf.Tensor:
-        """Return the cost and the averages over replicas that have a value, from the mean row."""
+        """Average each summary over the replicas that computed it. `row` is the mean of `_row`."""
         _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
         return tf.concat([row[:1], values / present], axis=0)
 
@@ -284,8 +281,8 @@ def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) ->
     for name in names:
         if name not in outputs:
             raise LayerError(
-                f"{who} asks for the output '{name}', which the tower does not have.",
-                expected="a layer's output ('conv0/output') or a name passed to expose()",
+                f"{who} asks for the output '{name}', but the model has no such output.",
+                expected="the output of a layer ('conv0/output') or a name passed to expose()",
                 fix=did_you_mean(name, outputs),
             )
 

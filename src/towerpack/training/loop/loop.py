@@ -1,4 +1,4 @@
-"""Training loop: calls of many steps, and the callbacks' hooks in their order."""
+"""Training loop: calls of many steps, and the hooks of callbacks in their order."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Loop:
         return [(callback, self._spent[id(callback)]) for callback in self._callbacks]
 
     def _steps(self) -> bool:
-        """Run the remaining steps of this epoch. Return False if training ends before the last."""
+        """Run the remaining steps of this epoch. Return False if training must end earlier."""
         state = self._state
         while state.local_step < state.steps_per_epoch:
             self._poll()
@@ -171,7 +171,7 @@ class Loop:
         return True
 
     def _settle(self) -> None:
-        """Write requested checkpoints, and stop if a callback asked for it."""
+        """Write requested checkpoints, and raise `StopTraining` if a callback did."""
         self._state.settled = True
         self._saver.write()
         if self._reason is not None:
@@ -224,10 +224,9 @@ class Loop:
         self._settle()
 
     def _begin_triggers(self, phase: Phase) -> None:
-        """Save the callbacks' state before they are triggered.
+        """Hold the present state for checkpoints that are saved while callbacks are triggered.
 
-        A run that is interrupted among triggers is saved with this state. When it is continued, it
-        calls all triggers again.
+        A run that is interrupted meanwhile calls all triggers again when it continues.
         """
         self._saver.contents.hold()
         self._state.phase = phase
@@ -249,7 +248,7 @@ class Loop:
             self._fire(callback, hook)
 
     def _fire(self, callback: Callback, hook: str, *args: Any) -> None:
-        """Call a hook. If it raises StopTraining, later hooks are still called."""
+        """Call a hook of a callback. If it raises StopTraining, other hooks are still called."""
         began = time.perf_counter()
         try:
             getattr(callback, hook)(*args)

@@ -1,4 +1,4 @@
-"""Packing of the outputs of many steps into vectors."""
+"""Conversion of the outputs of many steps to vectors and back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import tensorflow as tf
 
 
 class Packing:
-    """Packing of outputs for callbacks into vectors, which the loop over steps concatenates.
+    """Converts the outputs of each step to vectors, which can be concatenated over steps.
 
-    Shapes may differ from step to step. Each output becomes a vector, followed by a vector of its
-    shape if the static shape is not fully defined. `templates` are symbolic tensors of one replica.
-    If `joined`, arrays of several replicas are concatenated along their first axis.
+    Each output becomes a vector, followed by a vector of its shape if the static shape is not fully
+    defined. `templates` are symbolic tensors of one replica. If `joined`, arrays of several
+    replicas are concatenated along their first axis.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Packing:
 
     @property
     def one_step_only(self) -> bool:
-        """Whether some output has an unknown rank. Its steps then cannot be separated again."""
+        """Whether an output has unknown rank, so that several steps cannot be separated again."""
         return any(template.shape.rank is None for template in self._templates)
 
     def dtypes(self) -> list[tf.DType]:
@@ -40,7 +40,7 @@ class Packing:
         return dtypes
 
     def pack(self, values: Sequence[tf.Tensor], applied: tf.Tensor | None) -> list[tf.Tensor]:
-        """Pack a step's values into vectors, in the graph; empty vectors if `applied` is False."""
+        """Convert a step's outputs to vectors in the graph; empty ones if `applied` is False."""
         vectors = []
         for template, value in zip(self._templates, values, strict=True):
             vectors.append(tf.reshape(value, [-1]))
@@ -51,7 +51,7 @@ class Packing:
         return [v[: tf.size(v) * tf.cast(applied, tf.int32)] for v in vectors]
 
     def unpack(self, joined: Sequence[Any], steps: int) -> dict[str, Any]:
-        """Return outputs by name: an array over steps, or a list of arrays of different shapes."""
+        """Return outputs by name: an array over steps, or a list of arrays if shapes may differ."""
         outputs: dict[str, Any] = {}
         vectors = iter(joined)
         for name, template in zip(self.names, self._templates, strict=True):
@@ -68,7 +68,7 @@ def _of_any_length(shape: tf.TensorShape) -> tf.TensorShape:
 
 
 def _cut(values: np.ndarray, shapes: np.ndarray, steps: int) -> list[np.ndarray]:
-    """Split the concatenated values of all steps by their concatenated shapes."""
+    """Split the concatenated values of all steps into arrays, by the concatenated shapes."""
     parts = np.split(shapes, steps) if steps else []
     ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in parts])
     return [v.reshape(shape) for v, shape in zip(np.split(values, ends), parts, strict=False)]

@@ -30,10 +30,10 @@ _BUDGET_S = 0.5
 
 
 class RemoteExecutor(Executor):
-    """`StepRunner` that sends shares of a call's steps to the workers, each with its batches.
+    """`StepRunner` that divides the steps of a call among the workers of a cluster.
 
-    A peer that does not answer for `seconds` ends the run: `failed` is then the error, and the
-    results of earlier steps are returned.
+    If a process does not answer for `seconds`, `failed` holds the error, and only the results of
+    earlier steps are returned.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RemoteExecutor(Executor):
         return result
 
     def _send(self, shares: Sequence[_Share], *, heavy: bool) -> list[CallResult]:
-        """Return the results of shares; only the first ones if the run cannot go on."""
+        """Return the results of the shares in order, up to the first share that failed."""
         function = self._remote[heavy]
         values = [
             self._coordinator.schedule(
@@ -144,7 +144,7 @@ class RemoteExecutor(Executor):
         return results
 
     def _fetch(self, value: Any) -> Any:
-        """Return the result of a share, even if its worker is lost before it is fetched."""
+        """Return the result of a share, even if its worker is lost in the meantime."""
         try:
             return value.get()
         except (tf.errors.UnavailableError, tf.errors.AbortedError):
@@ -153,7 +153,7 @@ class RemoteExecutor(Executor):
             return value.get()
 
     def _wait(self, fetched: queue.SimpleQueue[Any]) -> Any:
-        """Return the next share's result, or an error if some process does not answer."""
+        """Return the result of the next share, or a `PeerError` if some process does not answer."""
         while True:
             try:
                 return fetched.get(timeout=self._seconds / 2)
@@ -194,7 +194,7 @@ class RemoteExecutor(Executor):
 
 
 class _Share(NamedTuple):
-    """Steps after `start` for one worker: values of schedules, and batches of [steps, …]."""
+    """Steps after `start` for one worker: values of schedules, and batches of shape [steps, …]."""
 
     start: int
     due: tf.Tensor
@@ -209,7 +209,7 @@ class _Share(NamedTuple):
 
 
 class _Columns(Schedules):
-    """Values of each step of a share: of schedules, and in `more` its number and batch."""
+    """Schedules, and in `more` the number and the batch, of each step of a share."""
 
     def __init__(self, schedules: Schedules) -> None:
         super().__init__(schedules.pairs)

@@ -1,4 +1,4 @@
-"""Calls whose steps several devices or workers share."""
+"""Calls whose steps are divided among several devices or workers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from towerpack.training.steps.step_runner import CallResult
 
 
 class SharedCall:
-    """Call whose shares end in any order, after which it corrects schedules and counters.
+    """Call whose steps are divided into shares, which end in any order.
 
-    A share that ends late may set a schedule's variable to an earlier value. Increments of counters
-    may be lost. The attribute `due` holds the schedules' values for the call.
+    Late shares may set schedules to earlier values, and increments of counters may be lost. `end`
+    corrects both. `due` holds the schedules' values for the call.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class SharedCall:
         self.due = schedules.due(steps, after)
 
     def end(self, steps: int, *, applied: int) -> None:
-        """Set schedules and counters. `applied` exceeds `steps` if some were applied twice."""
+        """Correct schedules and counters. `applied` exceeds `steps` if steps were applied twice."""
         if steps:
             self._schedules.assign_after(steps, self.due)
         for counter, value in self._before:
@@ -37,7 +37,7 @@ class SharedCall:
 
 
 class Work:
-    """Queue of a call's remaining steps, for several threads."""
+    """Thread-safe queue of the remaining steps of a call."""
 
     def __init__(self, after: int, steps: int, parts: int) -> None:
         self.after = self._next = after
@@ -46,7 +46,7 @@ class Work:
         self._lock = threading.Lock()
 
     def take(self) -> tuple[int, int] | None:
-        """Return the step before a share and its size, or None. Shares become smaller."""
+        """Return the first step (exclusive) and the size of the next share, or None at the end."""
         with self._lock:
             start = self._next
             self._next += -(-(self._end - start) // self._parts)
@@ -68,7 +68,7 @@ def counters(optimizers: Sequence[OptimizerAdapter]) -> list[tf.Variable]:
 
 
 def no_batch() -> None:
-    """Raise the reason why the batch of a failed step is not saved; for `step_error`."""
+    """Raise `LookupError`, because the batch of a failed asynchronous step cannot be saved."""
     raise LookupError("asynchronous devices take batches in any order")
 
 

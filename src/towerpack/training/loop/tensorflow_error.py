@@ -26,10 +26,10 @@ def step_error(
     read_again: Callable[[], Mapping[str, np.ndarray] | None],
     seconds: float = _READ_S,
 ) -> StepError:
-    """Create an error from one of TensorFlow, whose text is mostly its own call stack.
+    """Convert an error of TensorFlow to a short `StepError`, without TensorFlow's call stack.
 
     `what` is the subject of the message, such as 'Step 12'. `read_again` returns the inputs by
-    name, or None, for at most `seconds`; they are saved at `path`.
+    name, or None. It may take at most `seconds`, and the inputs are saved at `path`.
     """
     message = re.sub(r"\s*\[\[\{\{.*", "", error.message or str(error), flags=re.DOTALL)
     stack, _, essence = message.rstrip().rpartition("\n\n")
@@ -38,7 +38,7 @@ def step_error(
     return StepError(
         f"{what} failed inside TensorFlow: {type(error).__name__}.",
         got=essence.strip(),
-        expected="a step that can be computed; the failed step was not applied",
+        expected="a step without errors (the failed step was not applied)",
         fix=_save_batch(path, read_again, seconds),
         details=origin.format(**frames[-1].groupdict()) if frames else "",
     )
@@ -47,7 +47,7 @@ def step_error(
 def _save_batch(
     path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None], seconds: float
 ) -> str:
-    """Save the inputs of the failed step. Return a fix that says where they are, or why not."""
+    """Save the inputs of a failed step. Return a fix that names the file, or why none was saved."""
     outcomes: list[Any] = []
 
     def read() -> None:

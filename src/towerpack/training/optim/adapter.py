@@ -1,4 +1,4 @@
-"""Common interface to the optimizers of Keras 3 and of `tf.compat.v1.train`."""
+"""Common interface of the optimizers of Keras 3 and of `tf.compat.v1.train`."""
 
 from __future__ import annotations
 
@@ -24,58 +24,60 @@ _Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
 class OptimizerAdapter(ABC):
-    """Interface of optimizers and optimizer wrappers to the training step.
+    """Interface of optimizers and optimizer wrappers that the training step uses.
 
-    Gradients are averaged over the replicas: tensors or `tf.IndexedSlices`, None for a variable on
-    which the cost does not depend. With a `tf.distribute` strategy, `build` is called in its scope.
-    The other methods are called in cross-replica context, possibly inside a `tf.cond`. Gradients
-    and variables are then distributed values; see `towerpack.training.distribution.replicas`.
+    Gradients are averaged over the replicas. Each is a tensor or `tf.IndexedSlices`, or None if the
+    cost does not depend on the variable. With a `tf.distribute` strategy, `build` is called in the
+    strategy's scope. The other methods are called in cross-replica context, possibly inside a
+    `tf.cond`. Gradients and variables are then distributed values; see
+    `towerpack.training.distribution.replicas`.
     """
 
     @abstractmethod
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
-        """Create slots for trainable variables. `variables()` leaves out `saved_elsewhere`."""
+        """Create the optimizer's variables. `variables()` omits those in `saved_elsewhere`."""
 
     @abstractmethod
     def apply(self, gradients: Sequence[Any]) -> None:
-        """Update the variables of `build` in the graph, from one gradient for each."""
+        """Update the trainable variables in the graph. `gradients` has one gradient for each."""
 
     @abstractmethod
     def variables(self) -> dict[str, tf.Variable]:
-        """Return all state variables by names that are the same in every process."""
+        """Return all variables of the optimizer by name. Names are the same in every process."""
 
     @abstractmethod
     def hyper_params(self) -> dict[str, VariableParam]:
-        """Return the numbers that can be changed during training, by name."""
+        """Return hyper-parameters that can be changed in training, such as the learning rate."""
 
     @abstractmethod
     def scheduled(self) -> dict[str, float]:
-        """Return numbers for the monitors, such as a schedule's value at the last step."""
+        """Return numbers to monitor, such as the scheduled learning rate of the last step."""
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return cost
 
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
-        """Return whether `apply` may be called, as a tensor. Called outside of any `tf.cond`."""
+        """Return a bool tensor: whether `apply` may be called. Must be called outside `tf.cond`."""
         return tf.constant(True)
 
     def checks(self) -> bool:
         return False
 
     def nonfinite(self) -> list[str]:
-        """Return variables because of whose gradients `check` forbade the last step."""
+        """Return names of variables whose NaN or infinite gradients made `check` skip a step."""
         return []
 
     def averages(self) -> dict[str, tf.Variable]:
-        """Return averages of trained variables, by names of the trained variables."""
+        """Return moving averages of trained variables, by the names of the trained variables."""
         return {}
 
     def final_values(self) -> dict[str, tf.Variable]:
-        """Return variables that replace trained variables outside training, by name.
+        """Return variables that replace trained variables outside of training, by name.
 
-        Evaluation, predictors and the model in a checkpoint use them, such as Keras's averages.
+        Evaluation, predictors and the model in a checkpoint use these values, for example the
+        averages of a Keras optimizer with `use_ema`.
         """
         return {}
 
@@ -84,7 +86,7 @@ class OptimizerAdapter(ABC):
         return
 
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
-        """Return tensors for histograms of an epoch's last step, by names for the monitors."""
+        """Return tensors of an epoch's last step to plot as histograms, by name."""
         return {}
 
 
@@ -104,7 +106,8 @@ class KerasOptimizer(OptimizerAdapter):
     ) -> None:
         if self._optimizer.built:
             raise ConfigError(
-                f"This {type(self._optimizer).__name__} optimizer has been used already.",
+                f"The optimizer must be new, but this {type(self._optimizer).__name__} optimizer "
+                "has been used already.",
                 fix="create a new optimizer for each trainer, for example in ModelDesc.optimizer()",
             )
         self._elsewhere = {id(v) for v in saved_elsewhere}
@@ -177,7 +180,7 @@ class KerasOptimizer(OptimizerAdapter):
         return params
 
     def _optimizers(self) -> list[Any]:
-        """Return the optimizers of a `MultiOptimizer`, or the only one."""
+        """Return the optimizers in a `MultiOptimizer`, or a list with the only optimizer."""
         return getattr(self._optimizer, "optimizers", None) or [self._optimizer]
 
     def scheduled(self) -> dict[str, float]:
@@ -196,15 +199,15 @@ class KerasOptimizer(OptimizerAdapter):
 
 
 def _adopt(optimizer: Any) -> None:
-    """Set the current strategy on a Keras optimizer that may have been created outside of it."""
+    """Set the current `tf.distribute` strategy on a Keras optimizer, which may be older than it."""
     optimizer._distribution_strategy = strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         return
     if optimizer.gradient_accumulation_steps:
         raise ConfigError(
-            "Keras optimizers cannot accumulate gradients if each replica has its own variables.",
+            "A Keras optimizer must not accumulate gradients if each replica has own variables.",
             got=f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}",
-            fix="use AccumulateGradients(optimizer, steps)",
+            fix="remove gradient_accumulation_steps, and use AccumulateGradients(optimizer, steps)",
         )
     # Clip on each replica. Otherwise all replicas would get the first one's clipped gradients.
     clip = optimizer._clip_gradients
@@ -213,10 +216,11 @@ def _adopt(optimizer: Any) -> None:
 
 @contextmanager
 def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Let a Keras optimizer update the variables of each replica with the replica's gradients.
+    """Let a Keras optimizer update each replica's variables with the replica's own gradients.
 
-    Outside the strategy's scope Keras 3.15 uses the first replica's gradients for all. Inside it
-    calls `merge_call`, which fails in cross-replica context unless the strategy needs none.
+    Outside the strategy's scope, Keras 3.15 uses the first replica's gradients for all replicas.
+    Inside the scope, it calls `merge_call`, which normally fails in cross-replica context. So this
+    turns off `merge_call`.
     """
     extended: Any = strategy.extended
     if strategy.num_replicas_in_sync == 1:
@@ -231,14 +235,14 @@ def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _update_in_place(optimizer: Any, _: Any, grads_and_vars: Iterable[Any], rate: Any) -> None:
-    """Compute updates on the variables' device, so that processes exchange only gradients."""
+    """Update each variable on its own device, so that processes exchange only gradients."""
     for gradient, variable in grads_and_vars:
         with tf.device(variable.device):
             optimizer.update_step(gradient, variable, rate)
 
 
 class CompatOptimizer(OptimizerAdapter):
-    """Adapter of a `tf.compat.v1.train` optimizer. Its learning rate becomes a variable."""
+    """Adapter of a `tf.compat.v1.train` optimizer, whose learning rate becomes a variable."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -278,7 +282,7 @@ class CompatOptimizer(OptimizerAdapter):
             self._optimizer.apply_gradients(pairs)
 
     def _apply_to_copies(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """Apply the gradients inside the strategy, without summing them over replicas first."""
+        """Update each replica's copy of the variables, without summing gradients over replicas."""
         optimizer, extended = self._optimizer, pairs[0][1].distribute_strategy.extended
 
         def move(variable: tf.Variable, gradient: Any) -> Any:
@@ -321,7 +325,7 @@ def _number(value: Any) -> tf.Tensor:
         raise ConfigError(
             "The optimizer's learning rate must be a number, a variable or a function, got the "
             f"constant tensor {value}.",
-            fix="compute it in the model's optimizer(), or in a function: "
+            fix="compute the rate in the model's optimizer(), or in a function: "
             "tf.compat.v1.train.MomentumOptimizer(lambda: lr / 8.0, 0.9)",
         )
     return tf.constant(float(value))

@@ -30,8 +30,8 @@ Gradients = Mapping[str, Any]
 class GradientProcessor(KeepsArguments):
     """Base class of gradient processors, which change or observe gradients before the update.
 
-    Gradients are tensors or `tf.IndexedSlices` without repeated indices, by names of variables.
-    Variables on which the cost does not depend are left out.
+    Gradients are mappings from names of variables to tensors, or to `tf.IndexedSlices` without
+    repeated indices. Variables on which the cost does not depend are left out.
 
     Attributes:
         checks: Whether `check` may forbid a step.
@@ -42,7 +42,7 @@ class GradientProcessor(KeepsArguments):
     trained: Mapping[str, tf.Variable]
 
     def build(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Create variables eagerly, before the first step.
+        """Create the processor's variables eagerly, before the first step.
 
         Args:
             variables: Trained variables by name.
@@ -50,7 +50,7 @@ class GradientProcessor(KeepsArguments):
         self.trained = variables
 
     def process(self, gradients: Gradients) -> Gradients:
-        """Return the processed gradients, in the graph. A variable that is left out is not updated.
+        """Return the processed gradients, in the graph. Variables without one are not updated.
 
         If replicas have copies of the variables, this method is called once for each replica. It
         must not change variables.
@@ -61,22 +61,22 @@ class GradientProcessor(KeepsArguments):
         return gradients
 
     def observe(self, gradients: Gradients) -> None:
-        """Look at the gradients before `process`, in the graph, once per step.
+        """Observe the gradients in each step before `process`, in the graph. Default: do nothing.
 
         Args:
             gradients: Gradients by names of variables.
         """
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Return variables to save in checkpoints, by names of your choice."""
+        """Return the processor's variables for checkpoints, by names of your choice."""
         return {}
 
     def numbers(self) -> dict[str, float]:
-        """Return numbers for the monitors at the end of an epoch."""
+        """Return numbers for the monitors by name. Called at the end of each epoch."""
         return {}
 
     def histograms(self, gradients: Gradients) -> dict[str, Any]:
-        """Return tensors for histograms of an epoch's last step, in the graph.
+        """Return tensors of an epoch's last step to plot as histograms, by name, in the graph.
 
         Args:
             gradients: Gradients by names of variables.
@@ -84,7 +84,7 @@ class GradientProcessor(KeepsArguments):
         return {}
 
     def check(self, gradients: Gradients) -> tf.Tensor:
-        """Return whether the update may be applied, a scalar bool tensor in the graph.
+        """Return a scalar bool tensor in the graph: whether the update may be applied.
 
         Args:
             gradients: Gradients by names of variables.
@@ -92,7 +92,7 @@ class GradientProcessor(KeepsArguments):
         return tf.constant(True)
 
     def nonfinite(self) -> list[str]:
-        """Return variables because of whose gradients `check` forbade the last step."""
+        """Return names of variables whose NaN or infinite gradients made `check` skip a step."""
         return []
 
     def __repr__(self) -> str:
@@ -102,10 +102,10 @@ class GradientProcessor(KeepsArguments):
 
 
 class FilterNoneGrad(GradientProcessor):
-    """Processor without effect, since variables without a gradient are always left out.
+    """Processor without effect, because variables without a gradient are always left out.
 
     Args:
-        verbose: Has no effect.
+        verbose: Not used.
     """
 
     def __init__(self, verbose: bool = True) -> None:
@@ -113,10 +113,10 @@ class FilterNoneGrad(GradientProcessor):
 
 
 class GlobalNormClip(GradientProcessor):
-    """Processor that scales all gradients by one factor to limit their global norm.
+    """Processor that limits the global norm of the gradients by scaling all with the same factor.
 
     Args:
-        global_norm: Largest square root of the sum of all squared gradients.
+        global_norm: Largest global norm: the square root of the sum of all squared gradients.
     """
 
     def __init__(self, global_norm: float) -> None:
@@ -128,7 +128,7 @@ class GlobalNormClip(GradientProcessor):
 
 
 class _Matching(GradientProcessor):
-    """Base class of processors for the variables whose full names match `regex`."""
+    """Base class of processors that change only variables whose full names match `regex`."""
 
     def __init__(self, regex: str = ".*") -> None:
         self.regex = regex
@@ -144,8 +144,8 @@ class MapGradient(_Matching):
     """Processor that applies a function to the gradients of matching variables.
 
     Args:
-        func: Takes a dense gradient, or a gradient and its variable, and returns the new gradient,
-            or None to skip the update of the variable.
+        func: Function of a dense gradient, or of a gradient and its variable. It returns the new
+        gradient, or None to skip the update of the variable.
         regex: Regular expression for full names of variables.
 
     Raises:
@@ -191,14 +191,14 @@ class ValueClip(MapGradient):
 
 
 class ScaleGradient(GradientProcessor):
-    """Processor that multiplies gradients by factors. A factor of 0 prevents the update.
+    """Processor that multiplies gradients by factors. With factor 0, a variable is not updated.
 
         ScaleGradient([("conv.*", 0.1), (".*/bias", 2.0)])
 
     Args:
-        multipliers: Pairs of a regular expression and a factor, or one pair. The first expression
-            that matches a variable's full name applies.
-        verbose: Log the factors.
+        multipliers: Pairs of a regular expression and a factor, or one pair. The factor of the
+            first expression that matches a variable's full name is used.
+        verbose: Whether to log the factors.
 
     Raises:
         LayerError: An expression matches no name of a variable (raised when training starts).
@@ -231,11 +231,12 @@ class ScaleGradient(GradientProcessor):
 
 
 class CheckGradient(GradientProcessor):
-    """Processor that ends training if a gradient is NaN or infinite.
+    """Processor that ends training with an error if a gradient is NaN or infinite.
 
-    The error names the variables. The step is not applied and its inputs are saved. This needs the
-    callback `CheckNumerics`, a default of `TrainConfig(extra_callbacks=…)`. Gradients are checked
-    before all other processors. In float16, steps that overflow are skipped without an error.
+    The error names the variables. The update is skipped and the inputs of the step are saved. This
+    needs the callback `CheckNumerics`, a default of `TrainConfig(extra_callbacks=…)`. Gradients are
+    checked before all other processors. In float16, steps that overflow are skipped without an
+    error.
     """
 
     checks: ClassVar[bool] = True
@@ -257,9 +258,10 @@ class CheckGradient(GradientProcessor):
 
 
 class SummaryGradient(_Matching):
-    """Processor that reports a moving average of each gradient's RMS, and a histogram per epoch.
+    """Processor that reports the moving average of each gradient's RMS, and an epoch's histogram.
 
-    Their names are `'gradient-summary/NAME-rms'` and `'gradient-summary/NAME-histogram'`.
+    The names are `'gradient-summary/NAME-rms'` and `'gradient-summary/NAME-histogram'`, where
+    `NAME` is the name of the variable.
 
     Args:
         regex: Regular expression for full names of variables.
@@ -302,7 +304,7 @@ class SummaryGradient(_Matching):
 
 
 class PrintGradient(_Matching):
-    """Processor that prints shape, mean and RMS of gradients to stderr in every step.
+    """Processor that prints shape, mean and RMS of each gradient to stderr in every step.
 
     Args:
         regex: Regular expression for full names of variables.

@@ -18,7 +18,7 @@ Groups = Mapping[str, Mapping[str, tf.Variable]]
 
 
 class HyperParams:
-    """Collection of the learning rates and the untrained scalar variables of the model.
+    """Learning rates of the optimizers and untrained scalar variables of the model, by name.
 
     Attributes:
         overridden: Names of hyper-parameters that a continued run sets to a new value.
@@ -32,10 +32,10 @@ class HyperParams:
         self._optimizers: Mapping[str, OptimizerAdapter] = {}
 
     def find(self, groups: Groups, optimizers: Mapping[str, OptimizerAdapter]) -> None:
-        """Collect the hyper-parameters. Called once, after the model and optimizers are built.
+        """Collect the hyper-parameters. Must be called once, after model and optimizers are built.
 
-        The group `'model'` has the model's variables. If there are several optimizers, their rates
-        are called `'<name>/learning_rate'`.
+        The group `'model'` has the model's variables. If there are several optimizers, their
+        learning rates are named `'<name of the optimizer>/learning_rate'`.
         """
         params = {
             name: VariableParam(name, variable)
@@ -60,18 +60,18 @@ class HyperParams:
         known = self._params
         if known is None:
             raise ConfigError(
-                f"The hyper-parameter '{name}' is not available before the model is built.",
-                fix="use it in before_train or later, or call schedule() during setup",
+                f"The hyper-parameter '{name}' can be used only after the model is built.",
+                fix="use it in before_train or later, or call trainer.schedule in setup",
             )
         if name not in known:
             raise ConfigError(
-                f"There is no hyper-parameter '{name}' that can be changed.",
+                f"The run has no hyper-parameter '{name}' that can be changed.",
                 expected="'learning_rate' (unless it is a schedule), or a scalar tf.Variable of "
                 "the model; other numbers of an optimizer, such as momentum, are constants",
                 fix=did_you_mean(name, known)
                 if known
-                else "pass a number as the optimizer's learning rate; keep other numbers in a "
-                "tf.Variable(…, trainable=False) of the model",
+                else "pass a number as the optimizer's learning rate; define other numbers as a "
+                "tf.Variable(…, trainable=False) in the model",
             )
         return known[name]
 
@@ -79,11 +79,11 @@ class HyperParams:
         return {name: param.get() for name, param in (self._params or {}).items()}
 
     def held(self) -> dict[str, float | None]:
-        """Return the value at which the user holds each hyper-parameter, or None."""
+        """Return each hyper-parameter's value that the user has fixed with `hold`, or None."""
         return {name: param.held for name, param in (self._params or {}).items()}
 
     def scheduled(self) -> dict[str, float]:
-        """Return the values of the optimizers' own schedules at the last step."""
+        """Return the learning rates that the optimizers' schedules gave for the last step."""
         return {
             self._prefix(optimizer_name) + name: value
             for optimizer_name, optimizer in self._optimizers.items()
@@ -94,24 +94,24 @@ class HyperParams:
         return f"{optimizer}/" if len(self._optimizers) > 1 else ""
 
     def override(self, values: Mapping[str, float]) -> None:
-        """Set hyper-parameters whose values the program of a continued run has changed."""
+        """Set the hyper-parameters that the program of a continued run has changed."""
         for name, value in values.items():
             self.get(name).set(value)
         self.overridden = frozenset(values)
 
     def arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return copies of the variables' values by group and name."""
+        """Return copies of the hyper-parameters' variables by group and name."""
         return {group: arrays_of(variables) for group, variables in self._variables.items()}
 
     def schedule(self, name: str, schedule: Schedule) -> None:
         """Add a schedule, which sets a hyper-parameter after each step inside the compiled loop.
 
-        It is called several steps ahead, so it must depend only on the number of steps done. If a
-        name has two schedules, the one added last has priority.
+        The schedule is called several steps ahead, so it must depend only on the number of steps
+        done. If a hyper-parameter has two schedules, the schedule that was added last has priority.
         """
         if self._params is not None:
             raise ConfigError(
-                f"The schedule of '{name}' was added after the loop was compiled.",
+                f"The schedule of '{name}' must be added before the training loop is compiled.",
                 fix="call trainer.schedule in the callback's setup(self, trainer)",
             )
         earlier = self._schedules.get(name)

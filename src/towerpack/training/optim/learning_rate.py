@@ -37,9 +37,9 @@ _FIX = (
 def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
     """Call a model's `optimizer()` so that numbers computed from variables follow the variables.
 
-    In TensorFlow 1, `lr / 8.` and `tf.minimum(0.1, 1 / step)` are tensors; eagerly they are
-    constants. For optimizers of `tf.compat.v1.train` the graph of the step therefore computes
-    them: it calls `optimizer()` again with the variables of the first call.
+    In TensorFlow 1, `lr / 8.` and `tf.minimum(0.1, 1 / step)` are tensors that change with the
+    variables. In eager mode they are constants. For optimizers of `tf.compat.v1.train`, the graph
+    of the step therefore calls `optimizer()` again, with the variables of the first call.
     """
     variables: list[tf.Variable] = []
     again = functools.partial(_call_with, variables, function, step)
@@ -77,7 +77,7 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
 
 
 def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
-    """Call `optimizer()` with the variables in the list. Append missing ones, also for None."""
+    """Call `optimizer()` with the variables in the list. Create and append the missing ones."""
     known = iter(list(variables))
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
@@ -109,10 +109,10 @@ def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: 
 def _refuse_python_numbers_of(
     variables: Sequence[tf.Variable], result: Any, call: Callable[[list[Any]], Any]
 ) -> None:
-    """Refuse numbers such as `float(lr / 8.0)`, which would not follow `lr`.
+    """Raise ConfigError for numbers such as `float(lr / 8.0)`, which would not follow `lr`.
 
-    A number does not show how it was computed. So change each variable, call `optimizer()` again
-    and check that no number changes.
+    A number does not show how it was computed. So this changes each variable, calls `optimizer()`
+    again and checks that no number changes.
     """
     optimizers = itertools.chain.from_iterable(_unwrapped(result))
     keras_made = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer)]
@@ -131,7 +131,7 @@ def _refuse_python_numbers_of(
 
 
 def _python_numbers_in(result: Any) -> list[dict[str, float]]:
-    """Return the float attributes of each optimizer, and the rate of a Keras optimizer."""
+    """Return the attributes of each optimizer that are floats, and a Keras optimizer's rate."""
     numbers: list[dict[str, float]] = []
     for optimizer in _unwrapped(result)[-1]:
         attributes: dict[str, Any] = getattr(optimizer, "__dict__", {})
@@ -144,7 +144,7 @@ def _python_numbers_in(result: Any) -> list[dict[str, float]]:
 
 
 def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
-    """Let the step compute an attribute of an optimizer if the attribute depends on variables."""
+    """Compute an attribute of an optimizer in each step if the attribute depends on variables."""
     compute = tf.function(lambda: getattr(again(), name), autograph=False)
     concrete, read = traced(compute)
     if read:  # A plain function: a GAN copies its optimizer.
@@ -154,7 +154,7 @@ def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
 
 
 def _unwrapped(result: Any) -> list[list[Any]]:
-    """Return the optimizers, then the optimizers they wrap, and so on to the innermost ones."""
+    """Return levels of optimizers: first the given ones, then those that they wrap, and so on."""
     levels = [list(result.values()) if isinstance(result, Mapping) else [result]]
     while any(hasattr(o, "wrapped") or hasattr(o, "inner_optimizer") for o in levels[-1]):
         levels.append([getattr(o, "wrapped", getattr(o, "inner_optimizer", o)) for o in levels[-1]])
@@ -163,7 +163,7 @@ def _unwrapped(result: Any) -> list[list[Any]]:
 
 @contextmanager
 def _eager_reads(step: Any) -> Iterator[list[bool]]:
-    """Record eager reads of the step: a number from an eager `tf.cond` is a plain number."""
+    """Record eager reads of the step in a list, which is not empty after the first read."""
     reads: list[bool] = []
     read = step._read_variable_op
 
@@ -180,24 +180,24 @@ def _eager_reads(step: Any) -> Iterator[list[bool]]:
 
 def _fixed(got: str) -> ConfigError:
     return ConfigError(
-        "The learning rate of a Keras optimizer must be a float or a function. A number computed "
-        "from variables would not change during training.",
+        "The learning rate of a Keras optimizer must be a float or a function, because a number "
+        "computed from variables would not change during training.",
         got=got,
         fix="pass a function that computes it: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step))",
     )
 
 
 def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[tf.Variable]]:
-    """Trace a function without arguments. Return its graph and the variables it reads."""
+    """Trace a function without arguments. Return the graph function and the variables it reads."""
     concrete: Any = tf.function(function, autograph=False).get_concrete_function()
     return concrete, sorted(concrete.graph._watched_variables, key=lambda v: v.name)
 
 
 class RateFunction:
-    """Learning rate that a function computes in the graph, once per step.
+    """Learning rate that a function computes from variables in the graph, once per step.
 
-    The function may be a schedule of `tf.compat.v1.train`. `rate` is the variable with the rate of
-    the last step.
+    The function may be a schedule of `tf.compat.v1.train`. The variable `rate` has the learning
+    rate of the last step.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -214,14 +214,15 @@ class RateFunction:
             if all(variable is not known for known in steps):
                 if name == "global_step":
                     raise ConfigError(
-                        "The learning rate depends on a global step that is not the run's.",
+                        "The learning rate must depend on the global step of the run, got another "
+                        "global step.",
                         fix="create the schedule in the model's optimizer(), in the thread that "
                         "trains",
                     )
                 self._reads[unique(name, self._reads)] = variable
 
     def update(self) -> None:
-        """Compute the rate of this step, in the graph."""
+        """Compute the learning rate of this step and assign it to `rate`, in the graph."""
         self.rate.assign(tf.cast(self._function(), tf.float32), read_value=False)
 
     def variables(self) -> dict[str, tf.Variable]:

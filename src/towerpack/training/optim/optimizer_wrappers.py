@@ -25,7 +25,7 @@ class ProcessGradients(ProxyOptimizer):
 
     Args:
         optimizer: Optimizer to wrap.
-        processors: One processor or several, applied in order: `[GlobalNormClip(5.0)]`.
+        processors: One processor, or a list that is applied in order: `[GlobalNormClip(5.0)]`.
 
     Raises:
         ConfigError: A processor is not a `GradientProcessor`.
@@ -41,7 +41,7 @@ class ProcessGradients(ProxyOptimizer):
         for processor in self.processors:
             if not isinstance(processor, GradientProcessor):
                 raise ConfigError(
-                    "processors must be instances of GradientProcessor, such as "
+                    "Each of the processors must be a GradientProcessor, such as "
                     f"GlobalNormClip(5.0), got {processor!r}."
                 )
 
@@ -94,19 +94,20 @@ def apply_grad_processors(
     """Wrap an optimizer in `ProcessGradients`, under the name of Tensorpack.
 
     Args:
-        opt, gradprocs: Optimizer, and a processor or several.
+        opt, gradprocs: Optimizer to wrap, and one processor or a list.
     """
     return ProcessGradients(opt, gradprocs)
 
 
 class AccumulateGradients(ProxyOptimizer):
-    """Optimizer wrapper that passes on the average gradient of several steps.
+    """Optimizer wrapper that updates the weights once per `steps` steps, with the average gradient.
 
-    This equals one step on a batch that is `steps` times larger: the optimizer's step count, its
-    schedule and its weight decay advance once per `steps` steps. Batch normalization still uses the
-    small batches. The trainer's step, callbacks and the trainer's schedules count every step.
+    The update equals one step on a batch that is `steps` times larger: the optimizer's step count,
+    its schedule and its weight decay advance once per `steps` steps. Batch normalization still uses
+    the small batches. The trainer's step, callbacks and the trainer's schedules count every step.
 
-    Checkpoints hold the sums. Gradients of an incomplete group at the end of training are dropped.
+    Checkpoints contain the sums of gradients. At the end of training, gradients of an incomplete
+    group are dropped.
 
     Args:
         optimizer: Optimizer to wrap.
@@ -119,7 +120,7 @@ class AccumulateGradients(ProxyOptimizer):
     def __init__(self, optimizer: Any, steps: int) -> None:
         super().__init__(optimizer)
         if steps < 1:
-            raise ConfigError(f"AccumulateGradients needs steps of at least 1, got {steps}.")
+            raise ConfigError(f"The steps of AccumulateGradients must be at least 1, got {steps}.")
         self.steps = int(steps)
 
     def make_variables(self) -> dict[str, tf.Variable]:
@@ -161,11 +162,12 @@ class AccumulateGradients(ProxyOptimizer):
 
 
 class PostProcess(ProxyOptimizer):
-    """Optimizer wrapper that calls a function on each matching variable after the update.
+    """Optimizer wrapper that calls a function on each matching variable after each update.
 
     Args:
         optimizer: Optimizer to wrap.
-        func: Takes a variable and changes it in the graph: `lambda v: v.assign(tf.round(v))`.
+        func: Function that takes a variable and changes it in the graph: `lambda v:
+            v.assign(tf.round(v))`.
         regex: Regular expression for full names of variables.
 
     Raises:
@@ -191,11 +193,11 @@ class PostProcess(ProxyOptimizer):
 
 
 class VariableAssignment(PostProcess):
-    """Optimizer wrapper that sets matching variables to a function of their value after the update.
+    """Optimizer wrapper that replaces each matching variable by a function of it after each update.
 
     Args:
         optimizer: Optimizer to wrap.
-        func: Takes a variable and returns its new value, or None to keep the value:
+        func: Function that takes a variable and returns its new value, or None to keep the value:
             `lambda v: tf.clip_by_value(v, -1.0, 1.0)`.
         regex: Regular expression for full names of variables.
     """
@@ -209,10 +211,10 @@ class VariableAssignment(PostProcess):
 class WeightEMA(ProxyOptimizer):
     """Optimizer wrapper that computes exponential moving averages of the weights.
 
-    Training uses the weights themselves, and checkpoints hold both. To use the averages, pass
-    `ema=True`: `InferenceRunner(…, ema=True)`, `trainer.get_weights(ema=True)`,
-    `Predictor(…, ema=True)`. Variables that are not trained, such as the statistics of batch
-    normalization, have no averages.
+    Training uses the weights themselves, and checkpoints contain both. To use the averages, pass
+    `ema=True`: `InferenceRunner(…, ema=True)`, `trainer.get_weights(ema=True)`, `Predictor(…,
+    ema=True)`. Variables that are not trained, such as the statistics of batch normalization, have
+    no averages.
 
     Args:
         optimizer: Optimizer to wrap.
@@ -226,7 +228,7 @@ class WeightEMA(ProxyOptimizer):
         super().__init__(optimizer)
         if not 0.0 <= decay < 1.0:
             raise ConfigError(
-                f"WeightEMA needs a decay of at least 0 and less than 1, got {decay}."
+                f"The decay of WeightEMA must be at least 0 and less than 1, got {decay}."
             )
         self.decay = float(decay)
 

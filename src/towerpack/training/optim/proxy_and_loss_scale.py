@@ -16,7 +16,7 @@ from towerpack.training.optim.adapter import CompatOptimizer, KerasOptimizer, Op
 
 
 def named_optimizer(optimizer: Any) -> Any:
-    """Return the Keras optimizer with a name such as 'adam'. Return other objects unchanged."""
+    """Return the Keras optimizer for a name such as 'adam'. Return other objects unchanged."""
     if not isinstance(optimizer, str):
         return optimizer
     try:
@@ -32,7 +32,7 @@ def named_optimizer(optimizer: Any) -> Any:
 
 
 def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
-    """Return the adapter of an optimizer; with `scale_loss` it scales the loss for float16."""
+    """Return the adapter of an optimizer. If `scale_loss`, it also scales the loss for float16."""
     optimizer = named_optimizer(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return LossScale(
@@ -48,7 +48,7 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
         adapter = CompatOptimizer(optimizer)
     else:
         raise ConfigError(
-            f"{optimizer!r} is not an optimizer.",
+            f"The optimizer must be an optimizer object or a name, got {optimizer!r}.",
             expected="an optimizer of Keras or tf.compat.v1.train, or a wrapper such as "
             "AccumulateGradients",
             fix="create an instance, for example keras.optimizers.Adam(1e-3)",
@@ -64,7 +64,7 @@ def _delegate(name: str) -> Any:
 
 
 class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
-    """Base class of optimizer wrappers; delegates every method to the wrapped optimizer.
+    """Base class of optimizer wrappers, whose methods call those of the wrapped optimizer.
 
     Subclasses override `apply`, and create variables for checkpoints in `make_variables`.
 
@@ -88,13 +88,13 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
         self._variables: dict[str, tf.Variable] = {}
         if isinstance(self.inner, LossScale) or getattr(optimizer, "loss_scale_factor", None):
             raise ConfigError(
-                f"{type(self).__name__} cannot wrap an optimizer that scales the loss.",
+                f"The optimizer in {type(self).__name__} must not scale the loss.",
                 got="a LossScaleOptimizer, or an optimizer with loss_scale_factor=",
                 fix="pass an optimizer that does not scale the loss, and set precision='float16'",
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments, which a continued run compares."""
+        """Return the constructor's arguments without the optimizer. Continued runs compare them."""
         arguments = arguments_of(self).items()
         return {name: value for name, value in arguments if value is not self.wrapped}
 
@@ -107,7 +107,7 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
         self._variables = self.make_variables()
 
     def make_variables(self) -> dict[str, tf.Variable]:
-        """Create the variables of this wrapper eagerly. Return them by name for checkpoints."""
+        """Create this wrapper's own variables eagerly. Return them by name for checkpoints."""
         return {}
 
     def variables(self) -> dict[str, tf.Variable]:
@@ -132,9 +132,9 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
 class LossScale(ProxyOptimizer):
     """Optimizer wrapper that scales the loss, so that small gradients do not vanish in float16.
 
-    Steps whose gradients overflow are skipped and halve the scale; `growth_steps` steps without
-    overflow double it. This is the outermost wrapper. Keras's `LossScaleOptimizer` cannot wrap
-    adapters and does not work in cross-replica context.
+    A step whose gradients overflow is skipped and halves the scale. After `growth_steps` steps
+    without overflow, the scale doubles. This must be the outermost wrapper. (Keras's
+    `LossScaleOptimizer` cannot wrap adapters and fails in cross-replica context.)
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class LossScale(ProxyOptimizer):
 
 
 def mapped(function: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:
-    """Apply a function to the values of a dense or sparse gradient."""
+    """Apply a function to the values of a dense or sparse gradient. Return the new gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(tf.convert_to_tensor(gradient))

@@ -14,7 +14,7 @@ Schedule = Callable[[int], float | None]
 
 
 class Schedules:
-    """Pairs of a variable and its schedule, which sets the variable after each step."""
+    """Variables with schedules, which set the variables after each step."""
 
     def __init__(self, schedules: Sequence[tuple[tf.Variable, Schedule]] = ()) -> None:
         self.pairs = list(schedules)
@@ -37,7 +37,7 @@ class Schedules:
         return due
 
     def rows(self, due: tf.Tensor) -> list[tf.Tensor]:
-        """Split `due` into one tensor per variable, with the variable's dtype."""
+        """Split the result of `due` into one tensor per variable, with the variable's dtype."""
         pairs = zip(tf.unstack(due), self.pairs, strict=True)
         return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
 

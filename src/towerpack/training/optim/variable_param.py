@@ -8,7 +8,7 @@ from towerpack._core.errors import ConfigError
 
 
 class VariableParam:
-    """Hyper-parameter that the graph reads from a variable.
+    """Hyper-parameter that is a variable of the graph.
 
     Args:
         name: Name for messages.
@@ -44,10 +44,10 @@ class VariableParam:
         self.variable.assign(value)
 
     def hold(self, value: float | None) -> None:
-        """Set the value and ignore later calls of `set` and schedules.
+        """Set the value, and fix it: later calls of `set` and schedules have no effect.
 
         Args:
-            value: New value; None to stop holding.
+            value: New value; None allows changes again.
 
         Raises:
             ConfigError: The variable is an integer and `value` is not.
@@ -71,7 +71,7 @@ class ObjAttrParam:
 
     def __init__(self, obj: object, attr: str) -> None:
         if not hasattr(obj, attr):
-            raise ConfigError(f"{obj!r} has no attribute '{attr}'.")
+            raise ConfigError(f"The object of ObjAttrParam has no attribute '{attr}': {obj!r}.")
         self.name = attr
         self._obj = obj
 

@@ -1,1 +1,1 @@
-"""Run of a training: opening, assembly, view for callbacks, end."""
+"""Run of a training: opening, assembly, the callbacks' view of the run, and its end."""

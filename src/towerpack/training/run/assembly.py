@@ -40,7 +40,7 @@ _READ_S = 5.0
 
 @dataclass(frozen=True)
 class AssembledRun:
-    """A run that is ready to be restored and trained. `settings` are shown to users."""
+    """Run that is ready to be restored and trained. `settings` are shown to users."""
 
     tower: TowerFunction
     context: RunContext
@@ -55,7 +55,7 @@ class AssembledRun:
         return {n: v for n, v in self.settings.items() if n.partition(".")[0] == "data"}
 
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
-        """Set trained variables to their optimizer's final values, as Keras's `fit` does."""
+        """Assign the optimizers' final values to trained variables, as Keras's `fit` does."""
         if failure is None:
             model = self.tower.store.named_variables()
             for name, final in self.context.final_values().items():
@@ -199,7 +199,6 @@ def _with_numbers(settings: Settings, parts: RunParts, seed: int, trained: int) 
 def _show_settings(
     settings: Settings, parts: RunParts, monitors: Monitors, trace: TowerTrace
 ) -> Settings:
-    """Send settings and graph to the monitors. Return the settings to show to users."""
     # Users do not need the counts of a model's operations.
     reported = {n: v for n, v in settings.items() if not n.startswith("model.")}
     reported = {"max_epoch": parts.state.max_epoch, **reported}
@@ -216,7 +215,7 @@ def _variables(tower: TowerFunction, setup: StepSetup) -> dict[str, dict[str, tf
 
 
 def _checkpoint_groups(tower: TowerFunction, setup: StepSetup) -> Groups:
-    """Return the variables of checkpoints, with the optimizers' final values in the model."""
+    """Return the variables of a checkpoint by group. The model has the optimizers' final values."""
     groups = _variables(tower, setup)
     model = groups["model"]
     for group, optimizer in setup.optimizers.items():
@@ -236,7 +235,7 @@ def _further_numbers(source: InputSource, params: HyperParams) -> Mapping[str, f
 def _explain(
     parts: RunParts, run: OpenRun, context: RunContext, error: tf.errors.OpError
 ) -> Exception:
-    """Create the error for a failed call, whose first steps may have been applied."""
+    """Return an error that names the failed step, for a TensorFlow error of several steps."""
     team = parts.distribution.team
     lost = team.lost(error)
     if lost is not None:

@@ -28,10 +28,10 @@ from towerpack.training.steps.graph_checks import check_summaries
 
 
 class RunContext(RunStateView):
-    """View of a run for callbacks; `TrainerHost` documents its methods.
+    """Callbacks' view of a run; `TrainerHost` documents its methods.
 
-    `optimizers` is set once they are built. `checks_finite` says whether a callback asks to end
-    calls at a cost that is not finite.
+    `optimizers` is set when they have been built. `checks_finite` says whether a callback asked to
+    end calls at a cost that is not finite.
     """
 
     def __init__(self, parts: RunParts, run: OpenRun, tower: TowerFunction) -> None:
@@ -76,17 +76,17 @@ class RunContext(RunStateView):
         self._hyper_params.schedule(name, schedule)
 
     def averages(self) -> dict[str, tf.Variable]:
-        """Return the variables of `WeightEMA`, by names of the model's variables."""
+        """Return the averaged variables of `WeightEMA`, by the names of the model's variables."""
         averages = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
         if not averages:
             raise ConfigError(
-                "ema=True needs averages of the weights, which this run does not keep.",
+                "ema=True needs a run that averages its weights, but this run does not.",
                 fix="wrap the optimizer: WeightEMA(optimizer, 0.999)",
             )
         return averages
 
     def final_values(self) -> dict[str, tf.Variable]:
-        """Return the variables that replace trained ones outside training, by name."""
+        """Return the variables to use for trained variables outside training, by name."""
         return {n: v for o in self.optimizers.values() for n, v in o.final_values().items()}
 
     def nonfinite_gradients(self) -> list[str]:
@@ -122,7 +122,6 @@ class RunContext(RunStateView):
     def _copies(
         self, key: tuple[bool, str | None], variables: Mapping[str, tf.Variable]
     ) -> dict[str, tf.Variable]:
-        """Return copies of variables on a device, with their current values."""
         values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
         if key not in self._copied:
             device = None if key[1] is None else checked_device(key[1])
@@ -133,7 +132,7 @@ class RunContext(RunStateView):
         return self._copied[key]
 
     def trace_inference(self) -> TowerTrace:
-        """Trace the tower in inference mode, which may create variables that training lacks."""
+        """Trace the tower in inference mode, which may create variables that only inference has."""
         if self._inference_trace is None:
             self._inference_trace = self.tower.trace(is_training=False)
             check_summaries(self._inference_trace)
@@ -150,7 +149,7 @@ class RunContext(RunStateView):
         return None if self._state.nonfinite is None else self.named(self._state.nonfinite)
 
     def named(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the inputs of one step by name, from a list of the inputs of all replicas."""
+        """Return one step's inputs by name, from a list of the inputs of all replicas."""
         names = [
             name if replica == 0 else f"{name}-replica{replica}"
             for replica in range(self._distribution.local_replicas)

@@ -51,7 +51,7 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
         steps = len(source) // (1 if isinstance(source, SplitInput) else replicas)
     except TypeError:
         raise ConfigError(
-            "The length of an epoch is unknown, because the data have no len().",
+            "The number of steps per epoch is unknown, because the data have no len().",
             fix="set TrainConfig(steps_per_epoch=1000, …)",
         ) from None
     if steps < 1:
@@ -65,7 +65,7 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """Run whose directory is open. `check_interrupt` raises an error if it must end early."""
+    """Run whose directory is open. `check_interrupt` raises an error if the run must end early."""
 
     directory: RunDir
     checkpoint: Checkpoint | None
@@ -122,7 +122,7 @@ def _claim_directory(
 ) -> tuple[RunDir, Checkpoint | None, int]:
     """Return the run's directory, the checkpoint to continue from, and the seed.
 
-    The chief chooses them. Other processes write their logs to a subdirectory.
+    The chief chooses all three. Other processes write their logs to a subdirectory.
     """
     directory: RunDir
     checkpoint: Checkpoint | None = None
@@ -163,12 +163,11 @@ def _refuse_to_delete_sources(config: TrainConfig) -> None:
         if source.resolve().is_relative_to(deleted):
             raise ConfigError(
                 f"on_existing='delete' would delete {source} before the run starts from it.",
-                fix="use on_existing='new', which takes a new directory beside it",
+                fix="set on_existing='new', which uses a new directory",
             )
 
 
 def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:
-    """Return the configured seed, or the seed of the run, or a new one for a new run."""
     if seed is not None:
         return seed
     if checkpoint is not None:
@@ -182,7 +181,7 @@ def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | N
 
 
 def _warn_of_lost_steps(directory: RunDir) -> None:
-    """Warn if a run starts from the beginning although an earlier start trained steps."""
+    """Warn if this start begins at step 0 although an earlier start trained steps."""
     records = read_stats(directory.stats) if directory.stats.exists() else []
     if records:
         _LOG.warning(
@@ -194,7 +193,6 @@ def _warn_of_lost_steps(directory: RunDir) -> None:
 
 
 def _monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
-    """Return the configured or the default monitors. `stats.jsonl` is added to configured ones."""
     monitors, stats = config.monitors, JSONLMonitor(directory.stats)
     if monitors is None:
         return [stats, ConsoleMonitor(exclude=["^time/"]), TensorBoardMonitor(directory.events)]

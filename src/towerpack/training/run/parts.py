@@ -22,7 +22,7 @@ from towerpack.training.steps.step_runner import StepRunner
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Parts of a run. `watch` is called several times a second and raises errors of peers."""
+    """Parts of a run. `watch` is called often to raise errors of threads and processes."""
 
     config: TrainConfig
     model: ModelDesc

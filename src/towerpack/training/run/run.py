@@ -25,7 +25,7 @@ _LOG = get_logger(__name__)
 
 
 class Run:
-    """Run from its configuration to its end."""
+    """Run of a training, from its configuration to its end."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
@@ -126,7 +126,7 @@ class Run:
             )
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
-        """Call each callback's `after_train`, even if others fail. Return the first error."""
+        """Call `after_train` of every callback, even if others fail. Return the first error."""
         for callback in self._parts.callbacks.callbacks:
             try:
                 callback.after_train()
@@ -154,7 +154,7 @@ class Run:
     def _start_data(self, state: Any, run: OpenRun) -> None:
         """Start the data source at the position of the checkpoint.
 
-        At the end of an epoch, a run can continue with other rows or another number of replicas.
+        At the end of an epoch, a run may continue with other rows or another number of replicas.
         """
         source, position = self._parts.source, self._parts.state
         here, checkpoint = self._parts.distribution.replicas, run.checkpoint

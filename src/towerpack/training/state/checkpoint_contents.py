@@ -32,14 +32,14 @@ _LOG = get_logger(__name__)
 
 @dataclass(kw_only=True)
 class Contents:
-    """State of a run as checkpoints hold it.
+    """Contents of a run's checkpoints.
 
     Attributes:
-        groups: Returns the variables in groups; the model's in the group `'model'`.
+        groups: Returns the variables by group; the model's variables are in the group `'model'`.
         settings: Settings of the run, including `'seed'`.
-        check_nan: Whether to refuse to save weights that are NaN.
+        check_nan: Whether weights that are NaN raise an error instead of being saved.
         warns: Whether to log changed settings, which only one process of a run does.
-        flush: Writes to disk everything that must precede a checkpoint.
+        flush: Writes all files that must be on disk before a checkpoint.
     """
 
     state: RunState
@@ -58,19 +58,19 @@ class Contents:
         self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     def hold(self) -> None:
-        """Make `capture` use the present state of callbacks and hyper-parameters until `let_go`."""
+        """Make `capture` save the present callbacks and hyper-parameters until `let_go`."""
         self._held = self.callbacks.state(), self.hyper_params.arrays()
 
     def let_go(self) -> None:
         self._held = None
 
     def check(self) -> None:
-        """Raise `NumericsError` if weights are NaN and `check_nan` is set."""
+        """Raise `NumericsError` if `check_nan` is set and weights are NaN."""
         if self.check_nan:
             check_no_nan(arrays_of(self.groups()["model"]), self.state.step)
 
     def capture(self) -> Snapshot:
-        """Return the contents of a checkpoint. The next call overwrites the arrays."""
+        """Copy the state of the run into a snapshot. The next call overwrites its arrays."""
         self.flush()
         tensors = {name: self._copies.copy(name, group) for name, group in self.groups().items()}
         if self.check_nan:
@@ -89,15 +89,15 @@ class Contents:
         return Snapshot(self.state.step, self.state.place, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> Any:
-        """Restore a checkpoint. Return the state of the data."""
+        """Restore the run from a checkpoint. Return the saved position in the input data."""
         path = str(checkpoint.path)
         groups = self.groups()
         if set(checkpoint.tensors) != set(groups):
             raise CheckpointMismatchError(
-                f"The checkpoint {path} was saved by a different kind of step.",
+                f"The checkpoint {path} was saved by a different kind of training step.",
                 got=f"groups of variables {sorted(checkpoint.tensors)}",
                 expected=f"{sorted(groups)}",
-                fix="train with the step that saved it, or start from its weights alone: "
+                fix="train with the same kind of step, or start from the saved weights alone: "
                 "TrainConfig(resume='never', init=…)",
             )
         saved = checkpoint.state

@@ -1,4 +1,4 @@
-"""Clock that divides a training's time into parts."""
+"""Stopwatch that divides a training's time into parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS: Final = (PRODUCTIVE, COMPILE, DATA_WAIT, SAVE, CALLBACKS)
 
 
 class Clock:
-    """Clock that adds up the seconds of each part; each moment belongs to exactly one part.
+    """Stopwatch that adds up the seconds of each part of a training, such as waiting for data.
 
     Time outside of `with clock.during(part)` counts as `compile` until the first step is done and
     as `callbacks` afterwards. The first call also counts as `compile`, because TensorFlow optimizes
@@ -54,12 +54,12 @@ class Clock:
             self.built()
 
     def built(self) -> None:
-        """Count time outside of parts as `callbacks` from now on."""
+        """Count time outside of `during` as `callbacks` from now on."""
         if not self._outer:
             self._enter(CALLBACKS)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part so far. Their sum is the clock's age."""
+        """Return the seconds of each part so far. Their sum is the age of the clock."""
         self._enter(self._part)
         return dict(self._seconds)
 
@@ -68,7 +68,7 @@ class Clock:
         self._before = self.seconds()
 
     def report(self) -> dict[str, float]:
-        """Return numbers of the epoch for the monitors; empty before the first step."""
+        """Return throughput and time shares of the epoch; empty before the first step."""
         spent = {part: s - self._before[part] for part, s in self.seconds().items()}
         total = sum(spent.values())
         if self._steps == 0 or total <= 0:

@@ -1,4 +1,4 @@
-"""Counters of a training, which only the loop changes and checkpoints hold."""
+"""Counters of a training, which the training loop changes and checkpoints save."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Phase(StrEnum):
 
 @dataclass
 class RunState:
-    """Counters of a training run; see also `RunStateView`.
+    """Counters and flags of a training run.
 
     Attributes:
-        settled: Whether counters, callbacks and data position match the weights, as for saving.
+        settled: Whether counters, callbacks and data position match the weights, as saving
+            requires.
         stop_reason: Reason, possibly empty, of the callback that asked to end training; None if no
             callback has asked.
         nonfinite: Inputs of the step that was not applied because its cost was not finite.
@@ -44,7 +45,7 @@ class RunState:
 
     @property
     def place(self) -> tuple[int, bool, str]:
-        """Position in the run. At equal positions a run has equal states."""
+        """Position in the run. The state of a run is the same whenever its position is the same."""
         return self.step, self.in_epoch, self.phase
 
     @property
@@ -71,7 +72,7 @@ class RunState:
         self.phase = Phase(state["phase"])
 
     def end_after(self, steps: int) -> None:
-        """End training after the epoch in which the last of `steps` more steps is done."""
+        """Set `max_epoch` so that training ends with the epoch that completes `steps` steps."""
         rest = max(0, self.steps_per_epoch - self.local_step) if self.in_epoch else 0
         self.max_epoch = self.epoch + max(0, -(-(steps - rest) // self.steps_per_epoch))
 
@@ -98,7 +99,7 @@ class RunStateView:
 
     @property
     def in_epoch(self) -> bool:
-        """Whether an epoch has begun and its last triggers are not done."""
+        """Whether an epoch is in progress, including its triggers."""
         return self._state.in_epoch
 
     @property

@@ -1,4 +1,4 @@
-"""Fingerprint of the operations and constants of a traced tower, compared as settings."""
+"""Fingerprint of a model's graph, which shows whether a continued run changed the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IGNORED = {
 
 
 def operations_of(trace: TowerTrace) -> dict[str, Any]:
-    """Return counts of operations by kind and attributes, constants, and the operands' checksum."""
+    """Return counts of operations, constants and a checksum of operands, as settings by name."""
     read = _Reader(trace.graph.as_graph_def())
     variables = {handle.op.name: name for name, handle in trace.handles.items()}
     known: dict[str, str] = {}
@@ -61,10 +61,7 @@ def checksum(content: bytes) -> str:
 
 
 class _Reader:
-    """Reader of the operations of a graph, and of each function at its first call.
-
-    The order in which TensorFlow stores functions differs from process to process.
-    """
+    """Reader of the operations of a graph and of the functions that the graph calls."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -74,7 +71,7 @@ class _Reader:
         self._digests: dict[str, str] = {}
 
     def nodes(self, nodes: Iterable[Any], known: Mapping[str, str]) -> dict[str, str]:
-        """Return a checksum of each node's kind, attributes and operands."""
+        """Return a checksum of the kind, attributes and operands of each node."""
         digests = dict(known)
         for node in nodes:
             if node.op == "Const":
@@ -108,7 +105,7 @@ class _Reader:
         return self._digests.get(name, "")
 
     def add_constant(self, name: str, value: np.ndarray) -> None:
-        """Add a constant, unless it is the seed of a layer, an integer above 2**53."""
+        """Record a constant, except a layer's random seed (a single integer above 2**53)."""
         if value.dtype.kind in "iu" and value.size == 1 and abs(int(value.item())) > 2**53:
             return
         values, content = value.ravel().tolist(), value.tobytes
@@ -126,7 +123,7 @@ def _operand(text: str, digests: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _values_of(outer: Any, inner: tf.Tensor) -> list[np.ndarray]:
-    """Return the values of a tensor or lookup table from outside the tower."""
+    """Return the values of a captured tensor, or the keys and values of a captured lookup table."""
     if outer.dtype not in (tf.resource, tf.variant):
         return [np.asarray(outer.numpy())] if hasattr(outer, "numpy") else []
     for reader in inner.consumers():

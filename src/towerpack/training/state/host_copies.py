@@ -14,10 +14,7 @@ from towerpack.checkpoint import compare_names
 
 
 class Snapshot(NamedTuple):
-    """Contents of a checkpoint: copies of the variables in groups, and the other state.
-
-    `place` is the `RunState.place` of the run.
-    """
+    """Contents of a checkpoint. `tensors` holds copies of variables by group and name."""
 
     step: int
     place: tuple[Any, ...]
@@ -26,7 +23,7 @@ class Snapshot(NamedTuple):
 
 
 class HostCopies:
-    """Memory for copies of variables. Copying into new memory takes ten times as long."""
+    """Reusable memory for copies of variables. Copying into new memory takes ten times as long."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[str, str], np.ndarray] = {}
@@ -44,7 +41,7 @@ class HostCopies:
 
 
 def _view(variable: tf.Variable) -> np.ndarray:
-    """Return the value, without copying it if possible."""
+    """Return the value of a variable as an array, without copying it if possible."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         with suppress(ValueError, TypeError):  # bfloat16 does not support the buffer protocol.
             return np.asarray(memoryview(variable.read_value()))
@@ -65,16 +62,16 @@ def check_no_nan(values: Mapping[str, np.ndarray], step: int) -> None:
         raise NumericsError(
             f"Weights are NaN at step {step}, although the cost was finite.",
             got=", ".join(lines[:8]) + (", …" if len(lines) > 8 else ""),
-            expected="finite weights; these are not saved, and earlier checkpoints are unchanged",
+            expected="finite weights (these are not saved; earlier checkpoints are unchanged)",
             fix="check the data for NaN (tf.nn.relu can hide a NaN input) and the gradients for "
-            "values that are not finite; then run the same command again",
+            "NaN and infinity, then run the same command again",
         )
 
 
 def assign(
     variables: Mapping[str, tf.Variable], values: Mapping[str, np.ndarray], what: str
 ) -> None:
-    """Set variables to saved values by exact name. `what` names the values in errors."""
+    """Assign saved values to variables of the same names. `what` describes the values in errors."""
     compare_names(
         {name: (tuple(v.numpy().shape), v.dtype.name) for name, v in variables.items()},
         {name: (tuple(values[name].shape), values[name].dtype.name) for name in values},

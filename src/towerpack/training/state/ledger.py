@@ -1,13 +1,13 @@
-r"""Ledger of a run: the time spent in each life. A life is one start of the program.
+"""Ledger of a run: a log of how each start of the program spent its time.
 
-Each life appends lines to `ledger.jsonl` when it begins, saves and ends:
+A life lasts from one start of the program to its end. It appends lines to `ledger.jsonl`:
 
     {"event": "start", "time": 1700000000.0, "step": 300, "seconds": {…}, "pid": 17, …}
     {"event": "save", "time": 1700000040.0, "step": 500, "seconds": {"productive": 31.2, …}}
     {"event": "end", "time": 1700000060.0, "step": 600, "seconds": {…}, "ending": "Complete"}
 
-`seconds` holds the seconds of each part of the life so far. Ten times per second a `"beat"` line
-overwrites the previous beat, so that the end of a killed life is known.
+`seconds` holds the seconds of each part of the life so far. Ten times per second, a line with the
+event "beat" overwrites the previous one, so that the end of a killed life is known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Life:
-    """Record of a single start of the program.
+    """Record of one life of a run: the time from one start of the program to its end.
 
     Attributes:
         began: Seconds since 1970.
@@ -67,12 +67,12 @@ class Life:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Life]:
-    """Return the lives of a run, oldest first. Damaged lines are skipped with a warning."""
+    """Return the lives of a run, oldest first. Skip damaged lines with a warning."""
     return _lives(_records(read_regular(path), path))
 
 
 def totals_of(lives: Sequence[Life]) -> dict[str, float]:
-    """Return the seconds of each part of `ALL_PARTS`. Their sum is the run's wall time."""
+    """Return the total seconds of each part of `ALL_PARTS`. Their sum is the run's wall time."""
     return {part: math.fsum(life.seconds[part] for life in lives) for part in ALL_PARTS}
 
 
@@ -82,10 +82,10 @@ def goodput_of(totals: Mapping[str, float]) -> float:
 
 
 class Ledger:
-    """Context manager that writes the records of this life, without waiting for the disk.
+    """Context manager that logs the current start of the program, without waiting for the disk.
 
-    If the file cannot be written, it logs one warning. The life continues from the step
-    `resumed_at`, or None for a new run. `ending` describes an ending without exception.
+    If the file cannot be written, a warning is logged. `resumed_at` is the step from which the run
+    continues, or None for a new run. `ending` describes an ending without exception.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Ledger:
         return len(self._before)
 
     def beat(self) -> None:
-        """Write a beat, at most ten times per second."""
+        """Record the current time as a heartbeat, at most ten times per second."""
         now = self.clock.now()
         if now >= self._due:
             self._due = now + _BEAT_S
@@ -168,7 +168,7 @@ class Ledger:
         self._covered = 0 if written else self._covered
 
     def _write(self, record: Mapping[str, Any]) -> int:
-        """Write a line after the last permanent one, over a beat. Return its length, or 0."""
+        """Write a line over the last heartbeat. Return the number of bytes written."""
         line = json.dumps(record).encode().ljust(self._covered) + b"\n"
         self._covered = len(line) - 1
         try:
@@ -235,7 +235,7 @@ def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:
 
 
 def _less_lost(group: Sequence[Mapping[str, Any]], reused: float) -> dict[str, float]:
-    """Return the seconds of a life. Work after the save that the next life used is lost."""
+    """Return the seconds of a life. Work that a later life repeated is counted as `LOST`."""
     last = group[-1]
     seconds = dict(last["seconds"])
     lost = 0.0

@@ -50,7 +50,7 @@ def variables_text(
     frozen: Collection[str] = (),
     rows: int | None = None,
 ) -> str:
-    """Return a table of the first `rows` variables, or of all, with shapes and sizes."""
+    """Return a table of the names, shapes and sizes of variables, or of the first `rows`."""
     shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
     counts = {name: math.prod(shape) for name, shape in shapes.items()}
     total = sum(counts.values())
@@ -73,7 +73,7 @@ def log_spending(totals: Mapping[str, float], lives: int) -> None:
 
 
 def spending_text(totals: Mapping[str, float]) -> str:
-    """Return a table of parts, their meanings, seconds and shares. Parts of 0 s are left out."""
+    """Return a table of the seconds and the share of each part of the time, if above 0 s."""
     wall = sum(totals.values())
     rows = [
         (part, MEANINGS[part], clock_text(s) if s >= 60 else f"{s:.1f} s", f"{s / wall:.1%}")
@@ -84,7 +84,7 @@ def spending_text(totals: Mapping[str, float]) -> str:
 
 
 def log_slow_callbacks(spent: Iterable[tuple[object, float]], seconds: float) -> None:
-    """Log callbacks that took a large share of the seconds since the first step."""
+    """Log callbacks that took a large share of `seconds`, the time since the first step."""
     slow = [(s, c) for c, s in spent if s >= max(_SLOW_S, _SLOW_SHARE * seconds)]
     slow.sort(key=lambda pair: -pair[0])
     shares = ", ".join(f"{callback!r} {s / seconds:.0%} ({clock_text(s)})" for s, callback in slow)

@@ -57,8 +57,8 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     Args:
         path: Path of the directory; None for `default_run_dir()`.
-        on_existing: Action if the directory has files. 'resume' continues in it; 'new' uses the
-            first free `name-2`, `name-3`, …; 'error' raises an error; 'delete' empties the
+        on_existing: Action if the directory has files. 'resume' continues the run in it; 'new' uses
+            the first free `name-2`, `name-3`, …; 'error' raises an error; 'delete' empties the
             directory first, if it holds a run.
         clock: Returns seconds since 1970.
 
@@ -129,7 +129,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         return self.path / "checkpoints"
 
     def recorded(self) -> dict[str, Any]:
-        """Return the contents of `run.json`: `seed`, `config` and `starts`; empty before a start.
+        """Return the contents of `run.json`: `seed`, `config` and `starts`. May be empty.
 
         Raises:
             ConfigError: The file is damaged.
@@ -208,7 +208,8 @@ def read_record(path: Path) -> dict[str, Any]:
         return {}
     except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(
-            f"{file} is damaged: {error!r}.", fix="move the file away; it is for information only"
+            f"{file} is damaged: {error!r}.",
+            fix="move the file away; a run continues without it",
         ) from error
 
 
@@ -216,7 +217,7 @@ _chosen: Path | None = None
 
 
 def choose_run_dir(path: Path | None) -> None:
-    """Set the run directory of trainers in this process whose configuration has none."""
+    """Set the default run directory of this process, for trainers whose configuration has none."""
     global _chosen
     _chosen = path
 
@@ -267,10 +268,10 @@ def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:
         if _RUN not in entries:
             lock.release()
             raise ConfigError(
-                f"{wanted} is not deleted, because it does not look like a run directory.",
+                f"on_existing='delete' did not empty {wanted}, because it is not a run directory.",
                 got=", ".join(entries[:8]),
                 expected=f"a directory with a file {_RUN}",
-                fix="delete its files yourself, or pass a different run_dir=",
+                fix="delete the files yourself, or pass a different run_dir=",
             )
         _empty(wanted, entries)
         entries = []
@@ -278,9 +279,9 @@ def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:
     if links := [n for n in entries if (wanted / n).is_symlink() and (wanted / n).is_dir()]:
         lock.release()
         raise ConfigError(
-            f"The run directory {wanted} must not have links to other directories.",
+            f"The run directory {wanted} must not contain links to other directories.",
             got=f"{links[0]} -> {os.readlink(wanted / links[0])}",
-            fix="replace the link by a directory; run_dir= may be on any disk",
+            fix="replace the link with a directory, or pass a run_dir= on the other disk",
         )
     return wanted, lock
 
@@ -343,7 +344,7 @@ def _without_value(item: re.Match[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value for JSON; values that JSON cannot hold become their `repr`."""
+    """Convert a value for JSON. Replace values that JSON cannot hold by their `repr`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Writing of a run's checkpoints: on request, at the end and before a failure."""
+"""Saving of a run's checkpoints: on request, at the end and before a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEST = "best"  # key of the metrics in a checkpoint's manifest of which it is t
 
 
 class Saves:
-    """Writer of the checkpoints that callbacks request, after all callbacks have acted.
+    """Writer of the checkpoints that callbacks request. `write` saves them after all callbacks ran.
 
     `latest` returns the newest value of a monitored name. `writes` is True in the chief only.
     """
@@ -38,7 +38,7 @@ class Saves:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("store", "contents", "ledger"):
-            raise InternalError(f"a checkpoint was requested before the run had a {name}")
+            raise InternalError(f"A checkpoint was requested before `open` set {name!r}.")
         raise AttributeError(name)
 
     def open(self, directory: Path, contents: Contents, ledger: Ledger) -> CheckpointStore:
@@ -53,9 +53,9 @@ class Saves:
             self.store.close()
 
     def resumed_from(self, checkpoint: Checkpoint, place: tuple[Any, ...]) -> None:
-        """Record that the state is saved already, if the checkpoint is one of this directory.
+        """Record that a checkpoint of this run's directory already holds the state.
 
-        A run may have been killed before a new best checkpoint was kept as such, so keep it now.
+        Also tag best checkpoints again, because a killed run may have left them untagged.
         """
         if checkpoint.path.resolve().parent != self.store.directory.resolve():
             return
@@ -98,7 +98,7 @@ class Saves:
         return {"name": name, "value": value if np.isfinite(value) else repr(value)}
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
-        """Save a checkpoint when training ends, if the run saves any, else check the weights."""
+        """Save a final checkpoint if the run saves any. Otherwise check the weights for NaN."""
         if self._writes and self._unsaved(place):
             self._save()
         else:
@@ -121,7 +121,7 @@ class Saves:
     def before_failure(self, error: BaseException, place: tuple[Any, ...]) -> None:
         """Save a checkpoint before the error is raised. Call only when the state is consistent.
 
-        All other checkpoints are kept too, because the cause may be older.
+        All other checkpoints are kept too, because the cause of the error may be older.
         """
         needless = isinstance(error, CheckpointError) or place[0] == 0
         if needless or not self._writes or not self._unsaved(place):

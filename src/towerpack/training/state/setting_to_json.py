@@ -26,7 +26,7 @@ _SHORT = 16
 
 
 def described(value: Any) -> Any:
-    """Convert a setting to JSON. Long lists and objects become text with a checksum."""
+    """Convert a setting to a JSON value; long lists and objects to text with a checksum."""
     if value is None or isinstance(value, bool | int | float | str):
         return plain(value)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size <= _SHORT):

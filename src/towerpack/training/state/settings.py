@@ -90,7 +90,7 @@ def settings_of(
 
 
 def common_settings(config: Any, source: InputSource, settings: Settings) -> Settings:
-    """Return the settings that all workers must share. Workers may read different data."""
+    """Return the settings that must be equal in all workers. Workers may read different data."""
     flow = getattr(source, "dataflow", None)
     stages, functions = stages_of(flow) if isinstance(flow, DataFlow) else (None, None)
     names = ("seed", "max_epoch", "steps_per_epoch")
@@ -103,7 +103,7 @@ def common_settings(config: Any, source: InputSource, settings: Settings) -> Set
 
 
 def differences(workers: Sequence[Settings]) -> dict[int, list[str]]:
-    """Describe how workers' settings differ from worker 0's, by the worker's index."""
+    """Describe the settings of each worker that differ from those of worker 0, by worker index."""
     lines: dict[int, list[str]] = {}
     for index, settings in enumerate(workers):
         changed = [
@@ -118,7 +118,7 @@ def differences(workers: Sequence[Settings]) -> dict[int, list[str]]:
 
 
 class Change(NamedTuple):
-    """Changed setting; `holds` says which of the two values is in effect."""
+    """Setting that a continued run has changed. `holds` names the value in effect."""
 
     name: str
     old: Any
@@ -144,7 +144,7 @@ def changes(old: Settings, new: Settings) -> list[Change]:
 
 
 def changed_variables(changed: Sequence[Change]) -> set[str]:
-    """Return the names of variables to which the program assigns a new initial value."""
+    """Return the names of variables whose initial value the program has changed."""
     names = {c.name for c in changed if c.name.startswith(_VARIABLE) and c.old is not None}
     return {name.removeprefix(_VARIABLE) for name in names}
 
@@ -200,10 +200,10 @@ def _callbacks(callbacks: Callbacks) -> Settings:
 
 
 def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
-    """Return values of the program's own `tf.Variable`s that training does not change.
+    """Return the values of the program's own `tf.Variable`s that training does not change.
 
-    If the program changes them, new scalars and vectors take effect, such as class weights. Tables
-    of floats may be random, so saved ones stay in effect.
+    New values of scalars and vectors, such as class weights, take effect when a run continues.
+    Matrices of floats may be random, so their saved values stay in effect.
     """
     values: dict[str, Any] = {}
     for name, variable in tower.store.bare_variables().items():
@@ -244,7 +244,7 @@ def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers_of(value: Any) -> Any:
-    """Return the arguments of a `tf.compat.v1.train` schedule; other values unchanged."""
+    """Return the arguments of a `tf.compat.v1.train` schedule as a list; other values unchanged."""
     if not isinstance(value, functools.partial):
         return value
     attributes = getattr(value.func, "__dict__", None)

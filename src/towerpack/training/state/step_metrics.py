@@ -1,4 +1,4 @@
-"""Collection of scalar and image summaries of each step for the monitors."""
+"""Collection of the scalar and image summaries of each step for the monitors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepAverages:
             self._moving[name] = (total, weight)
 
     def end_epoch(self) -> dict[str, float]:
-        """Return the mean cost of the epoch as `'cost'`, and the moving averages."""
+        """Return the mean cost of the epoch as `'cost'`, and all moving averages."""
         averages = {n: total / weight for n, (total, weight) in self._moving.items() if weight > 0}
         return {"cost": self._sum / self._count, **averages} if self._count else averages
 
@@ -65,9 +65,10 @@ class StepAverages:
 
 
 class Numbers:
-    """Collector of the summaries of each call, which sends them to the monitors.
+    """Collector of step summaries, which sends scalars to the monitors at the end of each epoch.
 
-    `more` returns other numbers at the end of an epoch. Summaries of the same name override them.
+    `more` returns further numbers at the end of an epoch. Summaries of the same name take
+    precedence.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Numbers:
 
 
 def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
-    """Return the names of all numbers that a trainer reports, and check that each is unique.
+    """Return the names of all numbers that a trainer reports. Raise an error for reserved names.
 
     `others` are names of numbers that are not summaries of the tower.
     """
@@ -136,8 +137,8 @@ def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
     for s in numbers:
         if s.name in reserved and s.value is not result.cost:
             raise LayerError(
-                f"summary.{s.kind}('{s.name}', …) uses a name that trainers report themselves.",
+                f"summary.{s.kind}('{s.name}', …) must not use a name reserved for trainers.",
                 expected=f"a name other than {reserved}",
-                fix=f"rename it, for example to summary.{s.kind}('my_{s.name}', …)",
+                fix=f"rename the summary, for example to summary.{s.kind}('my_{s.name}', …)",
             )
     return list(dict.fromkeys([*reserved, *others, *(s.name for s in numbers)]))

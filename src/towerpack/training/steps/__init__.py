@@ -1,1 +1,1 @@
-"""Definitions of a training step: what is computed and minimized."""
+"""Definitions of training steps: the computed costs and the variables that minimize them."""

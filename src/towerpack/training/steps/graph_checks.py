@@ -22,7 +22,7 @@ _STATEFUL_DRAWS = {
 
 
 def check_graph(trace: TowerTrace) -> None:
-    """Warn about regularizers outside the cost and random operations that cannot be resumed."""
+    """Warn about regularizers outside the cost, and random operations that cannot be resumed."""
     for text in trace.unused_regularizers():
         _LOG.warning("%s was computed but is not part of the cost. Add or remove it.", text)
     check_summaries(trace)
@@ -43,7 +43,7 @@ def check_summaries(trace: TowerTrace) -> None:
     lost = lost_in(trace.graph)
     if lost:
         raise LayerError(
-            f"These tf.summary calls in a tower report nothing: {', '.join(lost)}.",
+            f"These tf.summary calls in the model have no writer: {', '.join(lost)}.",
             fix="use towerpack.nn.summary (scalar, histogram, image) outside of any tf.function or "
             "branch; or set a writer as default before train(): "
             "tf.summary.create_file_writer(…).set_as_default()",

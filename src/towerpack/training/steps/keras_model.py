@@ -1,4 +1,4 @@
-"""A compiled Keras model as the model of a trainer."""
+"""Compiled Keras models as models of a trainer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class KerasModel(ModelDesc):
 
     @property
     def keras_model(self) -> Any:
-        """Keras model."""
+        """The compiled Keras model."""
         return vars(self)[""]
 
     @property
@@ -224,7 +224,7 @@ class KerasMetrics(Inferencer):
 
 
 def _shaped(target: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Reshape a target like its output, or like Keras's class indices."""
+    """Reshape a target to the shape of its output, or to the shape of Keras's class indices."""
     if target.shape.rank is not None:
         return target
     indices = target.dtype.is_integer
@@ -237,7 +237,7 @@ def _inputs_of(model: Any) -> list[tf.TensorSpec]:
     if not tensors:
         raise ConfigError(
             f"The Keras model '{model.name}' does not define its inputs.",
-            fix="pass their specs: KerasModel(model, "
+            fix="pass the specs of the inputs: KerasModel(model, "
             "inputs=[tf.TensorSpec([None, 28, 28], tf.float32, 'image')])",
         )
     numbered = len(tensors) > 1
@@ -259,7 +259,6 @@ def _names_of(model: Any, predicted: Any) -> list[str]:
 
 
 def _targets_of(model: Any, names: Sequence[str], outputs: Sequence[Any]) -> list[tf.TensorSpec]:
-    """Guess the specs of the targets from the compiled losses."""
     losses = getattr(model, "loss", None)
     if losses is None:
         return []
@@ -286,7 +285,7 @@ def _check(model: Any) -> None:
         )
     if type(model).train_step is not keras.Model.train_step:
         raise ConfigError(
-            f"{type(model).__name__} overrides train_step(), which trainers do not call.",
+            f"{type(model).__name__} must not override train_step(), which trainers do not call.",
             fix="use Trainer(config, step=…) with a towerpack.training.TrainStep",
         )
     if model.run_eagerly:

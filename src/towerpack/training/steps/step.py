@@ -20,14 +20,14 @@ _LOG = get_logger(__name__)
 
 
 class Minimized(NamedTuple):
-    """Gradients for an optimizer by names of variables; None for variables not in the cost."""
+    """Optimizer, and its gradients by variable name; None for variables not in the cost."""
 
     optimizer: OptimizerAdapter
     gradients: dict[str, Any]
 
 
 class StepContext:
-    """Context of a step on one replica: calls the model and records costs to minimize.
+    """Context of a step on one replica, which calls the model and records costs to minimize.
 
     Args:
         tower: Tower function of the model.
@@ -111,7 +111,7 @@ _OLD_ATTRIBUTES = {"given": "available"}
 
 
 class StepSetup:
-    """Variables and optimizers from which a step is built, eagerly, before it is compiled.
+    """Variables and optimizers from which a step is built, before the step is compiled.
 
     Args:
         tower: Tower function of the model, with its variables.
@@ -126,10 +126,10 @@ class StepSetup:
         trainable: Trainable variables that the tower reads, by name, without the frozen ones.
         frozen: Names of the frozen variables.
         trained: Variables that have an optimizer, by name.
-        optimizers: Optimizers returned by `optimizer`, by name. A checkpoint holds each as a group
-            of its name, beside `'model'`.
-        available: Optimizers that the step can use, by name; a single one is called 'optimizer'.
-            A step may replace them.
+        optimizers: Optimizers returned by `optimizer`, by name. A checkpoint has a group of
+            variables for each of them, beside the group `'model'`.
+        available: Optimizers that the step can use, by name; a single one is called 'optimizer'. A
+            step may replace them.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class StepSetup:
         if name not in self.available or name in self.optimizers:
             problem = " twice" if name in self.optimizers else ", which the model does not return"
             raise ConfigError(
-                f"The step asks for the optimizer '{name}'{problem}.",
+                f"The step requests the optimizer '{name}'{problem}.",
                 got=f"optimizer() returns {sorted(self.available)}",
                 fix="return a dict with an optimizer for each of these names from optimizer()",
             )
@@ -253,7 +253,7 @@ class TrainStep(ABC):
     """
 
     def settings(self) -> Mapping[str, Any]:
-        """Return settings by their full names, which a continued run compares."""
+        """Return settings that a continued run compares, by their full names."""
         return {}
 
     @abstractmethod

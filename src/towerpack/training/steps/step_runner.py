@@ -1,4 +1,4 @@
-"""Interface of objects that run many steps in one call, and the result of a call."""
+"""Interface of objects that run many steps in one call, and the result of such a call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepRunner(Protocol):
     """Protocol of objects that run steps for the loop."""
 
     budget_s: float
-    """Seconds that a call should last."""
+    """Duration in seconds that a call should have."""
 
     @property
     def one_step_only(self) -> bool:
@@ -47,7 +47,7 @@ class StepRunner(Protocol):
         """Trace the functions that the loop calls, so that errors occur before the first step."""
 
     def run(self, steps: int, *, after: int) -> CallResult:
-        """Run `steps` steps after the global step `after`; fewer if a cost is not finite."""
+        """Run `steps` steps after the global step `after`, or fewer if a cost is not finite."""
         ...
 
     def run_heavy(self, *, after: int) -> CallResult:

@@ -71,17 +71,17 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
 def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
     if config.deterministic:
         raise ConfigError(
-            f"{trainer} cannot train with deterministic=True, because the order of asynchronous "
+            f"{trainer} does not support deterministic=True, because the order of asynchronous "
             "updates varies.",
             fix="use SyncMultiGPUTrainer or MultiWorkerTrainer",
         )
 
 
 class AsyncExecutor:
-    """`StepRunner` that distributes the steps of a call over devices and waits for all of them.
+    """`StepRunner` that divides the steps of a call among devices and waits for all of them.
 
-    Each device has its own `Executor` and repeatedly takes a share of the remaining steps, so that
-    slow devices take fewer steps. Gradients are multiplied by `scale`.
+    Each device has a separate `Executor` and repeatedly takes a share of the remaining steps, so
+    that slow devices take fewer steps. Gradients are multiplied by `scale`.
     """
 
     budget_s = BUDGET_S
@@ -135,7 +135,7 @@ class AsyncExecutor:
         return result
 
     def _run_on(self, device: int, work: Work) -> list[tuple[int, CallResult]]:
-        """Run shares of the work on a device. Return each share's first step and result."""
+        """Run shares of the work on a device. Return each share's start and result."""
         done: list[tuple[int, CallResult]] = []
         try:
             while share := work.take():

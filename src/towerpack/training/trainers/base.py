@@ -1,4 +1,4 @@
-"""Base class of the trainers: builds, restores, runs and ends a training."""
+"""Base class of trainers, which build, restore, run and end a training."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Trainer(RunStateView):
         """
         if self._configured:
             raise ConfigError(
-                f"This {type(self).__name__} has a configuration already.",
+                f"This {type(self).__name__} already has a configuration.",
                 fix=f"pass {type(self).__name__}() to launch_train_with_config(config, trainer)",
             )
         # Check settings that were assigned after construction too: `config.session_init = …`.
@@ -125,7 +125,7 @@ class Trainer(RunStateView):
     def _part(self, part: str, name: str) -> Any:
         value = getattr(self._run, part, None)
         if value is None:
-            raise ConfigError(f"A trainer has no {name} before train().")
+            raise ConfigError(f"trainer.{name} is available only after train() has started.")
         return value
 
     def hyper_param(self, name: str) -> VariableParam:
@@ -187,7 +187,7 @@ class Trainer(RunStateView):
             )
         if self._run is not None:
             raise ConfigError(
-                "This trainer has been used already.",
+                "A trainer can train only once, and this trainer has been used.",
                 fix="create a new trainer to train again or to continue the run",
             )
         self._run = run = Run(self._parts())
@@ -231,7 +231,7 @@ class Trainer(RunStateView):
         return Executor(parts)
 
     def _watch(self) -> None:
-        """Raise an error that a subclass has noticed. Called several times a second."""
+        """Raise errors that a subclass has noticed. Called several times a second."""
 
 
 class SimpleTrainer(Trainer):

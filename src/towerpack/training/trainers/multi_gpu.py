@@ -24,7 +24,7 @@ Devices = Sequence[str | int] | int
 
 
 class MultiGPUTrainer(Trainer):
-    """Base class of trainers on several devices of this machine; `_over` distributes replicas."""
+    """Base class of trainers on several devices of this machine. `_over` places the replicas."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class MultiGPUTrainer(Trainer):
         if not (config is None or isinstance(config, TrainConfig)):
             if devices is not None:
                 raise ConfigError(
-                    f"{config!r} is not a TrainConfig.",
-                    fix=f"write {type(self).__name__}(devices=…) and pass other arguments by name",
+                    f"config must be a TrainConfig, got {config!r}.",
+                    fix=f"pass arguments by name: {type(self).__name__}(config=…, devices=…)",
                 )
             config, devices = None, config
         distribution = self._over(_checked(devices, type(self).__name__))
@@ -145,7 +145,7 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
             kind = kind if kind in ("CPU", "GPU") and f"{kind}:0" in known else "CPU"
             parts = f"[tf.config.LogicalDeviceConfiguration()] * {max(2, len(chosen))}"
             raise ConfigError(
-                f"TensorFlow has no device '{name}'. Its devices are {', '.join(known)}.",
+                f"TensorFlow has no device '{name}', only {', '.join(known)}.",
                 got=f"devices={devices!r}",
                 fix=f"split a {kind} before TensorFlow uses it, into '{kind}:0', '{kind}:1', …: "
                 "tf.config.set_logical_device_configuration("

@@ -50,7 +50,7 @@ class _Unread(InputSource):
         pass
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        raise InternalError("a training that computes no steps asked for data")
+        raise InternalError("NoOpTrainer must not read data.")
 
     def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
         return steps
@@ -63,8 +63,6 @@ class _Unread(InputSource):
 
 
 class _NoSteps:
-    """`StepRunner` that only counts steps."""
-
     one_step_only = False
     has_heavy = False
     budget_s = BUDGET_S

@@ -1,4 +1,4 @@
-"""Training steps as functions, for programs with their own training loop."""
+"""Training steps as functions, for programs that have a training loop themselves."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def build_step(
         step: Definition of a step; None for one cost and one optimizer.
         distribution: Placement of the replicas; None for one replica on TensorFlow's default
             device.
-        outputs: Names of outputs to return besides the cost; None for all that the tower exposes,
-            without outputs of layers.
+        outputs: Names of outputs to return besides the cost; None for all those of `expose`.
         seed: Seed for initial values and dropout.
         precision: See `TrainConfig`.
         xla: Compile the forward and backward pass of each replica.
@@ -153,20 +152,20 @@ class BuiltStep:
         return self._run(*batch)
 
     def variables(self) -> dict[str, dict[str, tf.Variable]]:
-        """Return all variables to save, in the groups `'model'`, `'step'` and one per optimizer."""
+        """Return all variables to save, in groups: `'model'`, `'step'` and one per optimizer."""
         slots = {name: o.variables() for name, o in self._setup.optimizers.items()}
         step = {"step": {"global_step": self.global_step}}
         return {"model": self.tower.store.named_variables(), **slots, **step}
 
 
 class _CallBatches(InputSource):
-    """Source of the batch that is passed to a call."""
+    """Source that returns the batch passed to the current call."""
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
         pass
 
     def hand(self, parts: Sequence[Sequence[tf.Tensor]]) -> None:
-        """Set the batches in the graph, from a list of one part per replica for each component."""
+        """Set the batches, in the graph, from one list per component with one part per replica."""
         self._batches = [list(batch) for batch in zip(*parts, strict=True)]
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
@@ -177,7 +176,9 @@ def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
     if replicas == 1 or spec.shape.rank is None:
         return spec
     if spec.shape.rank == 0:
-        raise LayerError(f"The input '{spec.name}' is a scalar and cannot be split over replicas.")
+        raise LayerError(
+            f"The input '{spec.name}' needs rows to split over replicas, got a scalar."
+        )
     first, *rest = spec.shape.as_list()
     return tf.TensorSpec(
         [None if first is None else first * replicas, *rest], spec.dtype, spec.name

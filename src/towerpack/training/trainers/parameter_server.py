@@ -80,11 +80,11 @@ class ParameterServerTrainer(Trainer):
         refuse_deterministic(config, type(self).__name__)
         for name in ("xla", "eager"):
             if getattr(config, name):
-                raise ConfigError(f"ParameterServerTrainer cannot train with {name}=True.")
+                raise ConfigError(f"ParameterServerTrainer does not support {name}=True.")
         super().configure(config)
 
     def train(self) -> None:
-        """Train on the chief; in other processes serve until the chief has ended, and exit.
+        """Train on the chief. In other processes, serve until the chief has ended, and exit.
 
         Raises:
             PeerError: A process has not started, or does not answer.

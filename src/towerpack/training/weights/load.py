@@ -1,4 +1,4 @@
-"""Loading of weights into models outside of a training."""
+"""Loading of weights into models outside a training."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def _variables_of(model: Any, source: Any) -> dict[str, Any]:
         variables = getattr(model, "variables", None)
     if not isinstance(variables, Mapping) or not variables:
         raise ConfigError(
-            f"{model!r:.80} has no variables by name" + (" yet." if variables is not None else "."),
+            f"load_weights needs a model with variables, but {model!r:.80} has none"
+            + (" yet." if variables is not None else "."),
             expected="a built Keras model, a traced TowerFunction, a Predictor, or a dict of "
             "variables",
-            fix="call the model once; for a ModelDesc, set TrainConfig(init=SmartInit(source))",
+            fix="call the model once before, or set TrainConfig(init=SmartInit(source))",
         )
     return dict(variables)

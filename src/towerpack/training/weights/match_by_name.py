@@ -83,7 +83,7 @@ class SmartInit:
         return paths
 
     def load(self, variables: Mapping[str, Any]) -> set[str]:
-        """Set the variables of a model. Return the names of those that were set.
+        """Set the variables of a model. Return the names of the variables that were set.
 
         Args:
             variables: Variables by name.
@@ -175,7 +175,7 @@ class SmartInit:
             for name in self._rename:
                 if name not in values:
                     raise CheckpointMismatchError(
-                        f"rename= contains '{name}', which {what} does not have.",
+                        f"rename= contains '{name}', but {what} has no such name.",
                         fix=did_you_mean(name, values),
                     )
 
@@ -186,7 +186,7 @@ class SmartInit:
             raise CheckpointMismatchError(
                 f"Values in {what} do not fit the model.",
                 got="\n".join(matches.unfit[:_SHOWN]),
-                fix="skip them by SmartInit(…, ignore_mismatch=True), or map names by rename=",
+                fix="skip the values: SmartInit(…, ignore_mismatch=True), or map names: rename=",
             )
         if not matches.loaded and not matches.unfit:
             close = difflib.get_close_matches(missing[0], values, n=1) if missing else []
@@ -206,8 +206,6 @@ class SmartInit:
 
 @dataclass
 class _Matches:
-    """Matches of one source's values with the model's variables."""
-
     loaded: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     unfit: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
@@ -244,7 +242,7 @@ def start_from(init: SmartInit | None, variables: Mapping[str, Any], *, resumed:
 
 
 def _match_keras_name(name: str, variables: Mapping[str, Any]) -> str | None:
-    """Return the variable that matches a Keras file's name: `conv1/kernel`, or `conv1/0`."""
+    """Return the variable that matches a name in a Keras file, `conv1/kernel` or `conv1/0`."""
     layer, _, last = name.rpartition("/")
     ending = f"/{layer if last.isdigit() else name}"
     below: dict[str, list[str]] = {}
@@ -260,7 +258,7 @@ def _match_keras_name(name: str, variables: Mapping[str, Any]) -> str | None:
 
 
 def _fitted(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return the array with the shape and dtype of a variable, or None if it does not fit."""
+    """Convert an array to the shape and dtype of a variable. Return None if it does not fit."""
     if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
         return None
     widened = array.dtype.kind == dtype.kind and np.can_cast(array.dtype, dtype, "safe")

@@ -27,11 +27,11 @@ Weights = tuple[str, Mapping[str, np.ndarray], bool]
 
 
 def read_arrays(source: Any) -> Weights:
-    """Read packaged weights, a TensorFlow checkpoint, a Keras file, or Towerpack's own formats.
+    """Read weights that are packaged, or in a file of TensorFlow, Keras or Towerpack.
 
     Returns:
         A description of the source, arrays by name, and whether the names are those of a Keras
-        model that may be a part of the trained model.
+            model that may be a part of the trained model.
     """
     return _foreign(source) or (*read_weights(source), False)
 
@@ -79,7 +79,7 @@ def _tensorflow(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def _keras(path: Path) -> dict[str, np.ndarray]:
-    """Read a Keras file. Names are `conv1/0` if it numbers variables, otherwise `conv1/kernel`."""
+    """Read a Keras file. Names are `conv1/0` if the file numbers variables, else `conv1/kernel`."""
     import h5py
 
     left = most_bytes(path.stat().st_size)

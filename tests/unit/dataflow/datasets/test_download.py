@@ -67,7 +67,7 @@ def test_fetches(served: Served, tmp_path: Path, checksum: str | None, length: b
 def test_what_no_other_attempt_would_make_better(
     served: Served, tmp_path: Path, url: str, arguments: Any, error: Any, told: str
 ) -> None:
-    with pytest.raises(error, match=rf"(?s){told}.*copy it to {tmp_path}/a\.bin"):
+    with pytest.raises(error, match=rf"(?s){told}.*copy the file to {tmp_path}/a\.bin"):
         download(url.format(served.url), tmp_path / "a.bin", **arguments)
     assert names(tmp_path) == set() and len(served.requests) <= 1
 

@@ -113,7 +113,7 @@ def test_the_cache_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c" / "datapoints.sqlite").write_bytes(b"?" * 5000)
     with pytest.raises(FormatError, match="damaged"):
         list(DiskCacheData(indexable(Counted()), tmp_path / "c"))
-    with pytest.raises(ConfigError, match="infinite"):
+    with pytest.raises(ConfigError, match="must be finite"):
         DiskCacheData(RepeatedData(indexable(Counted()), -1), tmp_path / "e")
 
 

@@ -48,7 +48,7 @@ def test_values(value: Any, expected: Any) -> None:
     ],
 )
 def test_values_that_cannot_be_written(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"feature 'x' cannot be written"):
+    with pytest.raises(ConfigError, match=r"feature 'x' cannot be stored"):
         encode_example({"x": value})
 
 

@@ -101,7 +101,7 @@ def test_groups_are_decoded_once_if_they_fit(
 
 
 def test_wrong_arguments(paths: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="0 columns 'wort'"):
+    with pytest.raises(ConfigError, match="must have one column 'wort', but has 0"):
         ParquetData(paths, ["wort"])
     with pytest.raises(ConfigError, match="at least one column"):
         ParquetData(paths, [])

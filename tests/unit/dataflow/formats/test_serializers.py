@@ -112,7 +112,7 @@ def test_targets_and_flows_that_cannot_be(tmp_path: Path, save: Callable[[Any, P
             raise AssertionError("it was read")
 
     ds = Unread([{"a": b"1"}])
-    with pytest.raises(ConfigError, match="infinite flow"):
+    with pytest.raises(ConfigError, match="must be finite"):
         save(RepeatedData(ds), tmp_path / "endless")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match=r"directory .*none' for 'file' does not exist"):

@@ -30,7 +30,7 @@ def test_rows(tmp_path: Path) -> None:
     features, label = next(iter(ds))
     assert (features.dtype, label.dtype) == (np.float32, np.float64)
     assert SVMLightData(path, num_features=6).num_features == 6
-    with pytest.raises(ConfigError, match="has 4 features"):
+    with pytest.raises(ConfigError, match="but has 4"):
         SVMLightData(path, num_features=3)
 
 

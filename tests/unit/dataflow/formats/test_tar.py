@@ -134,7 +134,7 @@ def test_writer_leaves_nothing_half_written(tmp_path: Path) -> None:
             writer.write({"cls": 1})
             raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="not open"):
+    with pytest.raises(ConfigError, match="must be open"):
         TarWriter(tmp_path / "t.tar").write({"cls": 1})
 
 

@@ -140,7 +140,9 @@ def test_code_of_the_users_may_work_in_place(kind: str) -> None:
 def test_bad_images() -> None:
     pictures = [(PICTURES[0],), (PICTURES[1].astype(float),), (PICTURES[2][:5],), (PICTURES[3],)]
     ds = AugmentImageComponent(DataFromList(pictures), imgaug.CenterCrop(8))
-    with pytest.raises(MapError, match="datapoint 1 of epoch 0: Images of dtype float64") as caught:
+    with pytest.raises(
+        MapError, match=r"datapoint 1 of epoch 0: The dtype of an image .* float64"
+    ) as caught:
         list(ds)
     assert "DataFromList(4) > AugmentImageComponent([CenterCrop], 0)" in str(caught.value)
     skipping = AugmentImageComponent(ds.ds, imgaug.CenterCrop(8), catch_exceptions=True)
@@ -164,7 +166,7 @@ def test_components_that_do_not_fit() -> None:
         with pytest.raises(MapError, match=words):
             list(AugmentImageComponents(ds, flip, **options))
     for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
-        with pytest.raises(ConfigError, match="include an image, and no component twice"):
+        with pytest.raises(ConfigError, match="include an image and name no component twice"):
             AugmentImageComponents(ds, flip, **wrong)
-    with pytest.raises(ConfigError, match="is not an augmentor"):
+    with pytest.raises(ConfigError, match="augmentor is expected"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore

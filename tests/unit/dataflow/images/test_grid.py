@@ -116,7 +116,7 @@ def test_errors() -> None:
         ([(image, 1)], {"label": -3}, r"-3 to show as label(.|\n)*expected  0 or 1(.|\n)*--label"),
         ([{"a": image, "b": 3}], {"boxes": "x", "image": "a"}, "'x'(.|\n)*expected  'a' or 'b'"),
         *(
-            ([(image, mask)], {"mask": 1}, r"mask is not a label map(.|\n)*mask=")
+            ([(image, mask)], {"mask": 1}, r"mask must be a label map(.|\n)*mask=")
             for mask in no_masks
         ),
         *(

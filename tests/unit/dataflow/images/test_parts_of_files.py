@@ -98,7 +98,7 @@ def test_only_the_rows_that_are_needed_are_decoded(heights: list[int]) -> None:
 def test_arguments() -> None:
     for part in [(-1, 0, 5, 5), (0, 0, 201, 5), (0, 296, 5, 5), (0, 0, 0, 5), (0, 0, 5, -5)]:
         for strict in (True, False):
-            with pytest.raises(ConfigError, match="does not lie within an image of 200 x 300"):
+            with pytest.raises(ConfigError, match="must lie within an image of 200 x 300"):
                 decode_image(PICTURE, part=part, strict=strict)
     with pytest.raises(ConfigError, match="both min_size and part"):
         decode_image(PICTURE, part=PART, min_size=10)

@@ -282,7 +282,7 @@ def test_an_open_file_is_not_sent(tmp_path: Path) -> None:
     (tmp_path / "numbers.txt").write_text("0\n1\n2\n")
     with (tmp_path / "numbers.txt").open() as file:
         ds = PrefetchData(MapData(numbers(3), lambda dp: (file.readline(),)), num_proc=1)
-        words = r"(?s)open the file '.*numbers.txt' where it is.*file of .*<lambda>"
+        words = r"(?s)the file '.*numbers.txt' must be opened where.*file of .*<lambda>"
         with pytest.raises(ConfigError, match=words):
             next(ds.iterate())
 

@@ -140,7 +140,7 @@ class TestImageFolder:
     def test_nothing_there(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "empty" / "a").mkdir(parents=True)
         for path in (root / "no", root / "README"):
-            with pytest.raises(ConfigError, match="no folder"):
+            with pytest.raises(ConfigError, match="does not exist"):
                 ImageFolder(path)
         with pytest.raises(ConfigError, match=r"no images(.|\n)*fix +use ImageCSV"):
             ImageFolder(tmp_path / "empty")
