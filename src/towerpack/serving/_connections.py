@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from towerpack.serving.gate import Limits
 
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_PIPELINED = 100
+_LEAST_BYTES_PER_S = 1024
 _CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 
 
@@ -16,8 +18,9 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     """Connection to one client.
 
     The connection is closed if a request takes longer than `limits.request_s` to arrive, or has
-    more than 64 KiB of headers and trailers. If more than `most` connections are open, a new one
-    closes the one that has waited longest.
+    more than 64 KiB of headers and trailers, or if the client reads a response at less than 1 KiB/s
+    in this time. If more than `most` connections are open, a new one closes the one that has waited
+    longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
@@ -29,12 +32,15 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     def connection_made(self, transport: Any) -> None:
         """Start the time limit, and close a connection if too many are open."""
         super().connection_made(transport)
+        # A response is over when the client has read it, as far as the kernel does not hold it.
+        transport.set_write_buffer_limits(high=0)
+        self._unread = math.inf
         self._since = self.loop.time()
         self.loop.call_later(self._seconds, self._check)
         others = [each for each in self.connections if not each.transport.is_closing()]
         if len(others) > self._most:
             # This connection waits, too, so the list is never empty.
-            waiting = [each for each in others if each._idle or each.cycle.more_body]
+            waiting = [each for each in others if each._waits]
             min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -49,6 +55,11 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._header_bytes = self._header_bytes + len(data) if in_headers else 0
         if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn has no limit
             self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Start the time limit for the client to read."""
+        super().pause_writing()
+        self._since, self._unread = self.loop.time(), math.inf
 
     def on_message_begin(self) -> None:
         """Close the connection if too many requests wait for their turn."""
@@ -66,12 +77,22 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     def _idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def _waits(self) -> bool:
+        return self._idle or self.cycle.more_body or self.flow.write_paused
+
     def _check(self) -> None:
-        late = self.loop.time() - self._since >= self._seconds
+        before, unread = self._unread, self.transport.get_write_buffer_size()
+        self._unread = unread
         # While uvicorn's timer runs, no byte of the next request has arrived.
-        if late and self._idle and self.timeout_keep_alive_task is None:
+        sends_nothing = self._idle and self.timeout_keep_alive_task is None
+        if unread:
+            late = unread > before - _LEAST_BYTES_PER_S * self._seconds
+        else:
+            late = sends_nothing and self.loop.time() - self._since >= self._seconds
+        if late:
             self.transport.abort()
-        elif not self.transport.is_closing():
+        elif unread or not self.transport.is_closing():
             self.loop.call_later(self._seconds, self._check)
 
 
