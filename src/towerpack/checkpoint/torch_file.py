@@ -27,6 +27,7 @@ _STORAGES: Final = {
 _MOST_VALUES: Final = 100_000
 _MOST_CHARACTERS: Final = 16 << 20
 _MOST_OBJECTS: Final = 8 << 20
+_MOST_TUPLES: Final = 80_000  # in each other, twice as many overflow the stack of hash()
 
 
 def most_bytes(stored: int) -> int:
@@ -133,11 +134,12 @@ class _Unpickler(pickle.Unpickler):
 
 def _load(file: BinaryIO) -> Any:
     """Read one pickle. Refuse memo numbers that would exhaust memory."""
-    start = file.tell()
+    start, tuples = file.tell(), 0
     for count, (opcode, number, _) in enumerate(pickletools.genops(file)):
         named = cast("int", number) if opcode.name == "LONG_BINPUT" else 0
-        if max(count, named) > _MOST_OBJECTS:
-            raise pickle.UnpicklingError(f"it has more than {_MOST_OBJECTS:,} objects")
+        tuples += opcode.name.startswith("TUPLE")
+        if max(count, named) > _MOST_OBJECTS or tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError("it has too many objects")
     file.seek(start)
     return _Unpickler(file).load()
 

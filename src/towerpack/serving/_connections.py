@@ -103,5 +103,4 @@ def most_connections(limits: Limits) -> int:
     import resource
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = files == resource.RLIM_INFINITY
-    return limits.connections if unlimited else min(limits.connections, files // 2)
+    return min(limits.connections, files // 2) if files >= 0 else limits.connections
