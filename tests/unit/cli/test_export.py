@@ -85,7 +85,7 @@ def test_export_and_bench(script: str) -> None:
     [
         (["export", "run"], "does not contain its script"),
         (["export", "{}", "--run", "run", "--outputs", "probe"], "prob"),
-        (["export", "{}", "--run", "run", "--examples", "names.txt"], "cannot be read"),
+        (["export", "{}", "--run", "run", "--examples", "names.txt"], "contains no weights"),
         (["export", "{}", "--run", "run/checkpoints/step-00000005"], "is not a run directory"),
         (["bench", "run"], "no exported model"),
         (["bench", "run", "--batch", "0"], "must be positive integers, got 0"),
