@@ -18,9 +18,9 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     """Connection to one client.
 
     The connection is closed if a request takes longer than `limits.request_s` to arrive, or has
-    more than 64 KiB of headers and trailers. It is also closed if the client reads less than 1 KiB/s
-    of a response in this time. If more than `most` connections are open, a new one closes the one
-    that has waited longest.
+    more than 64 KiB of headers and trailers. It is also closed if the client reads less than
+    1 KiB/s of a response in this time. If more than `most` connections are open, a new one closes
+    the one that has waited longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
