@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -190,6 +191,46 @@ def test_a_connection_without_a_request_is_closed_in_time(
                 assert good.get("/readyz").text == "version 2"
                 time.sleep(1.5)
             assert good.get("/readyz").text == "version 2"
+
+
+ROWS = 500_000
+
+
+def ask_without_reading(port: int, rows: int) -> socket.socket:
+    """Send a request whose response is 20 times larger, to a server that then waits to send it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port))
+    body = b'{"signature_name":"whole","inputs":%d}' % rows
+    begun = BEGUN.replace(b"host: x", b"host: localhost")
+    client.sendall(begun + b"content-length: %d\r\n\r\n" % len(body) + body)
+    return client
+
+
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_a_client_that_reads_nothing_is_closed_in_time(exported: Path, parser: str) -> None:
+    with (
+        limited(exported, 3, 1, 2000, parser) as (_, port),
+        contextlib.ExitStack() as opened,
+    ):
+        slow, *stuck = [opened.enter_context(ask_without_reading(port, ROWS)) for _ in range(3)]
+        began, size = time.monotonic(), 0
+        while size < 6 * ROWS:  # digits
+            size += len(slow.recv(1 << 20))
+            time.sleep(0.05 if time.monotonic() - began < 4 else 0)
+        assert time.monotonic() - began > 4
+        for client in stuck:
+            with contextlib.suppress(ConnectionResetError):
+                read = partial(client.recv, 1 << 20)
+                assert sum(map(len, iter(read, b""))) < 3 * ROWS
+
+
+def test_clients_that_read_nothing_shut_nobody_out(exported: Path) -> None:
+    with limited(exported, 5, 60, 2000) as (url, port), contextlib.ExitStack() as opened:
+        for _ in range(12):
+            opened.enter_context(ask_without_reading(port, ROWS))
+            assert version_of(url) == "version 2"
 
 
 def test_a_request_of_many_rows_stalls_no_other(exported: Path) -> None:

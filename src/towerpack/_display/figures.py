@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import numpy as np
+
+from towerpack._core.extras import require
 
 # Classes up to which a figure has numbers in its cells, and names on its axes.
 _MOST_NUMBERS: Final = 20
@@ -13,6 +16,15 @@ _MOST_NAMES: Final = 60
 _LONGEST: Final = 24  # characters of a name
 
 
+@contextlib.contextmanager
+def without_latex() -> Generator[None]:
+    """Draw texts without LaTeX, which a `matplotlibrc` of the working directory may request."""
+    matplotlib: Any = require("matplotlib", extra="demo", needed_for="A plot")
+    with matplotlib.rc_context({"text.usetex": False}):
+        yield
+
+
+@without_latex()
 def draw_rates(
     rates: Sequence[float], costs: Sequence[float], smooth: Sequence[float], chosen: float | None
 ) -> Any:
@@ -35,6 +47,7 @@ def draw_rates(
     return figure
 
 
+@without_latex()
 def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
     """Draw a confusion matrix. Colors show fractions of the true class, numbers show counts."""
     from matplotlib.figure import Figure
@@ -49,6 +62,7 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
     axes.set(xlabel="predicted", ylabel="true")
     if size <= _MOST_NAMES:
         names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in classes]
+        names = [name.replace("$", r"\$") for name in names]  # not a formula
         axes.set_xticks(range(size), names, rotation=45, ha="right")
         axes.set_yticks(range(size), names)
     if size <= _MOST_NUMBERS:
@@ -59,6 +73,7 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
     return figure
 
 
+@without_latex()
 def pixels_of(figure: Any) -> np.ndarray:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

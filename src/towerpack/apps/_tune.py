@@ -13,7 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.pictures import png
 from towerpack._core.randomness import derive_seed
-from towerpack._display.figures import pixels_of
+from towerpack._display.figures import pixels_of, without_latex
 from towerpack.apps._application import Recipe
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
@@ -232,6 +232,7 @@ def _result(study: Any, recipe: Recipe, folder: Path, metric: str) -> Search:
     return Search(rows, titles, best, complete[0].value, list(files))
 
 
+@without_latex()
 def _drawn(study: Any, complete: int, metric: str) -> bytes:
     """Draw the importance of settings (Hutter et al. 2014) and the scores of the trials."""
     from matplotlib.figure import Figure

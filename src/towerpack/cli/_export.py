@@ -79,6 +79,7 @@ def export(
             fix="pass --to with the directory to write to",
         )
     with explain_missing("towerpack export"):
+        from towerpack.checkpoint import read_weights
         from towerpack.inference import export as write
     written = write(
         model_of(target),
@@ -90,7 +91,7 @@ def export(
         tag=tag,
         ema=ema,
         quantize=quantize,
-        batch_examples=None if examples is None else _read_examples(examples),
+        batch_examples=None if examples is None else dict(read_weights(examples)[1]),
         class_names=None if class_names is None else lines_of(read_text(class_names)),
         tolerance=tolerance,
         version=version,
@@ -117,19 +118,6 @@ def _refuse(target: str, options: dict[str, Any]) -> None:
                 f"--{option} applies only to scripts, because a recipe sets it.",
                 fix=f"remove --{option}",
             )
-
-
-def _read_examples(path: Path) -> dict[str, Any]:
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"The --examples file {path} cannot be read: {error}.",
-            fix="write the --examples file with np.savez('examples.npz', image=images)",
-        ) from error
 
 
 def _pair(text: str) -> tuple[str, str]:

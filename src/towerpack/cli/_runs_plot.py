@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
+from towerpack._display.figures import without_latex
 from towerpack.cli._console import console, escape
 from towerpack.cli._options import MATCH, RUNS
 from towerpack.cli._run import Curve, compiled, curves_of, stats_of
@@ -57,18 +57,20 @@ def plot(
         _print(name, curves, list(by_run))
 
 
+@without_latex()
 def _draw(path: Path, plots: Mapping[str, Mapping[str, Curve]], runs: Sequence[str]) -> None:
-    figures: Any = require("matplotlib.figure", extra="demo", needed_for="A plot of curves")
+    from matplotlib.figure import Figure
+
     columns = math.ceil(math.sqrt(len(plots)))
     rows = math.ceil(len(plots) / columns)
-    figure = figures.Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
+    figure: Any = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     lines: dict[str, Any] = {}
     for ax, (name, curves) in zip(axes, plots.items(), strict=False):
         for run, (xs, ys) in curves.items():
             marker = "." if len(xs) < 50 else None
             [lines[run]] = ax.plot(xs, ys, f"C{runs.index(run) % 10}", label=run, marker=marker)
-        ax.set(title=name, xlabel="step")
+        ax.set(title=name.replace("$", r"\$"), xlabel="step")  # not a formula
         ax.grid(alpha=0.3)
     for ax in axes[len(plots) :]:
         ax.remove()

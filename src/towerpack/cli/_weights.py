@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import secrets
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
     with explain_missing("towerpack ckpt"):
         from towerpack.checkpoint import load_checkpoint
+        from towerpack.checkpoint.torch_file import check_size
         from towerpack.training.weights.read_foreign import read_arrays
     if tag is not None or ema:
         checkpoint = load_checkpoint(source, tag=tag)
@@ -27,9 +31,15 @@ def read_weights(source: str, *, tag: str | None = None, ema: bool = False) -> W
     if not is_part or Path(source).suffix != ".keras":
         return weights
     keras: Any = require("keras", extra="tf", needed_for="A file of Keras")
+    tf: Any = require("tensorflow", extra="tf", needed_for="A file of Keras")
     try:
+        with zipfile.ZipFile(source) as archive, tf.Graph().as_default():
+            # In a graph, variables need no memory, however large the file says they are.
+            variables = keras.models.model_from_json(archive.read("config.json")).variables
+        check_size((8 * math.prod(v.shape) for v in variables), os.path.getsize(source))
         model = keras.saving.load_model(source, compile=False)
-    except (TypeError, ValueError):  # unknown layers: keep the numbers as names of weights
+    # Unknown layers, or a damaged configuration: keep the numbers as names of weights.
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError, ImportError):
         return weights
     return {v.path.removeprefix(f"{model.name}/"): v.value.numpy() for v in model.variables}
 
@@ -38,6 +48,7 @@ def write_weights(path: Path, weights: Weights) -> None:
     """Write weights to a new npz or safetensors file."""
     import numpy as np
 
+    from towerpack._core.npz import save_arrays
     from towerpack.checkpoint.tensors import specs_of, write_tensors
 
     if path.suffix not in (".npz", ".safetensors") or path.exists():
@@ -50,12 +61,12 @@ def write_weights(path: Path, weights: Weights) -> None:
     kinds = {name: dtype for name, (_, dtype) in specs_of(arrays, "weights").items()}
     if path.suffix == ".npz" and "bfloat16" in kinds.values():
         raise ConfigError("npz files do not support bfloat16.", fix="pass -o weights.safetensors")
-    part = path.with_name(f".{os.getpid()}.{path.name}")
+    if path.suffix == ".npz":
+        save_arrays(path, arrays)
+        return
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        if path.suffix == ".npz":
-            np.savez(part, **arrays)  # pyright: ignore[reportArgumentType] - names are free
-        else:
-            write_tensors(part, arrays)
+        write_tensors(part, arrays)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

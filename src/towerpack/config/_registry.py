@@ -83,8 +83,9 @@ class Registry(Generic[T]):
 
 
 def _attribute(kind: str, module: str, name: str) -> Any:
-    if os.getcwd() not in sys.path:
+    if not module.startswith("towerpack.") and os.getcwd() not in sys.path:
         # Console scripts do not search the working directory. Append it: packages take priority.
+        # Do so only for code of users: libraries also try to import packages that are missing.
         sys.path.append(os.getcwd())
     try:
         loaded = importlib.import_module(module)

@@ -39,6 +39,7 @@ _BODY_S, _STOP_S = 60, 30  # seconds for a body to arrive, and for requests afte
 # Entries of `towerpack.json` that clients may read. Other entries contain paths.
 _PUBLIC = ("task", "class_names", "colours", "format")
 _LONG_BODY = 64 << 10
+_SEND_BYTES = 128 << 10
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
@@ -195,6 +196,8 @@ def serve(
         what = f"The server cannot listen on {host}, port {port}: {error.strerror or error}."
         raise ConfigError(what, fix="pass a different --port, or 0 for a free port") from error
     with listening:
+        # Connections inherit the size. With large buffers, slow clients seem to read nothing.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         app = create_app(path, local=host in LOOPBACK, **options)
         # The garbage collector stops all threads, and requests with many rows create many objects.
         gc.freeze()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from towerpack.serving.gate import Limits
 
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_PIPELINED = 100
+_LEAST_BYTES_PER_S = 1024
 _CALLS_ON_BODY = hasattr(AutoHTTPProtocol, "on_body")
 
 
@@ -16,8 +18,9 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     """Connection to a client, with limits on time, header size and number of connections.
 
     A request whose headers take longer than `limits.request_s`, or whose headers and trailers
-    exceed 64 KiB, closes the connection. If more than `most` connections are open, a new one
-    closes the connection that has been idle longest.
+    exceed 64 KiB, closes the connection. So does a client that reads less than 1 KiB/s of a
+    response in this time. If more than `most` connections are open, a new one closes the connection
+    that has waited longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
@@ -28,12 +31,15 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # A response is over when the client has read it, as far as the kernel does not hold it.
+        transport.set_write_buffer_limits(high=0)
+        self._unread = math.inf
         self._since = self.loop.time()
         self.loop.call_later(self._seconds, self._check)
         others = [each for each in self.connections if not each.transport.is_closing()]
         if len(others) > self._most:
-            # The new connection is idle too, so the list is never empty.
-            waiting = [each for each in others if each._idle or each.cycle.more_body]
+            # This connection waits, too, so the list is never empty.
+            waiting = [each for each in others if each._waits]
             min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -47,6 +53,11 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
         self._header_bytes = self._header_bytes + len(data) if in_headers else 0
         if self._header_bytes > _MOST_HEADER_BYTES:  # uvicorn has no limit
             self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Start the time limit for the client to read."""
+        super().pause_writing()
+        self._since, self._unread = self.loop.time(), math.inf
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MOST_PIPELINED:  # uvicorn would keep them all in memory
@@ -62,12 +73,22 @@ class Connection(cast("type[Any]", AutoHTTPProtocol)):
     def _idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def _waits(self) -> bool:
+        return self._idle or self.cycle.more_body or self.flow.write_paused
+
     def _check(self) -> None:
-        late = self.loop.time() - self._since >= self._seconds
-        # While uvicorn's timer runs, no bytes of the next request have arrived.
-        if late and self._idle and self.timeout_keep_alive_task is None:
+        before, unread = self._unread, self.transport.get_write_buffer_size()
+        self._unread = unread
+        # While uvicorn's timer runs, no byte of the next request has arrived.
+        sends_nothing = self._idle and self.timeout_keep_alive_task is None
+        if unread:
+            late = unread > before - _LEAST_BYTES_PER_S * self._seconds
+        else:
+            late = sends_nothing and self.loop.time() - self._since >= self._seconds
+        if late:
             self.transport.abort()
-        elif not self.transport.is_closing():
+        elif unread or not self.transport.is_closing():
             self.loop.call_later(self._seconds, self._check)
 
 
@@ -78,5 +99,4 @@ def most_connections(limits: Limits) -> int:
     import resource
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = files == resource.RLIM_INFINITY
-    return limits.connections if unlimited else min(limits.connections, files // 2)
+    return min(limits.connections, files // 2) if files >= 0 else limits.connections

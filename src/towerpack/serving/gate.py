@@ -32,13 +32,13 @@ class Limits:
         batch: Maximum batch size of the model. Requests with more rows are computed in parts.
         waiting: Number of requests that wait for the model (429).
         body_bytes: Size of one request body in bytes (413).
-        held_bytes: Total size in bytes of bodies that are being received or computed (429).
+        held_bytes: Total size in bytes of the bodies of requests and responses in memory (429).
         pixels: Number of pixels of an image according to its header, with all frames (400).
         request_pixels: Number of pixels of all images in a request (400).
         connections: Number of open connections (`serve` only). One more connection closes the
             connection that has been idle longest.
-        request_s: Seconds in which the headers of a request must arrive (`serve` only). Otherwise
-            the connection is closed.
+        request_s: Seconds in which the headers of a request must arrive, and in which a client must
+            read another part of a response (`serve` only). Otherwise the connection is closed.
     """
 
     batch: int = 32
@@ -99,20 +99,22 @@ class Gate:
             return message
 
         async def respond(message: Message) -> None:
-            nonlocal status
+            nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if unread:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
-            elif unread:
+            else:
+                # Before the end of a response, `send` waits until the client has read the body.
+                held = len(message.get("body", b""))
+                size, self._held = size + held, self._held + held
+                await send({**message, "more_body": True})
+                message = {"type": "http.response.body"}
                 # Many clients read the response only after sending the body: skip it for a while.
-                message["more_body"] = True
-                await send(message)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(2):
-                        while (await receive()).get("more_body"):
+                        while unread and (await receive()).get("more_body"):
                             pass
-                message = {"type": "http.response.body"}
             await send(message)
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -129,6 +130,19 @@ def test_the_working_directory_comes_after_installed_packages() -> None:
     sys.modules.pop("wave", None)
     assert callable(Registry[Any]("thing", {}).get("wave:open"))
     assert not Path(LEFT).exists()
+
+
+def test_modules_of_the_working_directory_are_found_only_for_names_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Libraries try to import packages that are not installed, such as pandas.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(Path.cwd())])
+    recipe = find_recipe(DIGITS)
+    Runner.from_recipe(recipe, Path("run"))
+    assert importlib.util.find_spec("stranger") is None
+    with pytest.raises(ConfigError, match="no network"):
+        find_recipe(DIGITS, ["network=stranger:other"]).modeler(recipe.inputter())
+    assert importlib.util.find_spec("stranger")
 
 
 def test_a_run_is_written_into_through_no_link(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ HARMFUL = {
     "shared dicts": again_and_again(),
     "much in little": zipped(zeros=bytes(80 << 20)),
     "very many lists": b"\x80\x02(" + b"]" * 12_000_000 + b"l.",
+    "tuples in each other as a key": b"\x80\x02})" + b"\x85" * 300_000 + b"K\x00s.",
     "no name of a storage": b"\x80\x02(X\x01\x00\x00\x00ae.",
 }  # fmt: skip
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +230,41 @@ def test_a_file_of_keras_is_converted_to_names_that_models_have(tmp_path: Path) 
     statistics = ("gamma", "beta", "moving_mean", "moving_variance")
     names = ["fc1/kernel", "fc1/bias", *(f"bn/{name}" for name in statistics)]
     assert np.load(tmp_path / "k.npz").files == names
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("change", ["units", "nothing"])
+def test_a_file_of_keras_with_a_layer_of_any_size_is_not_built(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    layers = [keras.layers.Input([4]), keras.layers.Dense(2, name="fc1")]
+    keras.Sequential(layers).save(tmp_path / "good.keras")
+    config = {"units": b'"units": 3000000000', "nothing": b""}[change]
+    with (
+        zipfile.ZipFile(tmp_path / "good.keras") as good,
+        zipfile.ZipFile(tmp_path / "k.keras", "w") as bad,
+    ):
+        for name in good.namelist():
+            content = good.read(name)
+            if name == "config.json":
+                content = content.replace(b'"units": 2', config) if config else b"{}"
+            bad.writestr(name, content)
+    monkeypatch.setattr(keras.saving, "load_model", lambda *_, **__: pytest.fail("it was built"))
+    towerpack("ckpt", "convert", tmp_path / "k.keras", "-o", tmp_path / "k.npz")
+    assert np.load(tmp_path / "k.npz").files == ["fc1/0", "fc1/1"]
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_no_file_with_a_name_that_can_be_guessed_is_written_through(
+    files: Path, ending: str
+) -> None:
+    (files / "other").write_text("kept")
+    (files / f".{os.getpid()}.w.{ending}").symlink_to(files / "other")
+    towerpack("ckpt", "convert", files / "one.npz", "-o", files / f"w.{ending}")
+    assert (files / "other").read_text() == "kept"
+    assert not (files / f"w.{ending}").is_symlink()
 
 
 def test_average(files: Path) -> None:

@@ -85,7 +85,7 @@ def test_export_and_bench(script: str) -> None:
     [
         (["export", "run"], "was started by a script"),
         (["export", "{}", "--run", "run", "--outputs", "probe"], "prob"),
-        (["export", "{}", "--run", "run", "--examples", "names.txt"], "cannot be read"),
+        (["export", "{}", "--run", "run", "--examples", "names.txt"], "contains no weights"),
         (
             ["export", "{}", "--run", "run/checkpoints/step-00000005"],
             "--run must be a run directory",

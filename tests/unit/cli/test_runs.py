@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from towerpack import ConfigError
+from towerpack._display.figures import draw_confusion, pixels_of
 from towerpack.callbacks.monitors import JSONLMonitor, Monitors
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
@@ -169,6 +172,20 @@ def test_compare_shows_what_the_recipes_say(two: Path) -> None:
     assert rows["model.network"] == ["lenet", "resnet20"]
     assert rows["optimizer.name"] == ["of-a", "of-b"]
     assert "data.size" not in rows and "data.path" not in rows  # which are the same
+
+
+@pytest.mark.parametrize("name", ["val/$\\frac$", "val/$a$ $"])
+def test_names_are_drawn_neither_as_formulas_nor_by_latex(
+    two: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A `matplotlibrc` in the working directory may set this, and LaTeX can write files.
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    line = {"step": 9, "epoch": 9, "time": 9.0, "scalars": {name: 1.0}}
+    with open(two / "a" / "stats.jsonl", "a") as stats:
+        stats.write(json.dumps(line) + "\n")
+    runs("plot", two / "a", "--match=[$]", "-o", two / "curves.png")
+    assert (two / "curves.png").stat().st_size
+    assert pixels_of(draw_confusion(np.eye(2), [name, "b"])).size
 
 
 def test_plot(two: Path) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from starlette.responses import Response
 
 import served_model
 from encoded_pictures import ENCODINGS
@@ -634,6 +635,40 @@ def test_what_a_request_holds_is_free_after_it(folder: Path) -> None:
         assert {answer.status_code for answer in many} == {200, 429}
         assert narrow.post(PREDICT, content=DARK, headers=kind).status_code == 200
     assert predict(good) == 200
+
+
+def test_responses_that_nobody_reads_are_held_too() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await Response(b"x" * 90)(scope, receive, send)
+
+    gate = Gate(app, None, Limits(held_bytes=100), Metrics(), False)
+
+    async def ask(reads: asyncio.Event) -> int:
+        status = 0
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"x" * 20}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                await reads.wait()
+
+        await gate({"type": "http", "path": "/", "headers": []}, receive, send)
+        return status
+
+    async def ask_three_times() -> list[int]:
+        later, now = asyncio.Event(), asyncio.Event()
+        now.set()
+        first = asyncio.create_task(ask(later))
+        await asyncio.sleep(0.01)
+        second = await ask(now)
+        later.set()
+        return [await first, second, await ask(now)]
+
+    assert asyncio.run(ask_three_times()) == [200, 429, 200]
 
 
 def test_an_optional_input_is_there_in_all_instances_or_in_none(tmp_path: Path) -> None:

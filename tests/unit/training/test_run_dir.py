@@ -70,13 +70,15 @@ def test_secrets_of_the_command_line_are_not_kept(tmp_path: Path) -> None:
     words += " --max_tokens 5 --keyboard us --author me --key_frames 3 a:b"
     words += " --lr 0.1 max_tokens=9 --pass=abc --passphrase abc --cookie=abc --bearer abc"
     words += " https://host/x?a=1&api_key=abc&b=2 mysql://me:abc@abc:abc@host/x bypass=1"
+    words += " https://host/x?se=1&sig=abc https://host/x?X-Amz-Signature=abc --signal 9 design=1"
+    words += " -p abc --token -abc --secret --verbose --auth -v"
     spaced = ["-H", "Authorization: Bearer abc", '{"a": {"password": "abc==", "lr": "1"}}']
     with RunDir(tmp_path) as run:
         run.record_start(seed=5, command=[*words.split(), *spaced])
     [start] = json.loads((tmp_path / "run.json").read_text())["starts"]
     assert " ".join(start["command"][:-3]) == words.replace("abc@abc:abc", "abc").replace(
-        "abc", "***"
-    )
+        " -abc", " abc"
+    ).replace("abc", "***")
     hidden = ["-H", "Authorization: ***", '{"a": {"password": ***, "lr": "1"}}']
     assert start["command"][-3:] == hidden
 

@@ -30,17 +30,9 @@ _BYTES_PER_MEMBER = 64 << 10  # of `max_bytes`, so that it also raises the limit
 _HEADERS_BYTES = 4096  # per file in a tar archive, with extended headers
 # Errors of Python's modules for damaged, encrypted or unsupported archives.
 _DAMAGED: Final = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    IndexError,
-    ValueError,
-    OverflowError,
-    RuntimeError,
-)
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
+    IndexError, ValueError, OverflowError, RuntimeError,
+)  # fmt: skip
 
 
 def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None) -> Path:
@@ -168,15 +160,9 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
 def _decompressed(archive: Path) -> Any:
     with open(archive, "rb") as file:
         start = file.read(6)
-    for magic, opened in (
-        (b"\x1f\x8b", gzip.open),
-        (b"BZh", bz2.open),
-        (b"\xfd7zXZ", lzma.open),
-        (b"\x5d\0\0", lzma.open),
-    ):
-        if start.startswith(magic):
-            return opened(archive)
-    return open(archive, "rb")
+    kinds = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zXZ": lzma, b"\x5d\0\0": lzma}
+    module: Any = next((kinds[magic] for magic in kinds if start.startswith(magic)), None)
+    return open(archive, "rb") if module is None else module.open(archive)
 
 
 class _UpTo:

@@ -41,7 +41,7 @@ _LOCK: Final = ".lock"
 _RUN: Final = "run.json"
 _SECRET: Final = re.compile(
     r"(?i)token(?![a-z])|api.?key|[-_.]key$|passw|pwd|secret|credential"
-    r"|(?<![a-z])(?:auth(?:orization)?|pass(?:phrase)?)(?![a-z])|bearer|cookie"
+    r"|(?<![a-z])(?:auth(?:orization)?|pass(?:phrase)?|sig(?:nature)?)(?![a-z])|bearer|cookie"
 )
 # A header of HTTP, or an item of a mapping in JSON or YAML.
 _ITEM: Final = re.compile(r"""([\w.-]+)(["']?\s*:\s*)("[^"]*"|'[^']*'|[^"',{}]+)""")
@@ -328,14 +328,14 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         word = _QUERY.sub(_without_value, _ITEM.sub(_without_value, word))
         name, equals, _ = word.partition("=")
         named = _SECRET.search(name) is not None
-        if is_secret and not word.startswith("-"):
+        if is_secret and not re.match("--|-.$", word):
             shown.append("***")
         elif equals and named:
             shown.append(f"{name}=***")
         else:
             word = re.sub(r"(://[^/@:]*):[^/]*@", r"\1:***@", word)
             shown.append(re.sub(r"://[^/@:]+@", "://***@", word))
-        is_secret = named and not equals and word.startswith("-")
+        is_secret = word == "-p" or (named and not equals and word.startswith("-"))
     return shown
 
 

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +48,7 @@ def _foreign(source: Any) -> Weights | None:
         # TensorFlow's list of checkpoints, or else a run directory with such a file.
         import tensorflow as tf
 
-        latest = tf.train.latest_checkpoint(str(path.parent))
+        latest: Any = _read(path.parent, tf.train.latest_checkpoint)
         return _foreign(latest) or (*read_weights(path.parent), False)
     prefix = _TENSORFLOW.sub("", str(path))
     if Path(f"{prefix}.index").exists():
@@ -57,13 +56,10 @@ def _foreign(source: Any) -> Weights | None:
     return None
 
 
-def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
+def _read(path: Path, reader: Any) -> Any:
     try:
         return reader(path)
-    except (
-        *(OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError),
-        *(RuntimeError, zlib.error, zipfile.BadZipFile, MemoryError),
-    ) as error:
+    except Exception as error:  # damage raises errors of many kinds
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
 
 
