@@ -120,7 +120,8 @@ def test_planned_data_of_skipped_steps_are_not_read(tmp_path: Path) -> None:
             return super().__getitem__(index)
 
     flow = BatchData(Rows(X, Y), 8)
-    train(tmp_path, data=FeedInput(flow), model=LINE, skip_steps=[(1, 10**6)], max_epoch=10**5)
+    settings: dict[str, Any] = {"steps_per_epoch": 10**6, "max_epoch": 1}
+    train(tmp_path, data=FeedInput(flow), model=LINE, skip_steps=[(1, 10**6)], **settings)
     assert not read
 
 

@@ -75,7 +75,8 @@ def test_the_other_rows_stay_as_they_are(name: str) -> None:
     filtered = FilterData(FLOWS[name](), lambda dp: dp[0] not in DROPPED)
     repeated = [RepeatedData(BatchData(each, 64), 2) for each in (flow, filtered)]
     passes = [each.iterate(seed=4, epoch=1) for each in repeated]
-    assert np.array_equal(*(np.concatenate([batch[0] for batch in batches]) for batches in passes))
+    left, right = (np.concatenate([batch[0] for batch in batches]) for batches in passes)
+    assert np.array_equal(left, right)
 
 
 def test_shards_share_what_is_left() -> None:

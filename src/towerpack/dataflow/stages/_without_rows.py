@@ -46,7 +46,9 @@ class WithoutRows(PlannedStage):
     keeps_keys = True
 
     def __init__(
-        self, ds: DataFlow, origins: Sequence[int | tuple[str, int] | Origin | np.integer[Any]]
+        self,
+        ds: DataFlow,
+        origins: Sequence[int | tuple[str, int] | Origin] | NDArray[np.integer[Any]],
     ) -> None:
         super().__init__(ds)
         self.rows = sorted({*map(_row_of, origins)}, key=lambda row: (row[0] or "", row[1]))
