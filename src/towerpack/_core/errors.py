@@ -107,7 +107,7 @@ class SpecError(TowerpackError, ValueError):
 
 
 class LayerError(TowerpackError, ValueError):
-    """Misuse of a layer, scope or exposed name."""
+    """Misuse of a layer, a scope or `expose()`."""
 
 
 class ConfigError(TowerpackError, ValueError):

@@ -23,7 +23,10 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o644) ->
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise ConfigError(f"{path} must be a file, not a pipe, device or folder.", fix="remove it")
+    raise ConfigError(
+        f"{path} must be a file, not a pipe, device or folder.",
+        fix="name a regular file, or remove the pipe, device or folder of this name",
+    )
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:

@@ -43,8 +43,8 @@ class _Draw:
 def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], list[str]]:
     """Seed the Keras layers and seed generators in `owners` and redraw their initial values.
 
-    A seed depends on `seed` and the names of attribute, layer and role. Initializers that shared
-    a seed still share one.
+    The seed of a layer depends on `seed`, the layer's name, the attribute that holds the layer, and
+    the purpose, such as 'kernel_initializer'. Initializers that shared a seed still share one.
 
     Returns:
         Names of the layers with redrawn values, and names of the layers with unchanged values.

@@ -100,7 +100,7 @@ class Transfer(Config):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all weights of a packaged network are used, so that no training is needed."""
+        """Whether the recipe uses all weights of a pretrained network, without training."""
         return self.pretrained in PRETRAINED and not self.skip
 
 
@@ -166,7 +166,7 @@ class DecayedNetwork(Network):
 
 
 class AppConfig(Config):
-    """Recipe. Each application adds the sections `data` and `model`."""
+    """Recipe: configuration of an application. Applications add the sections `data` and `model`."""
 
     task: NamesCode[str]
     "Application: its name, such as classification, or module:name."

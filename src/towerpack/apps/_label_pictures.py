@@ -21,10 +21,11 @@ def to_labels(
     colors: Sequence[Color] | None,
     what: str,
 ) -> NDArray[np.int64]:
-    """Convert a label image that `open_labels` has read to labels [h, w].
+    """Convert the result of `open_labels` to labels [h, w].
 
-    Gray levels and palette indices are labels. If the palette contains colors of classes, or if all
-    class colors are gray, pixels are looked up by color. `what` names the image in errors.
+    Usually gray levels and palette indices are the labels. But if the palette contains colors of
+    classes, or if all class colors are gray, pixels are looked up by color. `what` names the image
+    in errors.
     """
     if pixels.ndim == 2 and colors is not None:
         if palette is not None:

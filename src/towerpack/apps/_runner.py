@@ -462,7 +462,7 @@ def _start_tensorflow(config: Training) -> None:
 
 
 def _cpu_devices(trainer: str, devices: int | list[str] | None) -> int | None:
-    """Return into how many devices to split the CPU; None with a GPU or without a number."""
+    """Return the number of devices to split the CPU into. None if there is a GPU or no request."""
     if trainer in _OVER_DEVICES and isinstance(devices, int):
         return None if tf.config.list_physical_devices("GPU") else devices
     return None

@@ -194,7 +194,7 @@ class Callbacks(Callback):
     """Callback that calls the hooks of several callbacks in order.
 
     Args:
-        callbacks: Callbacks. Lists of this class are flattened.
+        callbacks: Callbacks. A `Callbacks` object among them is replaced by its items.
 
     Raises:
         CallbackError: An item is not a callback.
@@ -262,7 +262,8 @@ class Callbacks(Callback):
                     raise CallbackError(
                         f"{first!r} and {second!r} must not both set '{name}', because one is a "
                         "schedule that sets a value at each step.",
-                        fix="remove one of them, or enable it only after the schedule's last step: "
+                        fix="remove one of them, or enable the other one only after the "
+                        "schedule's last step: "
                         "EnableCallbackIf(callback, lambda c: c.global_step > last)",
                     )
 

@@ -30,7 +30,7 @@ class Inferencer(KeepsArguments, ABC):
     Attributes:
         better: `'min'` if smaller numbers are better, `'max'` if larger ones are. With None,
             `BestSaver`, `EarlyStopping` and `train.best` need an explicit mode. A subclass that
-            overrides `names` must set it again.
+            overrides `names` must set `better` again.
     """
 
     better: Mode | None = None
@@ -126,9 +126,10 @@ class ScalarStats(Inferencer):
             value = np.asarray(outputs[name])
             if value.ndim:
                 raise CallbackError(
-                    f"ScalarStats: the output '{name}' must be a scalar, the mean over the batch, "
+                    f"ScalarStats: the output '{name}' must be a scalar (the mean over the batch), "
                     f"got {value.dtype.name} {list(value.shape)}.",
-                    fix=f"add expose('mean_{name}', tf.reduce_mean({name})), and use its name",
+                    fix=f"add expose('mean_{name}', tf.reduce_mean({name})), and pass "
+                    f"'mean_{name}' to ScalarStats",
                 )
             self._sums[name] += float(value) * batch_size
         self._count += batch_size

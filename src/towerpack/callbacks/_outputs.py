@@ -82,7 +82,7 @@ class TensorPrinter(_OfSteps):
 
 
 class DumpTensorAsImage(_OfSteps):
-    """Callback that writes an output of the last step as images, also to the monitors.
+    """Callback that writes an output of the last step as image files, and sends them to monitors.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
 
@@ -93,7 +93,7 @@ class DumpTensorAsImage(_OfSteps):
         most: Maximum number of images.
 
     Raises:
-        ConfigError: `map_func` is a string, the prefix of Tensorpack's callback.
+        ConfigError: `map_func` is a string, such as the prefix that Tensorpack takes there.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class DumpTensorAsImage(_OfSteps):
         if isinstance(map_func, str):  # the second argument of Tensorpack's
             raise ConfigError(
                 f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.",
-                fix="pass a function, or only the name of the output, after which files are named",
+                fix="pass a function or nothing. Files are named after the output, the first "
+                "argument",
             )
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most

@@ -26,7 +26,7 @@ def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
 
 
 def keras_direction(metric: Any) -> Mode | None:
-    """Return the direction that Keras declares for a metric; None if there is none."""
+    """Return 'max' if Keras declares that larger values are better, 'min' or None."""
     modes: dict[Any, Mode] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 

@@ -26,7 +26,7 @@ Specs = dict[str, tuple[tuple[int, ...], str]]
 
 
 class InvalidCheckpointError(Exception):
-    """Internal error for a checkpoint that is not valid. The message is a phrase."""
+    """Internal error for an invalid checkpoint, with the reason as its message."""
 
 
 @dataclass(frozen=True)

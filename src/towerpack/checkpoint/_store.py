@@ -394,6 +394,6 @@ def _checked_info(info: Mapping[str, Any] | None) -> dict[str, Any]:
         raise ConfigError(
             "info must be a dict of JSON values (finite numbers, at most 64 KiB of text), got "
             f"{plain!r:.200}.",
-            fix="store large values and other types in the argument state",
+            fix="pass large values and other types as state= instead",
         )
     return plain

@@ -24,7 +24,7 @@ def show(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     as_json: JSON = False,
 ) -> None:
-    """Show the starts, time use, last values and checkpoints of a run."""
+    """Show when a run started, how it spent its time, its last values and its checkpoints."""
     with explain_missing("towerpack runs"):
         from towerpack.checkpoint import list_checkpoints
         from towerpack.training.state.ledger import goodput_of, totals_of

@@ -35,7 +35,7 @@ def spikes(
     others: Annotated[int, typer.Option(help="Number of other steps whose rows to compare.")] = 50,
     allow_code: ALLOW_CODE = False,
 ) -> None:
-    """Show the steps whose cost stands out, and what their rows have in common.
+    """Show the steps with unusual costs, and what the rows of their batches have in common.
 
     towerpack runs spikes runs/digits --losses
 

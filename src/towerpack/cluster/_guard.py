@@ -12,7 +12,7 @@ import sys
 
 
 def guard() -> None:
-    """Read numbers of started (12) and finished (-12) process groups. Kill those that still run."""
+    """Read process groups (12 has started, -12 has finished). At the end, kill the others."""
     groups: set[int] = set()
     for number in map(int, sys.stdin.buffer.read().split()):
         if number > 0:

@@ -124,7 +124,7 @@ class PlanStream(Stream):
 
 
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
-    """Add the number of bad datapoints that a resumed pass skips again to a state."""
+    """Record in a state how many bad datapoints a resumed pass skips again."""
     return {**state, "again": again} if again else state
 
 

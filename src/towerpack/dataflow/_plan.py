@@ -199,7 +199,7 @@ def drawn(
 
 
 def placed(rows: Sequence[list[Origin]], positions: Sequence[int]) -> list[Origin]:
-    """Join the origins of the rows of a batch, which it read at `positions`."""
+    """Return the origins of a batch whose rows were read at `positions`."""
     pairs = zip(rows, positions, strict=True)
     return [replace(origin, position=position) for row, position in pairs for origin in row]
 

@@ -1,4 +1,4 @@
-"""Reading of a pipeline from any state again, with the origins of its datapoints."""
+"""Repeated reading of a pipeline from any saved state, with the origins of its datapoints."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Described:
         return self.identity()
 
     def identity(self) -> str:
-        """Return settings that a restored state must agree with; by default, a source's length."""
+        """Return settings that a restored state must share, such as a source's length."""
         length = None if self.inputs else self.length()
         return "" if length is None else str(length)
 

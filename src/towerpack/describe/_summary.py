@@ -88,7 +88,7 @@ class ModelSummary:
 
     @property
     def total(self) -> LayerSummary:
-        """Total parameters and known multiply-adds of all layers."""
+        """Sums over all layers of parameters and of multiply-adds, as far as these are known."""
         layers = self.layers
         count = sum(layer.multiply_adds or 0 for layer in layers)
         return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)

@@ -130,7 +130,7 @@ class _FlowInput(InputSource):
         return steps
 
     def _later(self, count: int) -> Any:
-        """Return the state `count` batches later, or None if only reading the flow shows it."""
+        """Return the state `count` batches later. None if it is unknown before reading them."""
         seed = self._seed if self._state is None else self._state["seed"]
         position = 0 if self._state is None else self._state["at"]
         try:
@@ -376,7 +376,7 @@ class QueueInput(_FlowInput):
         self._flush(shared)
 
     def _flush(self, shared: _Shared) -> None:
-        """Enqueue batches that were read from the flow. The thread and the loop call this."""
+        """Enqueue batches read from the flow, in the reading thread or the training loop."""
         with self._sending:
             with self._changed:
                 batches, entries = shared.batches, shared.entries

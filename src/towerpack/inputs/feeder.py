@@ -22,7 +22,7 @@ class FedBatch:
 
 
 class Feeder:
-    """Converter of datapoints to the arrays of the inputs `wanted`, which a function needs."""
+    """Converter of datapoints to the arrays that a function needs: those of the inputs `wanted`."""
 
     def __init__(
         self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str

@@ -113,7 +113,8 @@ class TowerContext:
             raise LayerError(
                 f"{label} must not be in a branch, a loop or a tf.function of the tower.",
                 got=f"a tensor of {getattr(tensor, 'graph', None)}",
-                fix="return the tensor from the inner function, and name the tensor outside",
+                fix="return the tensor from the branch, loop or function, and make the call "
+                "outside, in the tower",
             )
         return tensor
 

@@ -109,10 +109,11 @@ class _SpectralNormalization(keras.layers.Layer):
 def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
     """Divide a weight by its largest singular value (Miyato et al. 2018).
 
-    Variable `u` [out, 1] approximates the singular vector, and improves in each training step.
+    Variable `u` [out, 1] approximates the singular vector of that value, more exactly after each
+    training step.
 
     Args:
-        x: Weight [… in, out], such as a kernel.
+        x: Weight [..., in, out], such as a kernel.
         power_iterations: Number of updates of `u` in a step; at least 1.
     """
     static_shape(x, None, "SpectralNorm", 2)

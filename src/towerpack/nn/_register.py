@@ -156,7 +156,7 @@ def _bind(
         raise LayerError(
             f"{layer.name}({name!r}): {error}.",
             expected=f"{layer.name}('name', {', '.join(map(str, signature.parameters.values()))})",
-            fix="pass the argument in the call or in an argscope",
+            fix="pass the argument in the call, or set a default with argscope(…)",
         ) from error
 
 

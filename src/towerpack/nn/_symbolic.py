@@ -18,7 +18,7 @@ def print_stat(x: tf.Tensor, message: str | None = None) -> tf.Tensor:
 
 
 def rms(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Return the root mean square of `x`: scalar.
+    """Return the root mean square of all elements of `x`, as a scalar.
 
     Args:
         x: Tensor of floats.

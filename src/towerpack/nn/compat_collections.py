@@ -13,7 +13,7 @@ _STAYING = (_KEYS.GLOBAL_STEP, variable_scope._VARSCOPESTORE_KEY)
 
 
 class CompatVariables(variable_scope._VariableStore):
-    """Store of `tf.compat.v1.get_variable` for one call of a tower."""
+    """Variables that `tf.compat.v1.get_variable` creates or reuses in one call of a tower."""
 
     def _get_single_variable(self, name: str, *args: Any, **kwargs: Any) -> Any:
         # Eager TensorFlow ignores `reuse` and would create the variable again.

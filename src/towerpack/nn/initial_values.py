@@ -56,7 +56,8 @@ def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
             f"The variable '{name}' must have the same shape and dtype in all calls of the tower.",
             got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
             expected=f"shape {known.shape}, {known.dtype.name}",
-            fix="set a unique name= for layers that only some calls create (is_training or not)",
+            fix="set a unique name= for each layer that exists only in training or only in "
+            "evaluation",
         )
 
 

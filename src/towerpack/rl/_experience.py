@@ -92,7 +92,7 @@ class Experience(InputSource):
         ]
 
     def load(self, columns: Sequence[Any]) -> None:
-        """Assign arrays to `rows`, in a graph or eagerly.
+        """Write arrays to some rows of the stored experience, in a graph or eagerly.
 
         Args:
             columns: An array or tensor for each input of the model.

@@ -328,7 +328,7 @@ class ReplayMemory:
             )
 
     def _update_tree(self, tree: SumTree, low: np.ndarray, high: np.ndarray) -> None:
-        """Set the priority of new slots to the maximum, and of slots that left the range to 0."""
+        """Set the priority of new slots to the maximum, and that of overwritten ones to 0."""
         rows = zip(self._base, low, high, *self._range(), strict=True)
         for base, old_low, old_high, new_low, new_high in rows:
             gone = base + np.arange(old_low, new_low) % self._slots

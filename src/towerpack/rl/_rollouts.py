@@ -23,7 +23,8 @@ class RolloutConfig(AgentConfig):
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         normalize: Whether to standardize the advantages of each minibatch.
-        shared: Whether policy and value share one network. None: yes, unless it is an `MLP`.
+        shared: Whether policy and value share one network. With None, they do unless the network is
+            an `MLP`.
     """
 
     num_steps: int = 256
@@ -35,7 +36,7 @@ class RolloutConfig(AgentConfig):
 
 
 class Rollouts(Experience):
-    """Experience whose phases are rollouts. Each rollout is used in several shuffled passes.
+    """Experience of on-policy agents: each rollout is used in several shuffled passes.
 
     A minibatch contains observations, actions, advantages, returns, and the log-probabilities of
     the actions under the policy that chose them.

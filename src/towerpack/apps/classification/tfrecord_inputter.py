@@ -21,10 +21,11 @@ _FEATURES = {_IMAGE: FixedFeature((), bytes), _LABEL: FixedFeature((), np.int64)
 
 
 class TFRecordInputter(ImageInputter):
-    """Inputter of `tf.train.Example` records with `image/encoded` (a file) and `image/class/label`.
+    """Inputter of `tf.train.Example` records with an encoded image and its label.
 
     `train`, `val` and `test` are files or patterns below `path`, by default `train.tfrecord` and so
-    on. Set `class_names` or `num_classes`, because labels are only read with their images.
+    on. The keys are `image/encoded` and `image/class/label`. Set `class_names` or `num_classes`,
+    because labels are not read before training.
     """
 
     takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})

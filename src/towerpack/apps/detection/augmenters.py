@@ -62,8 +62,8 @@ class SsdTransforms:
     """Augmentation of SSD (Liu et al. 2016, 3.6): color, zoom out, random crop, flip.
 
     Attributes:
-        zoom_out: Maximum size of the canvas on which half of the images are placed, relative to the
-            image; 1 disables zooming out.
+        zoom_out: Maximum size of the larger canvas on which every second image is placed, relative
+            to the image; 1 for no canvas.
         least_scale: Minimum side of a crop, relative to the image.
         hue: Maximum change of the hue, in units of two degrees.
     """

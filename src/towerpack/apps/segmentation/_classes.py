@@ -105,10 +105,10 @@ class Classes:
 
         Args:
             file: Name of the file.
-            where: Location of the name, for errors.
+            where: Place where the file is named, such as a line of a list, for errors.
 
         Raises:
-            FormatError: The file cannot be read, or contains labels that are not classes or void.
+            FormatError: The file cannot be read, or has labels that are neither classes nor void.
         """
         what = f"{where}: the label picture {file}"
         return self.labels_of(*open_labels(file, what), what)

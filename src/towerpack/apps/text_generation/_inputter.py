@@ -28,14 +28,15 @@ class TextInputter(Inputter):
 
     In training, row r of batch k continues row r of batch k - 1. A batch is (token int32 [n, time],
     label int32 [n, time], text int32 [n], goes_on float32 [n]). `label` is the next token, `text`
-    is the index of the text, and `goes_on` is 0 in the first batch of an epoch and in evaluations.
+    is the index of the text. `goes_on` is 1 if the row continues a row of the previous batch, and 0
+    in the first batch of an epoch and in evaluations.
 
     Args:
         config: Recipe.
 
     Raises:
-        ConfigError: There are no such files, or too little text.
-        FormatError: A file has a different encoding.
+        ConfigError: The files of the recipe do not exist, or contain too little text.
+        FormatError: A file does not have the encoding of the recipe.
     """
 
     suffixes = (".txt",)

@@ -27,8 +27,9 @@ networks: Registry[LanguageModel] = Registry(
 class TextGenerationModeler(Modeler):
     """Modeler of text generation, with the cross-entropy of the next token as the loss.
 
-    In training, variables carry the network's state from one batch to the next. Checkpoints
-    contain them. Exposes the sums over each row as `'nats'` [n] and `'counted'` [n].
+    In training, variables carry the network's state from one batch to the next, and checkpoints
+    contain these variables. For each row, `'nats'` [n] is the sum of the losses of its tokens, and
+    `'counted'` [n] is the number of these tokens.
 
     Args:
         config: Recipe.

@@ -157,9 +157,10 @@ def _parse(line: bytes) -> Record | int:
 
 
 class CSVMonitor(Monitor):
-    """Write the newest numbers of each epoch to a line of a CSV file, with step and epoch.
+    """Write one line per epoch to a CSV file: step, epoch and the latest value of each number.
 
-    A new name adds a column, and the file is rewritten. A resume removes lines of later steps.
+    A new name adds a column, and the file is rewritten. A resumed run removes the
+    lines after its step.
 
     Args:
         path: The file; created if absent.

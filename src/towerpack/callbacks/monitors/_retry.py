@@ -35,7 +35,10 @@ class RetryingMonitor:
         self._wait_s = self._due = 0.0
 
     def call(self, method: str, *args: Any, name: str | None = None) -> Any:
-        """Call a method. Store the call after an `OSError`; raise others as `CallbackError`."""
+        """Call a method of the monitor. After an `OSError`, keep the call in order to repeat it.
+
+        Other errors become a `CallbackError`.
+        """
         if self._pending:
             return self._store(method, args)
         try:

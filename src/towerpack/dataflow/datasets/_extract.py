@@ -81,7 +81,8 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
         raise FormatError(
             f"{archive} is not a valid archive of a data set.",
             got=f"{type(error).__name__}: {error}",
-            expected="regular files inside of the folder, of a plausible size",
+            expected="an archive of regular files of plausible size, whose paths stay inside "
+            "the folder",
             fix="delete the archive and download it from a source that you trust",
         ) from error
     return folder

@@ -1,4 +1,6 @@
-"""Base classes of augmentors, which draw random transforms, and combinations of augmentors.
+"""Base classes of augmentors, and augmentors that combine others.
+
+An augmentor draws a random transform for each image.
 
 Augmentors in Tensorpack's style draw from `self.rng`, in `_get_augment_params` or in
 `get_transform(img)`. While they draw, a context variable holds the datapoint's generator.

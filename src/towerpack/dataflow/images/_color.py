@@ -167,7 +167,7 @@ class Saturation(ClippingAugmentor):
     """Change the saturation of colors: x * factor + gray * (1 - factor).
 
     Args:
-        alpha: Largest distance of the factor from 1. It is uniform in 1 - alpha..1 + alpha.
+        alpha: The factor is drawn uniformly from 1 - alpha to 1 + alpha.
         rgb, clip, max_value: See `Hue` and `Brightness`.
     """
 

@@ -312,7 +312,7 @@ def encode_jpeg(
 
 
 def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
-    """Convert a part of the upright image to the same part of the stored image."""
+    """Convert the coordinates of a part of the upright image to those in the stored image."""
     y0, x0, h, w = part.y0, part.x0, part.h, part.w
     if header.orientation in (2, 3, 6, 7):
         x0 = header.upright_size[1] - x0 - w
@@ -327,7 +327,10 @@ def _fitted(img: Image, out: Out) -> Image:
     if out is None:
         return np.ascontiguousarray(img)
     if img.dtype != np.uint8:
-        raise ConfigError(f"out= needs a uint8 image, got {img.dtype}.", fix="leave out out=")
+        raise ConfigError(
+            f"out= needs a uint8 image, got {img.dtype}.",
+            fix="leave out the argument out, or pass a uint8 image",
+        )
     memory = _memory_of(out, img.shape)
     if not np.may_share_memory(memory, img):
         np.copyto(memory, img)

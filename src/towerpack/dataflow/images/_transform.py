@@ -46,7 +46,7 @@ class Transform:
         raise self._undefined("masks", "apply_mask")
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
-        """Move points like the image. The results may lie outside of the new image.
+        """Apply the image's transform to points. The results may lie outside of the new image.
 
         Args:
             coords: [n, 2] points (x, y).

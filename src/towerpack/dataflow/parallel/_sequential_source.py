@@ -46,7 +46,7 @@ class Levels:
         self.source = flow
 
     def plan_below(self, context: StageContext) -> Node | None:
-        """Return the plan of the flow below the topmost stage, if only this stage has no plan."""
+        """Return the plan of the flow that the last stage reads; None if there is no plan."""
         top = self.stages[-1]
         node = top.ds.compile_in(context) if _skips(top) else None
         if node is not None:
@@ -76,8 +76,9 @@ class Levels:
                 count = below = check_count(state["count"], _MOST)
             if expected not in (None, count) or (state.get("bad") and not _skips(stage)):
                 raise StateError(
-                    f"The saved state of {stage} contradicts the state of the stage above.",
-                    fix="pass an undamaged state, or start a new pass",
+                    f"The saved state of {stage} contradicts the saved state of the stage "
+                    "that reads from it.",
+                    fix="pass a state exactly as it was saved, or start a new pass",
                 )
             expected, state = below, state["inner"]
         return (expected or 0) // self.group, state

@@ -118,7 +118,7 @@ class Unit:
         self.done, self.deaths = False, 0
 
     def advance(self, group: int) -> None:
-        """Remove the finished datapoints, and the `group` inputs of each, from this unit."""
+        """Remove the finished datapoints from this unit. Each was made of `group` inputs."""
         epoch, start, stop = self.work
         self.work = (epoch, start + self.finished, stop)
         if self.inputs is not None:
@@ -129,7 +129,7 @@ class Unit:
 
 
 class WorkSource(ABC):
-    """Ordered source of work. Units of work grow while their datapoints are cheap."""
+    """Source of units of work, in order. Units grow while datapoints are fast to compute."""
 
     group: int = 1
     """Number of inputs for each datapoint."""

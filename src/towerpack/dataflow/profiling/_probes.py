@@ -135,7 +135,7 @@ def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataF
 
 
 def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
-    """Time the nodes and streams that a stage creates. The class of the stage stays the same."""
+    """Measure the time of nodes and streams that a stage creates. Its class stays the same."""
     inside: list[bool] = []
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -240,9 +240,10 @@ class RemoteStream(Stream):
                 raise WorkerError(
                     f"No datapoint has arrived for {timeout:g} s.",
                     got=self._progress(),
-                    fix=f"check that producers run and reach {self._flow.arguments()}, that their "
-                    f"keys match, and that frames are below max_nbytes={self._flow.max_nbytes}; "
-                    "next() waits again",
+                    fix="check that producers run and connect to "
+                    f"{self._flow.arguments()}, that their keys match those of this receiver, and "
+                    f"that frames are below max_nbytes={self._flow.max_nbytes}. "
+                    "Call next() again to wait longer",
                 ) from None
             if waited_s > report_s:
                 report_s += REPORT_S

@@ -41,7 +41,7 @@ N = TypeVar("N", bound=Node)
 
 
 class Sender(ABC):
-    """Conversion of data for other processes, used while a job is pickled."""
+    """Converter of in-memory data to a form for other processes, used while a job is pickled."""
 
     @abstractmethod
     def shared(self, array: Array) -> Array:

@@ -130,7 +130,8 @@ class MixData(Combination):
 
     The order of turns is fixed and even: of the first n datapoints, a flow with share w yields
     w * n, to within one. Each flow keeps its own order. Shuffle the flows, not the mixture. Weights
-    whose smallest integers in proportion add up to more than 65,536 are rounded with a warning.
+    become the smallest integers in the same ratios. If these add up to more than 65,536, they are
+    rounded with a warning.
 
     Args:
         flows: One or more flows.
@@ -256,7 +257,7 @@ class RandomMixData(Combination):
             if not isinstance(length_of(flow), int):
                 raise ConfigError(
                     f"RandomMixData needs finite flows of known length, got {flow}.",
-                    fix="use MixData, which accepts such flows",
+                    fix="use MixData, which accepts infinite flows and flows of unknown length",
                 )
 
     def length(self) -> Length:

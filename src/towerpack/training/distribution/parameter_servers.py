@@ -65,7 +65,7 @@ def serve(cluster: Cluster, seconds: float) -> NoReturn:
 
 
 def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
-    """End this process if a peer hangs, and so the processes that wait for it. Run in a thread."""
+    """End this process if a peer hangs. Processes that wait for this one then end too."""
     silent: dict[str, str] = {}
     misses = 0
     while misses < 3:

@@ -171,7 +171,7 @@ class Loop:
         return True
 
     def _settle(self) -> None:
-        """Write requested checkpoints, and raise `StopTraining` if a callback did."""
+        """Write requested checkpoints. Raise `StopTraining` if a callback has raised it."""
         self._state.settled = True
         self._saver.write()
         if self._reason is not None:

@@ -1,4 +1,4 @@
-"""Calls whose steps are divided among several devices or workers."""
+"""Calls of the training function whose steps several devices or workers divide among them."""
 
 from __future__ import annotations
 

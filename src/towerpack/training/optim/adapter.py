@@ -205,7 +205,8 @@ def _adopt(optimizer: Any) -> None:
         return
     if optimizer.gradient_accumulation_steps:
         raise ConfigError(
-            "A Keras optimizer must not accumulate gradients if each replica has own variables.",
+            "A Keras optimizer must not accumulate gradients if each replica has its own "
+            "variables.",
             got=f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}",
             fix="remove gradient_accumulation_steps, and use AccumulateGradients(optimizer, steps)",
         )

@@ -67,11 +67,11 @@ class HyperParams:
             raise ConfigError(
                 f"The run has no hyper-parameter '{name}' that can be changed.",
                 expected="'learning_rate' (unless it is a schedule), or a scalar tf.Variable of "
-                "the model; other numbers of an optimizer, such as momentum, are constants",
+                "the model (momentum and other settings of an optimizer are constants)",
                 fix=did_you_mean(name, known)
                 if known
-                else "pass a number as the optimizer's learning rate; define other numbers as a "
-                "tf.Variable(…, trainable=False) in the model",
+                else "pass a number as the optimizer's learning rate, or create the "
+                "hyper-parameter in the model as a tf.Variable(…, trainable=False)",
             )
         return known[name]
 

@@ -55,9 +55,11 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
                 result = again()
             if any(op.type.endswith("Summary") for op in graph.get_operations()):
                 raise ConfigError(
-                    "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
+                    "The model's optimizer() uses a tf.compat.v1.train schedule where a "
+                    "number is needed, such as in tf.summary.scalar.",
                     got=str(error).partition("\n")[0],
-                    fix="remove tf.summary.scalar, since 'learning_rate' is always monitored",
+                    fix="pass the schedule to the optimizer only ('learning_rate' is always "
+                    "monitored)",
                 ) from error
     _refuse_python_numbers_of(variables, result, lambda v: _call_with(v, function, step))
     for i, optimizer in enumerate(_unwrapped(result)[-1]):

@@ -14,7 +14,7 @@ Schedule = Callable[[int], float | None]
 
 
 class Schedules:
-    """Variables with schedules, which set the variables after each step."""
+    """Variables with their schedules. After each step, each schedule sets its variable."""
 
     def __init__(self, schedules: Sequence[tuple[tf.Variable, Schedule]] = ()) -> None:
         self.pairs = list(schedules)

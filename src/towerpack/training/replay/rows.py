@@ -95,7 +95,7 @@ def _features(batch: StepBatch) -> Iterator[tuple[str, str]]:
 
 
 def _lengths(array: np.ndarray) -> Iterator[str]:
-    """Return ranges of the rows' lengths without the padding, which is 0 or -1."""
+    """Return the range of each row's length, such as "17 to 32". Trailing 0 and -1 are padding."""
     unpadded = ~np.isin(array, (0, -1))[:, ::-1]
     for length in (array.shape[1] - unpadded.argmax(axis=1)).tolist():
         largest = 1 << (length - 1).bit_length()

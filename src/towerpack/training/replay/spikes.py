@@ -94,8 +94,9 @@ def _values(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not known.any():
         names = [name for record in records for name in record.scalars]
         raise ConfigError(
-            f"{run} has no number called {name!r}. {did_you_mean(name, names)}",
-            fix="name a number of its stats.jsonl, or none for the costs of single steps",
+            f"{run} has not recorded a number named {name!r}. {did_you_mean(name, names)}",
+            fix="choose a name in its stats.jsonl, or omit the name to search the costs of "
+            "single steps",
         )
     return steps[known].astype(np.int64), values[known]
 

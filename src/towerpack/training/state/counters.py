@@ -99,7 +99,7 @@ class RunStateView:
 
     @property
     def in_epoch(self) -> bool:
-        """Whether an epoch is in progress, including its triggers."""
+        """Whether an epoch is in progress. Calls of `trigger_epoch` belong to the epoch."""
         return self._state.in_epoch
 
     @property

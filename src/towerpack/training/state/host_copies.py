@@ -62,7 +62,8 @@ def check_no_nan(values: Mapping[str, np.ndarray], step: int) -> None:
         raise NumericsError(
             f"Weights are NaN at step {step}, although the cost was finite.",
             got=", ".join(lines[:8]) + (", …" if len(lines) > 8 else ""),
-            expected="finite weights (these are not saved; earlier checkpoints are unchanged)",
+            expected="finite weights (the NaN weights were not saved; earlier checkpoints are "
+            "unchanged)",
             fix="check the data for NaN (tf.nn.relu can hide a NaN input) and the gradients for "
             "NaN and infinity, then run the same command again",
         )

@@ -1,13 +1,13 @@
 """Ledger of a run: a log of how each start of the program spent its time.
 
-A life lasts from one start of the program to its end. It appends lines to `ledger.jsonl`:
+A life lasts from one start of the program to its end. It is recorded in `ledger.jsonl`:
 
     {"event": "start", "time": 1700000000.0, "step": 300, "seconds": {…}, "pid": 17, …}
     {"event": "save", "time": 1700000040.0, "step": 500, "seconds": {"productive": 31.2, …}}
     {"event": "end", "time": 1700000060.0, "step": 600, "seconds": {…}, "ending": "Complete"}
 
-`seconds` holds the seconds of each part of the life so far. Ten times per second, a line with the
-event "beat" overwrites the previous one, so that the end of a killed life is known.
+`seconds` holds the seconds of each part of the life so far. Ten times per second, a line
+with the event "beat" replaces the previous beat. It shows when a killed program ended.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Life:
 
     Attributes:
         began: Seconds since 1970.
-        ended: Seconds since 1970 of the last record.
+        ended: Time of the last record, in seconds since 1970.
         from_step: Step from which the life continued.
         to_step: Last step of the life.
-        seconds: Seconds of each part of `ALL_PARTS`. `'lost'` is work that a later life repeated,
-            which other parts do not include. `'down'` is the time since the previous life.
+        seconds: Seconds of each part of `ALL_PARTS`. `'lost'` is the time of work that a later life
+            repeated. Other parts do not include it. `'down'` is the time since the previous life.
         lost_steps: Number of steps that a later life repeated.
         ending: Description of the ending; None if the life was killed or is running.
         restart: Value of `TOWERPACK_RESTART`.

@@ -100,7 +100,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     @property
     def stats(self) -> Path:
-        """Path of the file of numbers, one JSON object per line."""
+        """Path of the file with the monitored numbers, one JSON object per line."""
         return self.path / "stats.jsonl"
 
     @property

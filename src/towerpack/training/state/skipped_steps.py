@@ -64,7 +64,7 @@ def warn_if_trained(ranges: Ranges, step: int, saved: Mapping[str, Any]) -> None
 
 
 class SkippedSteps:
-    """Skipping of steps: moves data, step number and schedules, and nothing else.
+    """Steps to skip. Skipping advances the data, the step number and schedules, and nothing else.
 
     `replicas` is the number of replicas in this process.
     """

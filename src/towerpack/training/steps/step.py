@@ -114,12 +114,12 @@ class StepSetup:
     """Variables and optimizers from which a step is built, before the step is compiled.
 
     Args:
-        tower: Tower function of the model, with its variables.
-        trace: Training tower of the model.
+        tower: Function that builds the model, with its variables.
+        trace: Graph of the model that `tower` built for training.
         optimizers: The optimizer of the configuration or the model, or a dict of several.
         scale_loss: Scale losses dynamically (for float16).
         frozen: Regular expressions for full names of variables that are not trained.
-        only: Expressions for the only variables that are trained; empty for all.
+        only: Expressions for full names. Other variables are not trained. Empty for all.
 
     Attributes:
         trace: Training tower of the model.
@@ -127,7 +127,7 @@ class StepSetup:
         frozen: Names of the frozen variables.
         trained: Variables that have an optimizer, by name.
         optimizers: Optimizers returned by `optimizer`, by name. A checkpoint has a group of
-            variables for each of them, beside the group `'model'`.
+            variables for each of them, in addition to the group `'model'`.
         available: Optimizers that the step can use, by name; a single one is called 'optimizer'. A
             step may replace them.
     """
@@ -249,7 +249,7 @@ class TrainStep(ABC):
                 outputs = context.tower(*batch).outputs
                 context.minimize(outputs["first_cost"], self.first, self.optimizer)
 
-    An object belongs to one training and may keep state in attributes.
+    Use an instance for one training run only. It may keep state in attributes.
     """
 
     def settings(self) -> Mapping[str, Any]:
@@ -266,7 +266,7 @@ class TrainStep(ABC):
 
     @abstractmethod
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Call the tower and `context.minimize` in the graph, once for each replica.
+        """Build the step of one replica in the graph: call the tower and `context.minimize`.
 
         Args:
             context: Context of the replica.
