@@ -45,8 +45,8 @@ def spikes(
     with explain_missing("towerpack runs"):
         from towerpack.training.replay.spikes import spikes as find
     rows = table(">step", f">{number or 'cost'}", ">median around it", ">z")
-    found = find(run, number=number, top=top, window=window)
-    for step, *values, z in found:
+    result = find(run, number=number, top=top, window=window)
+    for step, *values, z in result:
         rows.add_row(f"{step:,}", *(f"{value:.4g}" for value in values), f"{z:+.1f}")
     out = console()
     out.print(rows)
@@ -54,7 +54,7 @@ def spikes(
         out.print("To compare their rows with those of other steps, pass --flow FILE.py:FUNCTION.")
         return
     replay = replay_of(run, flow, allow_code)
-    steps = sorted(spike.step for spike in found)
+    steps = sorted(spike.step for spike in result)
     _print_common(replay, steps, others)
     if losses:
         _print_losses(replay, steps, model or (flow or "").rpartition(":")[0])
