@@ -234,8 +234,8 @@ class DataIterator:
         The state is small and can be stored by msgpack or JSON. It describes the position before
         the next datapoint. If `next` raised, the next datapoint is the one that failed.
         """
-        at = self._stream.state()
-        return state_of(self._signature, self.seed, self.epoch, at, self._tally.skipped)
+        place = self._stream.state()
+        return state_of(self._signature, self.seed, self.epoch, place, self._tally.skipped)
 
     def origins(self) -> list[Origin]:
         """Return the source rows of the last datapoint of an iterator from `open_traced`."""

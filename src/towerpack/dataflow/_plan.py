@@ -49,13 +49,13 @@ class Origin:
 STATE_VERSION = 1
 
 
-def state_of(signature: str, seed: int, epoch: int, at: Any, skipped: int = 0) -> dict[str, Any]:
+def state_of(signature: str, seed: int, epoch: int, place: Any, skipped: int = 0) -> dict[str, Any]:
     return {
         "version": STATE_VERSION,
         "flow": signature,
         "seed": seed,
         "epoch": epoch,
-        "at": at,
+        "at": place,
         "skipped": skipped,
     }
 

@@ -173,8 +173,8 @@ class ShuffleNode(PermutedNode):
         return permute(positions, self.size or 1, derive_seed(self.key, epoch))
 
     def find(self, epoch: int, rows: Array) -> Array:
-        found, key = self.inner.find(epoch, rows), derive_seed(self.key, epoch)
-        return np.sort(permute(found, self.size or 1, key, inverse=True))
+        positions, key = self.inner.find(epoch, rows), derive_seed(self.key, epoch)
+        return np.sort(permute(positions, self.size or 1, key, inverse=True))
 
 
 class WindowShuffleNode(PermutedNode):

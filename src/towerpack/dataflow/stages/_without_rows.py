@@ -134,16 +134,16 @@ class RemainingNode(InnerNode):
     def _inner_positions(self, epoch: int, positions: Positions) -> Array:
         last = self._last
         if last is None or last[0] != epoch:
-            found = self._numbers.find(epoch, self._dropped)
+            dropped = self._numbers.find(epoch, self._dropped)
             usual = (self._numbers.size or 0) - (self.size or 0)
-            if len(found) != usual:
+            if len(dropped) != usual:
                 raise DataFlowError(
-                    f"Pass {epoch} contains {len(found)} of the rows to drop, but other passes "
+                    f"Pass {epoch} contains {len(dropped)} of the rows to drop, but other passes "
                     f"contain {usual}.",
                     fix="put WithoutRows below the stage whose passes contain other rows",
                 )
             # Numbers of remaining positions before each dropped one.
-            self._last = last = epoch, found - np.arange(len(found))
+            self._last = last = epoch, dropped - np.arange(len(dropped))
         positions = as_array(positions)
         return positions + np.searchsorted(last[1], positions, side="right")
 

@@ -42,10 +42,10 @@ def rewind(run: str | os.PathLike[str], step: int) -> tuple[int, list[Path]]:
         # As for a resumed run, tagged checkpoints come last.
         valid = [row for row in rows if row.valid and row.step <= step]
         if not valid:
-            kept = ", ".join(f"{row.step:,}" for row in rows if row.valid)
+            steps = ", ".join(f"{row.step:,}" for row in rows if row.valid)
             raise CheckpointError(
                 f"{run} has no valid checkpoint at or before step {step}.",
-                got=f"checkpoints of steps {kept}" if kept else "no valid checkpoint",
+                got=f"checkpoints of steps {steps}" if steps else "no valid checkpoint",
                 fix="pass a later step, or train again with resume='never' and ModelSaver(keep=…)",
             )
         with CheckpointStore(directory.checkpoints) as store:
