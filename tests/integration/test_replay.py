@@ -74,7 +74,7 @@ def assert_counted(replay: Replay, record: Path) -> None:
 @pytest.mark.parametrize("case", ALONE)
 def test_one_process(tmp_path: Path, case: str) -> None:
     finish(start(case, tmp_path))
-    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 0))
+    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
     has_ids = case in ("mixture", "filter", "replicas", "split")
     assert_same(replay, tmp_path / "record", ids=has_ids)
     if has_ids:
@@ -100,7 +100,7 @@ def test_two_processes(tmp_path: Path, case: str) -> None:
             for index, cluster in enumerate(clusters)
         )
     )
-    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 0))
+    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
     assert_same(replay, tmp_path / "record", ids=True)
     assert_counted(replay, tmp_path / "record")
 

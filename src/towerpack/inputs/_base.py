@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from towerpack._core.arguments import KeepsArguments
 from towerpack.dataflow import Origin
-from towerpack.dataflow._replay import RowCounts
 
 Origins = list[list[Origin]]
 """Source rows of the batch of each replica."""
@@ -120,18 +119,6 @@ class InputSource(KeepsArguments, ABC):
 
         Raises:
             ConfigError: The data end before this step.
-        """
-        return None
-
-    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
-        """Count how often the steps after a position read each row of the data.
-
-        Args:
-            state: Position, as for `read_step`.
-            steps: Number of steps.
-
-        Returns:
-            None if the rows of the source are unknown.
         """
         return None
 

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._replay import RowCounts
 from towerpack.inputs._base import InputSource, Origins
 
 
@@ -71,9 +70,6 @@ class ProxyInputSource(InputSource):
             The arrays are None if they cannot be arranged.
         """
         return arrays, origins
-
-    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
-        return self.input.count_rows(state, steps)
 
     def state(self) -> Any:
         return self.input.state()

@@ -16,7 +16,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
-from towerpack.dataflow._replay import RowCounts, count_rows, open_traced
+from towerpack.dataflow._replay import open_traced
 from towerpack.dataflow.parallel import is_lent
 from towerpack.dataflow.stages._repeat import warn_if_shorter_than_len
 from towerpack.inputs._base import InputSource, Origins
@@ -109,9 +109,6 @@ class _FlowInput(InputSource):
         if len(origins) < self._replicas:
             raise ConfigError("The data end before this step.", pipeline=str(self.dataflow))
         return arrays, origins
-
-    def count_rows(self, state: Any, steps: int) -> RowCounts | None:
-        return count_rows(self._flow, state, steps * self._replicas, seed=self._seed)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         return dequeued(self._queue, self._specs)

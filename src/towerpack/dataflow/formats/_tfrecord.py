@@ -89,7 +89,7 @@ class TFRecordNode(Node):
         self._features = features
         self._files = PerProcess(partial(opener, paths, versions))
 
-    def find(self, position: int) -> tuple[int, int, int]:
+    def record_place(self, position: int) -> tuple[int, int, int]:
         """Return the index of a record's file, and the start and end of the record in bytes."""
         file = int(self._ends.searchsorted(position, "right"))
         # Each file before this one has one more offset than records: the end of the last record.
@@ -97,11 +97,11 @@ class TFRecordNode(Node):
         return file, start, stop
 
     def name_of(self, index: int) -> str:
-        file, start, _ = self.find(index)
+        file, start, _ = self.record_place(index)
         return f"{self._paths[file]}, byte {start:,}"
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        file, start, stop = self.find(position)
+        file, start, stop = self.record_place(position)
         path = self._paths[file]
         raw = self._files.get()(file).read_at(start, stop - start)
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")

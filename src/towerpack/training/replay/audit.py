@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow import DataFlow, RepeatedData
+from towerpack.dataflow._replay import count_rows
 from towerpack.training.replay.batch import Replay
 
 
@@ -28,11 +30,13 @@ def rows_read(replay: Replay) -> dict[str, NDArray[np.int64]]:
             source = replay.source(segment, worker)
             state, _ = replay.history.before(segment, first, nearest=not segment.start.known)
             steps = stop - first + 1 + sum(p < stop for p in segment.start.passed)
-            counts = source.count_rows(state, steps)
-            if counts is None:
+            flow = getattr(source, "dataflow", None)
+            if not isinstance(flow, DataFlow):
                 raise ConfigError(f"The rows of a {type(source).__name__} are unknown.")
+            flow = RepeatedData(flow) if segment.start.infinite else flow
+            batches = steps if splits else steps * segment.start.replicas
             numbers = defaultdict[str, int](int)
-            for name, read in counts:
+            for name, read in count_rows(flow, state, batches, seed=segment.start.seed):
                 numbers[name] += 1
                 key = name if numbers[name] == 1 else f"{name} #{numbers[name]}"
                 total = np.zeros(max(len(read), len(totals[key])), np.int64)
