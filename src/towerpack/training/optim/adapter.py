@@ -17,6 +17,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
 from towerpack.nn import variable_alias
 from towerpack.training.distribution.replicas import on_replicas
+from towerpack.training.optim.fused import update_variables
 from towerpack.training.optim.learning_rate import LEARNING_RATE, RateFunction
 from towerpack.training.optim.variable_param import VariableParam
 
@@ -106,11 +107,9 @@ class KerasOptimizer(OptimizerAdapter):
         self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable. The aliases have our names as paths.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
-        remote = any("/job:ps/" in variable.device for variable in variables.values())
         for part in {id(o): o for o in (self._optimizer, *self._optimizers())}.values():
             _adopt(part)
-            if remote:
-                part._distributed_tf_update_step = functools.partial(_update_in_place, part)
+            part._distributed_tf_update_step = functools.partial(update_variables, part)
         self._optimizer.build(self._aliases)
         for name, average in self.final_values().items():
             average.assign(variables[name])  # Keras would keep zeros until the first step.
@@ -219,13 +218,6 @@ def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
             yield
     finally:
         del extended._use_merge_call
-
-
-def _update_in_place(optimizer: Any, _: Any, grads_and_vars: Iterable[Any], rate: Any) -> None:
-    """Compute updates on the variables' device, so that processes exchange only gradients."""
-    for gradient, variable in grads_and_vars:
-        with tf.device(variable.device):
-            optimizer.update_step(gradient, variable, rate)
 
 
 class CompatOptimizer(OptimizerAdapter):
