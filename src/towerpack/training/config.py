@@ -57,7 +57,7 @@ class TrainConfig:
             operations in the whole process, which may be slower. Excludes XLA.
         precision: Dtype in which layers by name compute. Weights stay float32; with 'float16' the
             loss is scaled.
-        xla: Compile the forward and backward pass of each step.
+        xla: Compile the forward and backward pass and, with Keras's optimizers, the update.
         frozen: One or several regular expressions for full names of variables that are not
             trained: `'backbone/.*'`. A batch normalization whose moving averages match as well
             normalizes by these averages and does not update them.

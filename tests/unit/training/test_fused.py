@@ -38,7 +38,6 @@ KERNELS: dict[str, tuple[str, type, dict[str, Any]]] = {
     "momentum": ("KerasMomentum", keras.optimizers.SGD, {"momentum": 0.9}),
     "nesterov": ("KerasMomentum", keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True}),
     "adam": ("Adam", keras.optimizers.Adam, {"epsilon": 0.01}),
-    "amsgrad": ("AdamWithAmsgrad", keras.optimizers.Adam, {"amsgrad": True}),
     "adamw": ("Adam", keras.optimizers.AdamW, {"beta_1": 0.8}),
     "adamax": ("AdaMax", keras.optimizers.Adamax, {"epsilon": 0.01}),
     "rmsprop": ("RMSProp", keras.optimizers.RMSprop, {"momentum": 0.8, "epsilon": 0.01}),
@@ -58,6 +57,7 @@ class Mine(keras.optimizers.SGD):
 
 UNFUSED: dict[str, tuple[type, dict[str, Any]]] = {
     "subclass": (Mine, {}),
+    "amsgrad": (keras.optimizers.Adam, {"amsgrad": True}),
     "rmsprop": (keras.optimizers.RMSprop, {}),
     "adagrad": (keras.optimizers.Adagrad, {"epsilon": 0.01}),
     "nadam": (keras.optimizers.Nadam, {}),

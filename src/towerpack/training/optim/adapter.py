@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,9 @@ class OptimizerAdapter(ABC):
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return cost
 
+    def compile_updates(self) -> None:  # noqa: B027 - optional
+        """Let XLA compile updates of variables that have one copy. Called before `apply`."""
+
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
         """Return whether `apply` may be called, as a tensor. Called outside of any `tf.cond`."""
         return tf.constant(True)
@@ -89,6 +92,7 @@ class KerasOptimizer(OptimizerAdapter):
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer: Any = optimizer
         self._aliases: list[keras.Variable] = []
+        self._compiled = False
         self._elsewhere: set[int] = set()
         rate = getattr(self._optimizer, "_learning_rate", None)
         self._function: RateFunction | None = None
@@ -117,6 +121,12 @@ class KerasOptimizer(OptimizerAdapter):
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return self._optimizer.scale_loss(cost)
 
+    def compile_updates(self) -> None:
+        # Updates and schedules of other classes may contain operations that XLA does not know.
+        parts = [self._optimizer, *self._optimizers()]
+        schedules = [o._learning_rate for o in parts if isinstance(o._learning_rate, _Schedule)]
+        self._compiled = all(type(p).__module__.startswith("keras.") for p in parts + schedules)
+
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
             self._function.update()
@@ -135,9 +145,25 @@ class KerasOptimizer(OptimizerAdapter):
         optimizer.loss_scale_factor = None
         try:
             with _across_replicas(strategy):
-                optimizer.apply(copies, [v for _, v in pairs])
+                apply = functools.partial(optimizer.apply, copies, [v for _, v in pairs])
+                self._compilable(apply, copies)()
         finally:
             optimizer.loss_scale_factor = factor
+
+    def _compilable(self, apply: Callable[[], None], gradients: Sequence[Any]) -> Any:
+        """Return a function that XLA compiles, if it can and should."""
+        variables = [alias.value for alias in self._aliases]
+        copied = any(isinstance(v, tf.distribute.DistributedValues) for v in variables)
+        devices = {variable.device for variable in variables}
+        dense = all(isinstance(gradient, tf.Tensor) for gradient in gradients)
+        if copied or len(devices) > 1 or not dense or not self._compiled:
+            return apply
+
+        def compiled() -> None:
+            with tf.device(devices.pop()):
+                tf.function(apply, jit_compile=True, autograph=False)()
+
+        return compiled
 
     def variables(self) -> dict[str, tf.Variable]:
         variables: dict[str, tf.Variable] = {}

@@ -31,8 +31,9 @@ class Kernel(NamedTuple):
 def kernel_of(optimizer: Any) -> Kernel | None:
     """Return the kernel of a built optimizer, or None if TensorFlow has no kernel for it.
 
-    TensorFlow adds `epsilon` to the square root in Adagrad, Keras under the root. Its kernel of
-    RMSprop needs a slot for the momentum, which Keras creates only if there is a momentum.
+    TensorFlow adds the epsilon of Adagrad outside the square root, Keras inside. TensorFlow's
+    RMSprop needs a slot for a momentum, which Keras creates only for a momentum above 0. XLA does
+    not know TensorFlow's kernel for `amsgrad`.
     """
     kernel = _KERNELS.get(type(optimizer))
     return None if kernel is None else kernel(optimizer)
@@ -49,12 +50,12 @@ def _descend(*, grad: tf.Tensor, lr: tf.Tensor, **arguments: Any) -> None:
     _OPS.ResourceApplyGradientDescent(delta=grad, alpha=lr, **arguments)
 
 
-def _adam(optimizer: Any) -> Kernel:
-    op, slots = _OPS.ResourceApplyAdam, {"m": optimizer._momentums, "v": optimizer._velocities}
+def _adam(optimizer: Any) -> Kernel | None:
     if optimizer.amsgrad:
-        op, slots["vhat"] = _OPS.ResourceApplyAdamWithAmsgrad, optimizer._velocity_hats
+        return None
+    slots = {"m": optimizer._momentums, "v": optimizer._velocities}
     powers = {"beta1_power": optimizer.beta_1, "beta2_power": optimizer.beta_2}
-    return Kernel(op, slots, _betas(optimizer), powers)
+    return Kernel(_OPS.ResourceApplyAdam, slots, _betas(optimizer), powers)
 
 
 def _adamax(optimizer: Any) -> Kernel:

@@ -49,7 +49,7 @@ def build_step(
             without outputs of layers.
         seed: Seed for initial values and dropout.
         precision: See `TrainConfig`.
-        xla: Compile the forward and backward pass of each replica.
+        xla: Compile the forward and backward pass and, with Keras's optimizers, the update.
 
     Raises:
         ConfigError: There is no optimizer, or an optimizer that no step uses.
