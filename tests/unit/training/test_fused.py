@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,6 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from towerpack import NumericsError, SimpleTrainer, TrainConfig
+from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.training.optim.optimizer import AccumulateGradients, WeightEMA
 from towerpack.training.optim.proxy_and_loss_scale import adapt
 
 SHAPES = {"a/kernel": [4, 3], "b/bias": [3], "c/table": [5, 2]}
@@ -162,3 +167,41 @@ def test_dtypes_and_sparse_gradients() -> None:
     tf.function(lambda: fused.adapter.apply([first, second, rows]), autograph=False)()
     dense.step(first, second, tf.convert_to_tensor(rows))
     assert_equal(fused, dense, "sparse")
+
+
+class Printing(keras.optimizers.SGD):
+    """Subclass whose update XLA cannot compile."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        tf.print("", output_stream="file:///dev/null")
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.AdamW(SCHEDULE, weight_decay=0.1, global_clipnorm=0.5),
+        lambda: WeightEMA(AccumulateGradients(keras.optimizers.SGD(0.01, 0.9), 2)),
+        lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
+        lambda: Printing(0.01),
+    ],
+)
+def test_xla_compiles_updates_and_applies_no_nan(make: Callable[[], Any], tmp_path: Path) -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        table = tf.compat.v1.get_variable("table", [3], initializer=tf.ones_initializer())
+        return tf.reduce_sum(tf.square(table * x - 2.0))
+
+    rows = np.float32([[1.0, 2.0, 3.0], [0.5, 0.1, 0.0], [np.nan, 1.0, 1.0], [3.0, 2.0, 1.0]])
+    model: Any = ([tf.TensorSpec([None, 3], tf.float32, "x")], build, make)
+    weights = []
+    for xla, data in ((False, rows[:2]), (False, rows), (True, rows)):
+        flow = BatchData(DataFromArrays([data]), 1)
+        where = tmp_path / str(len(weights))
+        trainer = SimpleTrainer(
+            TrainConfig(model=model, dataflow=flow, max_epoch=1, run_dir=where, xla=xla)
+        )
+        with contextlib.nullcontext() if data is not rows else pytest.raises(NumericsError):
+            trainer.train()
+        weights.append(trainer.get_weights()["table"])
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_allclose(weights[0], weights[2], rtol=1e-5)
