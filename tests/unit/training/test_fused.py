@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from towerpack import NumericsError, SimpleTrainer, TrainConfig
 from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.training.optim import fused
 from towerpack.training.optim.optimizer import AccumulateGradients, WeightEMA
 from towerpack.training.optim.proxy_and_loss_scale import adapt
 
@@ -51,6 +52,11 @@ KERNELS: dict[str, tuple[str, type, dict[str, Any]]] = {
     "ftrl": ("FtrlV2", keras.optimizers.Ftrl, FTRL),
     "ftrl, other power": ("FtrlV2", keras.optimizers.Ftrl, {**FTRL, "learning_rate_power": -0.3}),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_model_is_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "TINY", 0)
 
 
 class Mine(keras.optimizers.SGD):
@@ -141,6 +147,12 @@ def test_a_hundred_steps_equal_those_of_keras(name: str) -> None:
         assert_equal(resumed, theirs, option)
 
 
+def test_adam_of_a_tiny_model_needs_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not Fused(keras.optimizers.Adam(0.1)).ops()
+    assert Fused(keras.optimizers.SGD(0.1)).ops()
+
+
 @pytest.mark.parametrize("name", UNFUSED)
 def test_what_has_no_kernel_equals_keras(name: str) -> None:
     ours, theirs = (kind(made(*UNFUSED[name])()) for kind in (Fused, Unfused))
@@ -161,12 +173,12 @@ def test_dtypes_and_sparse_gradients() -> None:
             theirs.step(*gradients(step, dtype))
         for value, other in zip(ours.state(), theirs.state(), strict=True):
             np.testing.assert_allclose(value.astype(float), other.astype(float), rtol=1e-3)
-    fused, dense = Fused(adam()), Fused(adam())
+    sparse, dense = Fused(adam()), Fused(adam())
     rows = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, 3]), tf.constant([5, 2]))
     first, second, _ = gradients(0)
-    tf.function(lambda: fused.adapter.apply([first, second, rows]), autograph=False)()
+    tf.function(lambda: sparse.adapter.apply([first, second, rows]), autograph=False)()
     dense.step(first, second, tf.convert_to_tensor(rows))
-    assert_equal(fused, dense, "sparse")
+    assert_equal(sparse, dense, "sparse")
 
 
 class Printing(keras.optimizers.SGD):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from towerpack.training.distribution.replicas import update
 
 _OPS = tf.raw_ops
+TINY = 100_000
 _DTYPES = ({tf.float32}, {tf.float64})
 
 
@@ -51,11 +52,22 @@ def _descend(*, grad: tf.Tensor, lr: tf.Tensor, **arguments: Any) -> None:
 
 
 def _adam(optimizer: Any) -> Kernel | None:
-    if optimizer.amsgrad:
+    if optimizer.amsgrad or _is_tiny(optimizer):
         return None
     slots = {"m": optimizer._momentums, "v": optimizer._velocities}
     powers = {"beta1_power": optimizer.beta_1, "beta2_power": optimizer.beta_2}
     return Kernel(_OPS.ResourceApplyAdam, slots, _betas(optimizer), powers)
+
+
+def _is_tiny(optimizer: Any) -> bool:
+    """Return whether a CPU updates a few small variables.
+
+    TensorFlow's kernel of Adam for CPUs always wakes other threads, which costs more than it saves.
+    """
+    variables = optimizer._trainable_variables
+    sizes = [v.shape.num_elements() for v in (variable.value for variable in variables)]
+    on_gpu = any("GPU" in variable.value.device for variable in variables)
+    return len(sizes) < 16 and sum(sizes) < TINY and not on_gpu
 
 
 def _adamax(optimizer: Any) -> Kernel:
