@@ -129,16 +129,18 @@ def update_variables(
 ) -> None:
     """Update variables by the optimizer's kernel, or by its `update_step` if no kernel fits.
 
-    Everything is computed on the variables' devices, so that processes exchange only gradients.
+    Updates are computed on the variables' devices, so that processes exchange only gradients.
 
     Args:
         optimizer: Keras optimizer.
-        strategy: Has no effect; Keras passes it.
+        strategy: Strategy under which the optimizer was built.
         grads_and_vars: Pairs of a gradient and a variable, possibly distributed.
         rate: Learning rate.
     """
-    del strategy
-    kernel = kernel_of(optimizer)
+    kernel, pairs = kernel_of(optimizer), list(grads_and_vars)
+    if kernel is None and not any("/job:ps/" in variable.device for _, variable in pairs):
+        type(optimizer)._distributed_tf_update_step(optimizer, strategy, pairs, rate)
+        return
     numbers: dict[tuple[str, tf.DType], dict[str, tf.Tensor]] = {}
 
     def step(variable: Any, gradient: Any, rate: Any) -> None:
@@ -154,7 +156,7 @@ def update_variables(
         gradient = tf.cast(gradient, variable.dtype)
         kernel.op(var=variable.handle, grad=gradient, use_locking=True, **arguments)
 
-    for gradient, variable in grads_and_vars:
+    for gradient, variable in pairs:
         with tf.device(variable.device):
             update(variable, step, gradient, rate)
 
