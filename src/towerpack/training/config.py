@@ -59,7 +59,7 @@ class TrainConfig:
             operations in the whole process, which may be slower. Excludes XLA.
         precision: Dtype of the computations in layers. Weights stay float32, and 'float16' also
             scales the loss.
-        xla: Compile the forward and backward pass of each step.
+        xla: Compile the forward and backward pass and, with Keras's optimizers, the update.
         frozen: One or several regular expressions for full names of variables that are not
             trained: `'backbone/.*'`. If moving averages of a batch normalization match too, the
             layer normalizes by these averages and does not update them.

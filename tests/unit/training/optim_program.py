@@ -230,7 +230,7 @@ def every_trainer_sums_repeated_rows(where: Path) -> None:
             for i, lookup in enumerate((gathered, one_hot))
         ]  # fmt: skip
         for name, value in found[1].items():
-            np.testing.assert_allclose(found[0][name], value, atol=1e-6, err_msg=str(trainer))
+            np.testing.assert_allclose(found[0][name], value, atol=1e-5, err_msg=str(trainer))
 
 
 CASES = [replicas_with_copies_move_as_one, trainers_precisions_and_compilation]

@@ -211,6 +211,8 @@ class Executor:
             compute = tf.function(compute, jit_compile=True, autograph=False)
         source, step = self._parts.source, self._step_number
         inputs, computed = self._distribution.replicate(compute, source, step)
+        for optimizer in self.optimizers if self._parts.xla else ():
+            optimizer.compile_updates()
         gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
         pairs = list(zip(self.optimizers, gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}

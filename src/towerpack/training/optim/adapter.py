@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
 from towerpack.nn import variable_alias
 from towerpack.training.distribution.replicas import on_replicas
+from towerpack.training.optim.fused import update_variables
 from towerpack.training.optim.learning_rate import LEARNING_RATE, RateFunction
 from towerpack.training.optim.variable_param import VariableParam
 
@@ -58,6 +59,9 @@ class OptimizerAdapter(ABC):
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return cost
 
+    def compile_updates(self) -> None:  # noqa: B027 - optional
+        """Let XLA compile updates of variables that have one copy. Called before `apply`."""
+
     def check(self, gradients: Sequence[Any]) -> tf.Tensor:
         """Return a bool tensor: whether `apply` may be called. Must be called outside `tf.cond`."""
         return tf.constant(True)
@@ -94,6 +98,7 @@ class KerasOptimizer(OptimizerAdapter):
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer: Any = optimizer
         self._aliases: list[keras.Variable] = []
+        self._compiled = False
         self._elsewhere: set[int] = set()
         rate = getattr(self._optimizer, "_learning_rate", None)
         self._function: RateFunction | None = None
@@ -113,17 +118,21 @@ class KerasOptimizer(OptimizerAdapter):
         self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable. The aliases have our names as paths.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
-        remote = any("/job:ps/" in variable.device for variable in variables.values())
         for part in {id(o): o for o in (self._optimizer, *self._optimizers())}.values():
             _adopt(part)
-            if remote:
-                part._distributed_tf_update_step = functools.partial(_update_in_place, part)
+            part._distributed_tf_update_step = functools.partial(update_variables, part)
         self._optimizer.build(self._aliases)
         for name, average in self.final_values().items():
             average.assign(variables[name])  # Keras would keep zeros until the first step.
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return self._optimizer.scale_loss(cost)
+
+    def compile_updates(self) -> None:
+        # Updates and schedules of other classes may contain operations that XLA does not know.
+        parts = [self._optimizer, *self._optimizers()]
+        schedules = [o._learning_rate for o in parts if isinstance(o._learning_rate, _Schedule)]
+        self._compiled = all(type(p).__module__.startswith("keras.") for p in parts + schedules)
 
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
@@ -143,9 +152,25 @@ class KerasOptimizer(OptimizerAdapter):
         optimizer.loss_scale_factor = None
         try:
             with _across_replicas(strategy):
-                optimizer.apply(copies, [v for _, v in pairs])
+                apply = functools.partial(optimizer.apply, copies, [v for _, v in pairs])
+                self._compilable(apply, copies)()
         finally:
             optimizer.loss_scale_factor = factor
+
+    def _compilable(self, apply: Callable[[], None], gradients: Sequence[Any]) -> Any:
+        """Return a function that XLA compiles, if it can and should."""
+        variables = [alias.value for alias in self._aliases]
+        copied = any(isinstance(v, tf.distribute.DistributedValues) for v in variables)
+        devices = {variable.device for variable in variables}
+        dense = all(isinstance(gradient, tf.Tensor) for gradient in gradients)
+        if copied or len(devices) > 1 or not dense or not self._compiled:
+            return apply
+
+        def compiled() -> None:
+            with tf.device(devices.pop()):
+                tf.function(apply, jit_compile=True, autograph=False)()
+
+        return compiled
 
     def variables(self) -> dict[str, tf.Variable]:
         variables: dict[str, tf.Variable] = {}
@@ -233,13 +258,6 @@ def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
             yield
     finally:
         del extended._use_merge_call
-
-
-def _update_in_place(optimizer: Any, _: Any, grads_and_vars: Iterable[Any], rate: Any) -> None:
-    """Update each variable on its own device, so that processes exchange only gradients."""
-    for gradient, variable in grads_and_vars:
-        with tf.device(variable.device):
-            optimizer.update_step(gradient, variable, rate)
 
 
 class CompatOptimizer(OptimizerAdapter):

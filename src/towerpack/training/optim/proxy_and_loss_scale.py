@@ -120,6 +120,7 @@ class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
     hyper_params = _delegate("hyper_params")
     scheduled = _delegate("scheduled")
     scale_loss = _delegate("scale_loss")
+    compile_updates = _delegate("compile_updates")
     check = _delegate("check")
     checks = _delegate("checks")
     nonfinite = _delegate("nonfinite")

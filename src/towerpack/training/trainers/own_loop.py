@@ -48,7 +48,7 @@ def build_step(
         outputs: Names of outputs to return besides the cost; None for all those of `expose`.
         seed: Seed for initial values and dropout.
         precision: See `TrainConfig`.
-        xla: Compile the forward and backward pass of each replica.
+        xla: Compile the forward and backward pass and, with Keras's optimizers, the update.
 
     Raises:
         ConfigError: There is no optimizer, or an optimizer that no step uses.
