@@ -47,7 +47,7 @@ class TFRecordInputter(ImageInputter):
     def names_of(self, part: Pictures) -> Sequence[str]:
         """Return a name for each record: its file below `path`, and its position in the file."""
         store, root = cast("_RecordReader", part.decode), root_of(self.config)
-        places_of = (store.node.find(int(number))[:2] for number in part.pictures)
+        places_of = (store.node.record_place(int(number))[:2] for number in part.pictures)
         return [f"{relative_name(store.paths[file], root)}:{start}" for file, start in places_of]
 
     def class_counts(self, split: str = "train") -> Labels:
@@ -72,7 +72,7 @@ class _RecordReader:
     def __call__(self, datapoint: tuple[Any, Any]) -> tuple[NDArray[np.uint8], int]:
         number = int(datapoint[0])
         record = cast("dict[str, Any]", self.node.get(0, number))
-        file, start, _ = self.node.find(number)
+        file, start, _ = self.node.record_place(number)
         name, label = f"{self.paths[file]} (byte {start:,})", int(record[_LABEL])
         if not 0 <= label < self.num_classes:
             raise FormatError(
