@@ -170,7 +170,7 @@ def test_an_output_or_input_that_does_not_exist(tower: TowerFunction) -> None:
     with pytest.raises(LayerError, match="no output 'prop'") as caught:
         trace.function(["prop"])
     assert "Did you mean 'prob'?" in str(caught.value)
-    with pytest.raises(SpecError, match="no input 'imag'"):
+    with pytest.raises(SpecError, match="names of the model's inputs, got 'imag'"):
         trace.function(["prob"], ["imag"])
     with pytest.raises(SpecError, match=r"also need the inputs \['image'\]"):
         trace.function(["prob"], ["label"])
@@ -278,7 +278,8 @@ def test_a_tower_in_a_graph_of_tensorflow_1_is_refused() -> None:
         with pytest.raises(LayerError, match="need TensorFlow's eager mode"):
             TowerFunction(classify, SPECS)
     tower = TowerFunction(lambda x: tf.reduce_mean(layer(x)), [spec(None, 6)])
-    with pytest.raises(LayerError, match=r"'layer/kernel' of the model was created in a tf\.Graph"):
+    message = r"'layer/kernel' of the model must not be created in a tf\.Graph"
+    with pytest.raises(LayerError, match=message):
         tower.trace(is_training=True)
 
 

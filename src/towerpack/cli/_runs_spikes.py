@@ -85,7 +85,7 @@ def _print_losses(replay: Replay, steps: list[int], model: str) -> None:
     if not any(checkpoints.values()):
         raise ConfigError(
             f"{run} has no checkpoint from before any of these steps, whose costs need weights.",
-            fix="keep more checkpoints: ModelSaver(keep=…)",
+            fix="save more checkpoints in later runs, with ModelSaver(keep=…) or train.keep",
         )
     built = model_of(model) if model else replay.model
     rows = table(">step", ">largest cost", ">median", ">row", "source", ">index", "name")

@@ -16,8 +16,8 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
-from towerpack.dataflow._replay import open_traced
 from towerpack.dataflow.parallel import is_lent
+from towerpack.dataflow.replay import open_traced
 from towerpack.dataflow.stages._repeat import warn_if_shorter_than_len
 from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._check import SpecChecker

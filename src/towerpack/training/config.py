@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeVar
@@ -14,7 +14,6 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training.state.run_dir import OnExisting
-from towerpack.training.state.skipped_steps import ranges_of
 from towerpack.training.weights.match_by_name import SmartInit
 
 T = TypeVar("T")
@@ -133,7 +132,7 @@ class TrainConfig:
                 fix="pass only init=",
             )
         init = self.session_init if self.init is None else self.init
-        self.skip_steps = ranges_of(self.skip_steps)
+        self.skip_steps = _ranges_of(self.skip_steps)
         self.init = init if init is None or isinstance(init, SmartInit) else SmartInit(init)
         self.session_init = None
         for name in ("steps_per_epoch", "max_epoch", "overfit_batches"):
@@ -184,3 +183,27 @@ class TrainConfig:
         """Regular expressions for full names of the variables that are not trained."""
         others = [f"(?!(?:{'|'.join(self.trainable)})$).*"] if self.trainable else []
         return [*self.frozen, *others]
+
+
+def _ranges_of(steps: Iterable[Any]) -> list[list[int]]:
+    """Return sorted ranges [first, last] without overlaps. Raise `ConfigError` if one is wrong."""
+    ranges: list[list[int]] = []
+    for first, last in sorted(map(_range_of, [steps] if isinstance(steps, str) else steps)):
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1][1] = max(last, ranges[-1][1])
+        else:
+            ranges.append([first, last])
+    return ranges
+
+
+def _range_of(item: Any) -> tuple[int, int]:
+    try:
+        first, last = map(operator.index, item if isinstance(item, tuple | list) else (item, item))
+    except (TypeError, ValueError):
+        first, last = 1, 0
+    if not 1 <= first <= last:
+        raise ConfigError(
+            f"skip_steps must contain steps or ranges of steps, got {item!r}.",
+            expected="numbers of steps and pairs (first, last), counted from 1: [17, (1200, 1260)]",
+        )
+    return first, last

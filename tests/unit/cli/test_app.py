@@ -78,7 +78,7 @@ SAID = {
     "export model.py:Model --run run --format onxx": "--format onxx.*'onnx'",
     "export model.py:Model --run run --format litert --quantize int8": "--quantize.*--examples",
     "export model.py:Model --run run --version 1": "leave --version out",
-    "train digits xla=true deterministic=true": "train.xla=true and train.deterministic=true",
+    "train digits xla=true deterministic=true": "train.xla=true.* with train.deterministic=true",
     "train digits trainer=sync devices=['CPU:7']": "set train.devices=NUMBER",
     "train digits transfer.pretrained=other.npz": "set transfer.ignore_mismatch=true or",
     "train digits transfer.pretrained=other.npz skip=nothing": "transfer.skip='nothing' matches no",

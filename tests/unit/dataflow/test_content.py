@@ -67,6 +67,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "num_reuse": (1, 2),
     "num_shards": (3, 4),
     "on_error": ("raise", "skip"),
+    "origins": ([0], [1]),
     "pad": (0, 1),
     "pad_to_boundary": (False, True),
     "predicate": (one, two),

@@ -13,7 +13,7 @@ from every_flow import SOURCES, STAGES, assert_same, in_order, planned, write_fi
 from towerpack import ConfigError
 from towerpack import dataflow as df
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._replay import count_rows, inexact_stages, open_traced
+from towerpack.dataflow.replay import count_rows, inexact_stages, open_traced
 from towerpack.dataflow.stage_context import StageContext
 
 IDS = np.arange(50)

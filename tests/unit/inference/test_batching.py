@@ -360,7 +360,7 @@ def test_a_trainers_predictor_has_its_newest_weights(tmp_path: Path) -> None:
         seen.append(float(made[0](X)[0].sum()))
 
     trainer = SimpleTrainer(config(tmp_path, [Do("trigger", look), ModelSaver()]))
-    with pytest.raises(ConfigError, match="no predictor before train"):
+    with pytest.raises(ConfigError, match="available only after train"):
         trainer.get_predictor(outputs="out")
     trainer.train()
     assert seen[0] != seen[1]

@@ -180,7 +180,7 @@ def test_wrong_names(run: Path) -> None:
     with pytest.raises(SpecError, match="also need the inputs") as caught_:
         Predictor(Model(), run, ["x"], ["cost"])
     assert "['y']" in str(caught_.value)
-    with pytest.raises(SpecError, match="no input 'z'"):
+    with pytest.raises(SpecError, match="names of the model's inputs, got 'z'"):
         Predictor(Model(), run, ["z"], ["out"])
     for outputs in ([], ""):
         with pytest.raises(ConfigError, match="at least one output"):

@@ -73,7 +73,7 @@ def test_dropout_without_a_name_and_by_a_tensor() -> None:
     assert float(tower(ones, is_training=False).cost) == 720
     with pytest.raises(LayerError, match=r"rate must be in \[0, 1\), got 1\.5"):
         traced(lambda x: tf.reduce_sum(Dropout(x, rate=tf.constant(1.5))))
-    with pytest.raises(LayerError, match="No tower"):
+    with pytest.raises(LayerError, match="must be called inside a tower function"):
         _ = model.training
 
 
@@ -145,7 +145,7 @@ def test_old_names_of_variables_get_the_new_ones(ask: Callable[[], Any], ours: s
 
     with pytest.raises(LayerError) as caught:
         traced(build)
-    assert f"use '{ours}': W and b are called kernel and bias here" in str(caught.value)
+    assert f"use '{ours}', because W and b are called kernel and bias here" in str(caught.value)
     with pytest.raises(LayerError, match=r"summary type must be .*'max'"):
         traced(lambda x: summary.add_tensor_summary(x, ["max"]))
     with pytest.raises(LayerError, match=r"decay must be in \[0, 1\), got 1\.0"):

@@ -496,7 +496,7 @@ def test_print_tensor_prints_while_tracing_only(capfd: pytest.CaptureFixture[str
 
 
 def test_an_unknown_layer_in_a_chain() -> None:
-    with pytest.raises(LayerError, match="no layer 'Conv2d'") as caught:
+    with pytest.raises(LayerError, match="No layer is named 'Conv2d'") as caught:
         _ = LinearWrap(tf.zeros([1])).Conv2d
     # Once towerpack.tf1.layers has been used there is a 'conv2d' too.
     assert "'Conv2D'" in str(caught.value)

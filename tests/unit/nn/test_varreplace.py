@@ -289,5 +289,5 @@ def test_a_later_call_that_makes_more_layers() -> None:
             x = keras.layers.Dense(6)(x)
         return x
 
-    with pytest.raises(LayerError, match="than the first: dense"):
+    with pytest.raises(LayerError, match="than the first call: dense"):
         traced(tower_of(lambda x: deep(keras.layers.Dense(6)(deep(x, 1)), 2)))

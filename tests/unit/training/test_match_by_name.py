@@ -162,7 +162,7 @@ def test_what_is_of_a_run_is_not_taken_over(tmp_path: Path) -> None:
 def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is an alias of init="):
         TrainConfig(model=Model(), dataflow=flow(), init=first, session_init=first)
-    with pytest.raises(CheckpointMismatchError, match="'fc9/W', which the given dict"):
+    with pytest.raises(CheckpointMismatchError, match="'fc9/W', but the given dict"):
         load(tower, SmartInit({"fc0/W": np.zeros([3, 4])}, rename={"fc9/W": "fc0/kernel"}))
     with pytest.raises(CheckpointMismatchError, match="No value in the given dict") as caught:
         load(tower, SmartInit({"net/fc0/kernel": np.zeros([3, 4])}))

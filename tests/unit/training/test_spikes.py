@@ -73,7 +73,7 @@ def test_bad_input(tmp_path: Path) -> None:
         spikes(tmp_path)
     with pytest.raises(ConfigError, match="no costs of single steps"):
         spikes(run_of(tmp_path, np.full(9, np.nan)))
-    with pytest.raises(ConfigError, match="There are none"):
+    with pytest.raises(ConfigError, match="No names are defined"):
         spikes(tmp_path, number="cost")
     with pytest.raises(ConfigError, match="top must be"):
         spikes(tmp_path, top=0)

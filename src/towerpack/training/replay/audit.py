@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import DataFlow, RepeatedData
-from towerpack.dataflow._replay import count_rows
+from towerpack.dataflow.replay import count_rows
 from towerpack.training.replay.batch import Replay
 
 

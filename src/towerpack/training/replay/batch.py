@@ -13,8 +13,8 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, Origin, ShardData
-from towerpack.dataflow._replay import inexact_stages
 from towerpack.dataflow.pipeline_names import is_shard
+from towerpack.dataflow.replay import inexact_stages
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.inputs import InputSource, QueueInput, SplitInput, as_input
 from towerpack.model import as_model

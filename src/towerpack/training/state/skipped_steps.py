@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.inputs import InputSource
 from towerpack.training.optim.adapter import OptimizerAdapter
 from towerpack.training.optim.schedules import Schedules
 
 _LOG = get_logger(__name__)
-_EXPECTED = "numbers of steps and pairs (first, last), counted from 1: [17, (1200, 1260)]"
 
-Ranges = Sequence[Any]  # of pairs [first, last], as `ranges_of` returns them
-
-
-def ranges_of(steps: Iterable[Any]) -> list[list[int]]:
-    """Return sorted ranges [first, last] without overlaps. Raise `ConfigError` if one is wrong."""
-    ranges: list[list[int]] = []
-    for first, last in sorted(map(_range_of, [steps] if isinstance(steps, str) else steps)):
-        if ranges and first <= ranges[-1][1] + 1:
-            ranges[-1][1] = max(last, ranges[-1][1])
-        else:
-            ranges.append([first, last])
-    return ranges
-
-
-def _range_of(item: Any) -> tuple[int, int]:
-    try:
-        first, last = map(operator.index, item if isinstance(item, tuple | list) else (item, item))
-    except (TypeError, ValueError):
-        first, last = 1, 0
-    if not 1 <= first <= last:
-        raise ConfigError(f"skip_steps has the item {item!r}.", expected=_EXPECTED)
-    return first, last
+Ranges = Sequence[Any]  # of pairs [first, last], sorted and without overlaps
 
 
 def skipped_setting(ranges: Ranges) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def test_encode() -> None:
     assert close(decode_image(encode_jpeg(IMG[:, :, 0]), channels=1), IMG[:, :, :1])
     assert len(encode_jpeg(IMG, quality=30)) < len(encode_jpeg(IMG, quality=95, subsampling="444"))
     for wrong, words in (
-        (lambda: encode_jpeg(IMG.astype(np.float32)), "uint8 image"),
+        (lambda: encode_jpeg(IMG.astype(np.float32)), "must be uint8"),
         (lambda: decode_image(saved(), channels=2), r"channels must be .* got 2"),
         (lambda: decode_image("photo.jpg"), "must be bytes"),  # type: ignore[arg-type]
     ):

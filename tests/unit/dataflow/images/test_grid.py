@@ -111,7 +111,7 @@ def test_errors() -> None:
     not_five = [3, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}]
     for source, arguments, words in (
         ([], {}, "no image to show"),
-        ([(3, 4)], {}, "is not an image"),
+        ([(3, 4)], {}, "must have the shape of an image"),
         ([(image, np.zeros((3, 2)))], {"boxes": 1}, "boxes"),
         ([(image, 1)], {"label": -3}, r"-3 to show as label(.|\n)*expected  0 or 1(.|\n)*--label"),
         ([{"a": image, "b": 3}], {"boxes": "x", "image": "a"}, "'x'(.|\n)*expected  'a' or 'b'"),

@@ -194,9 +194,9 @@ def test_bombs() -> None:
         bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
         arithmetic = bomb.replace(b"\xff\xc2", b"\xff\xca", 1)  # which OpenCV is asked for
         for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9", arithmetic):
-            with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
+            with pytest.raises(FormatError, match=r"at most 100 scans, got 2\d\d"):
                 decode_image(data, strict=False)
     large = encode_jpeg(np.zeros((2100, 2100, 3), np.uint8))
     scan = large.index(b"\xff\xda")
-    with pytest.raises(FormatError, match="201 scans"):
+    with pytest.raises(FormatError, match="got 201"):
         decode_image(large[:scan] + 200 * large[scan : scan + 14] + large[scan:], strict=False)
