@@ -285,10 +285,12 @@ def skipped_steps_take_their_batches(where: Path) -> None:
         expose("x", x)
         return tf.reduce_mean(tf.squeeze(FullyConnected("fc", x, 1), -1) - y)
 
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(48, seed=1)
+    def rows() -> tf.data.Dataset:  # The order of one data set changes with each iterator.
+        return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(48, seed=1)
+
     queue = BatchData(FilterData(DataFromArrays(X, Y), lambda dp: dp[1] < 1), 8)
     makes: list[Callable[[], Any]] = [
-        lambda: TFDatasetInput(rows.batch(8)),
+        lambda: TFDatasetInput(rows().batch(8)),
         lambda: StagingInput(QueueInput(queue), 1, TWO),
         lambda: SplitInput(QueueInput(queue)),
     ]

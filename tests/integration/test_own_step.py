@@ -102,6 +102,8 @@ def test_optimizers_and_step_must_agree(tmp_path: Path, make: Any, message: str)
 
 def test_a_checkpoint_of_another_step_is_refused(tmp_path: Path) -> None:
     run(tmp_path, max_epoch=1)
-    with pytest.raises(CheckpointMismatchError, match="a different kind of step") as caught:
+    with pytest.raises(
+        CheckpointMismatchError, match="a different kind of training step"
+    ) as caught:
         SimpleTrainer(config(tmp_path)).train()
     assert "init=" in str(caught.value.fix)

@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_nobody_would_get_is_refused(tmp_path: Path, kind: str) -> None:
     report, name = REFUSED[kind]
-    with pytest.raises(LayerError, match=rf"(?s)report nothing: \S*{name}.*nn.summary"):
+    with pytest.raises(LayerError, match=rf"(?s)have no writer: \S*{name}.*nn.summary"):
         train(tmp_path, model=Reporting(report))
 
 
@@ -104,7 +104,7 @@ def test_what_only_an_evaluation_reports_is_refused_too(tmp_path: Path) -> None:
             tf.summary.scalar("seldom", cost, step=1)
 
     evaluation = InferenceRunner(flow(), ScalarStats("cost"))
-    with pytest.raises(LayerError, match="report nothing: seldom"):
+    with pytest.raises(LayerError, match="have no writer: seldom"):
         train(tmp_path, callbacks=[evaluation], model=Reporting(report))
 
 

@@ -85,7 +85,7 @@ def test_an_optimizer_can_be_given_to_the_config(tmp_path: Path) -> None:
     used = keras.optimizers.SGD(0.0625)
     trainer = train(tmp_path, optimizer=used, model=(SPECS, Model().build_graph))
     assert trainer.hyper_param("learning_rate").get() == 0.0625
-    with pytest.raises(ConfigError, match="not an optimizer") as caught:
+    with pytest.raises(ConfigError, match="must be an optimizer object") as caught:
         train(tmp_path / "b", optimizer=keras.optimizers.SGD)
     assert "create an instance" in str(caught.value)
     with pytest.raises(ConfigError, match="has been used"):
@@ -205,7 +205,7 @@ def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
 
 def test_a_trainer_is_for_one_training(tmp_path: Path) -> None:
     trainer = SimpleTrainer(config(tmp_path, model=LINE))
-    with pytest.raises(ConfigError, match=r"before train\(\)"):
+    with pytest.raises(ConfigError, match=r"available only after"):
         trainer.get_weights()
     trainer.train()
     with pytest.raises(ConfigError, match="has been used"):

@@ -208,7 +208,7 @@ def test_a_summary_of_a_schedule_in_optimizer_says_what_to_do(tmp_path: Path) ->
         v1.summary.scalar("lr", rate)
         return v1.train.GradientDescentOptimizer(rate)
 
-    with pytest.raises(ConfigError, match="as a number") as caught:
+    with pytest.raises(ConfigError, match="where a number is needed") as caught:
         train(tmp_path, model=Slope(make))
     assert "tf.summary" in str(caught.value.fix)
 

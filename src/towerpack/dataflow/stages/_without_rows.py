@@ -83,7 +83,8 @@ class WithoutRows(PlannedStage):
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         tally = context.tally or Tally()
         tally.traced = True
-        inner = self.ds.open_in(replace(context, tally=tally), epoch, inner_state(state))
+        below = replace(context, tally=tally, serial=True, workers=None)  # which know no origins
+        inner = self.ds.open_in(below, epoch, inner_state(state))
         return RemainingStream(inner, self.rows, pipeline_of(self.ds))
 
 
