@@ -58,8 +58,7 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
                     "The model's optimizer() uses a tf.compat.v1.train schedule where a "
                     "number is needed, such as in tf.summary.scalar.",
                     got=str(error).partition("\n")[0],
-                    fix="pass the schedule to the optimizer only ('learning_rate' is always "
-                    "monitored)",
+                    fix="remove tf.summary.scalar, because 'learning_rate' is always monitored",
                 ) from error
     _refuse_python_numbers_of(variables, result, lambda v: _call_with(v, function, step))
     for i, optimizer in enumerate(_unwrapped(result)[-1]):
