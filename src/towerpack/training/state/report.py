@@ -25,7 +25,7 @@ MEANINGS = {
     LOST: "repeated after a restart",
     DOWN: "between two starts",
 }
-_CONSOLE_ROWS = 30
+_CONSOLE_ROWS = 10
 # Smallest share of the time, and smallest number of seconds, at which a callback is reported.
 _SLOW_SHARE = 0.05
 _SLOW_S = 1.0

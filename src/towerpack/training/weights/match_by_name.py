@@ -19,7 +19,7 @@ from towerpack._core.naming import did_you_mean
 from towerpack.training.weights.read_foreign import read_arrays
 
 _LOG = get_logger(__name__)
-_SHOWN: Final = 30
+_SHOWN: Final = 10
 # Names of variables in Tensorpack and slim, and their names in our layers.
 _SUCCESSORS: Final = {
     "W": "kernel",
