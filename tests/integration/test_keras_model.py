@@ -25,7 +25,7 @@ from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
 from towerpack.model import ModelDesc
 from towerpack.nn import expose
-from towerpack.training import KerasMetrics, KerasModel, SimpleTrainer
+from towerpack.training import KerasMetrics, KerasModel, SimpleTrainer, batch_of_step, build_step
 
 CLASS = np.digitize(Y, [-1.0, 1.0])
 WEIGHT = RNG.uniform(0.5, 1.5, len(X)).astype(np.float32)
@@ -129,7 +129,8 @@ def test_a_subclassed_model_and_one_with_losses_of_layers_alone(tmp_path: Path) 
     assert "inputs=" in str(caught.value)
     made = KerasModel(model, inputs=[tf.TensorSpec([None, 3], tf.float32, "x")])
     assert [s.name for s in made.inputs()] == ["x", "target_half", "target_scores"]
-    train(tmp_path / "a", model=made, dataflow=BatchData(DataFromArrays(X, X, CLASS), 8))
+    arrays = {"x": X, "half": X, "scores": CLASS}
+    train(tmp_path / "a", model=made, dataflow=BatchData(DataFromArrays(arrays), 8))
 
     alone = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), Noted()])
     alone.compile(keras.optimizers.SGD(0.1))
@@ -217,3 +218,76 @@ def test_a_metric_of_keras_sees_masks_and_fractional_weights(tmp_path: Path) -> 
     latest = trainer.monitors.latest
     assert latest("val/mae") == pytest.approx(np.abs(prediction - y)[ids > 0].mean(), rel=1e-4)
     assert latest("val/perplexity") == pytest.approx(np.exp(latest("val/cost")), rel=1e-4)
+
+
+def keyed() -> keras.Model:
+    zeta, alpha = (keras.Input([2], name=name) for name in ("zeta", "alpha"))
+    x = keras.layers.Concatenate()([zeta, 3 * alpha])
+    init = keras.initializers.Constant(0.1)
+    outputs = {name: keras.layers.Dense(2, kernel_initializer=init)(x) for name in ("size", "kind")}
+    model = keras.Model({"zeta": zeta, "alpha": alpha}, outputs)
+    model.compile("sgd", {"size": "mse", "kind": "mae"})
+    return model
+
+
+KEYED = {name: RNG.normal(size=(16, 2)).astype(np.float32) for name in ("zeta", "alpha")}
+GOALS = {name: RNG.normal(size=(16, 2)).astype(np.float32) for name in ("size", "kind")}
+
+
+def test_dicts_of_inputs_and_outputs_train_by_name_alone(tmp_path: Path) -> None:
+    ours, theirs = keyed(), keyed()
+    theirs.fit(KEYED, GOALS, 8, 1, 0, shuffle=False)
+    flow = BatchData(DataFromArrays({**KEYED, **GOALS}), 8)
+    dataset = tf.data.Dataset.from_tensor_slices({**KEYED, **GOALS}).batch(8)
+    for name, data in (("flow", flow), ("dataset", dataset)):
+        model = KerasModel(ours)
+        ours.set_weights(keyed().get_weights())
+        runner = InferenceRunner(flow, [KerasMetrics(model), ScalarStats("cost")])
+        train(tmp_path / name, [runner, ModelSaver()], model=model, data=data, max_epoch=1)
+        for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert batch_of_step(tmp_path / name, 1, data=data).arrays.keys() >= KEYED.keys()
+    predictor = Predictor(KerasModel(keyed()), tmp_path / "flow")
+    for name, value in zip(predictor.output_names, predictor(**KEYED), strict=True):
+        np.testing.assert_allclose(value, theirs.predict(KEYED, verbose=0)[name], rtol=1e-4)
+    with pytest.raises(SpecError, match=r"predictor\(alpha=…, zeta=…\)"):
+        predictor(*KEYED.values())
+    step = build_step(KerasModel(keyed()), seed=0)
+    in_order = (*KEYED.values(), *GOALS.values())
+    assert float(step({**KEYED, **GOALS})["cost"]) > 0
+    with pytest.raises(SpecError, match="in a dict"):
+        step(*in_order)
+    wrong = DataFromArrays(*in_order)
+    for name, data in (("flow", wrong), ("dataset", tf.data.Dataset.from_tensor_slices(in_order))):
+        with pytest.raises(SpecError, match=r"in a dict[\s\S]*'alpha', 'zeta', 'kind', 'size'"):
+            train(tmp_path / f"no {name}", model=KerasModel(keyed()), data=data)
+
+
+def test_specs_of_a_dict_need_no_order() -> None:
+    specs = [tf.TensorSpec([4, 2], tf.float32, name) for name in ("zeta", "alpha")]
+    targets = [tf.TensorSpec([4, 2], tf.float32, f"target_{name}") for name in ("size", "kind")]
+    model = KerasModel(keyed(), inputs=specs, targets=targets)
+    names = [spec.name for spec in model.inputs()]
+    assert names == ["alpha", "zeta", "target_kind", "target_size"]
+
+
+def test_a_missing_target_is_named_with_the_key_to_add(tmp_path: Path) -> None:
+    flow = BatchData(DataFromArrays({**KEYED, "size": GOALS["size"], "sort": GOALS["kind"]}), 8)
+    with pytest.raises(SpecError, match=r"component 'kind'[\s\S]*\['sort'\] to 'kind'"):
+        train(tmp_path, model=KerasModel(keyed()), dataflow=flow)
+
+
+def test_a_vector_metric_is_reported_per_component(tmp_path: Path) -> None:
+    net = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, "sigmoid")])
+    net.compile("sgd", "mse", metrics=[keras.metrics.F1Score(threshold=0.5)])
+    labels = np.stack([Y > 0, Y < 1], 1).astype(np.float32)
+    model, flow = KerasModel(net), BatchData(DataFromArrays(X, labels), 8)
+    runner = InferenceRunner(flow, [KerasMetrics(model)])
+    trainer = train(tmp_path, [runner, ModelSaver()], model=model, dataflow=flow, max_epoch=1)
+    expected = net.evaluate(X, labels, verbose=0, return_dict=True)["f1_score"]
+    latest = trainer.monitors.latest
+    assert [latest(f"val/f1_score/{i}") for i in (0, 1)] == pytest.approx(list(expected), abs=1e-5)
+    assert "f1_score/0" in trainer.monitors.names()
+    assert KerasMetrics(model).directions() == {"f1_score/0": "max", "f1_score/1": "max"}
+    predictor = Predictor(KerasModel(net), tmp_path)
+    np.testing.assert_allclose(predictor(X), net.predict(X, verbose=0), rtol=1e-5)

@@ -20,15 +20,21 @@ _NO_HOOKS = {
     "_after_run": "read outputs['name'] in after_step(self, outputs)",
 }
 _INSTEAD_OF_KERAS = {
+    "BackupAndRestore": "leave out BackupAndRestore: runs are resumed by default",
     "CSVLogger": "add CSVMonitor() to TrainConfig(monitors=…)",
     "EarlyStopping": "use towerpack.callbacks.EarlyStopping('val/error', patience=5)",
     "LearningRateScheduler": "use ScheduledHyperParamSetter('learning_rate', [(epoch, rate), …])",
-    "ModelCheckpoint": "use ModelSaver(), and MinSaver('val/error') for the best checkpoint",
+    "ModelCheckpoint": "use ModelSaver(), and BestSaver('val/error') for the best checkpoint",
     "ReduceLROnPlateau": "use StatMonitorParamSetter('learning_rate', 'val/error', function, …)",
     "SwapEMAWeights": "wrap the optimizer: WeightEMA(optimizer, 0.999)",
     "TensorBoard": "leave out TensorBoard: TensorBoardMonitor() is used by default",
     "TerminateOnNaN": "leave out TerminateOnNaN: CheckNumerics() is used by default",
 }
+_OWN_CALLBACK = (
+    "write a subclass of towerpack.callbacks.Callback. on_train_batch_end becomes after_step or "
+    "trigger_step, on_epoch_end becomes trigger, and model.stop_training becomes "
+    "self.trainer.request_stop()"
+)
 
 
 class Callback(KeepsArguments):
@@ -291,7 +297,7 @@ def check_callback(callback: Any) -> Callback:
         fix = "call the class: ModelSaver()" if is_class else None
         if of_keras:
             known = (_INSTEAD_OF_KERAS[name] for name in of_keras if name in _INSTEAD_OF_KERAS)
-            fix = next(known, "write a subclass of towerpack.callbacks.Callback")
+            fix = next(known, _OWN_CALLBACK)
         raise CallbackError(
             f"A {'Towerpack ' if of_keras else ''}callback is expected, got {callback!r}.",
             expected="instances of towerpack.callbacks.Callback",

@@ -45,7 +45,8 @@ class Predictor:
         checkpoint: A run directory (uses the newest valid checkpoint), a checkpoint, a loaded
             `Checkpoint`, or a `SmartInit` for weights of any other source.
         inputs: Names of the inputs of a call, in order. None uses those that the outputs need.
-        outputs: Names of layer outputs (`'conv0/output'`) or exposed tensors, or a single name.
+        outputs: Names of layer outputs (`'conv0/output'`) or exposed tensors, or a single name. By
+            default, the outputs of a `KerasModel`.
         tag: Name of the checkpoint to use, for example `'best-val/error'`.
         ema: Whether to use the moving averages of the weights that `WeightEMA` computed.
         batch_size: Maximum batch size. Longer inputs are split, and the results are joined.
@@ -84,6 +85,9 @@ class Predictor:
         if not hasattr(source, "load") and not isinstance(source, Checkpoint):
             source = load_checkpoint(source, tag=tag)
         desc = as_model(model)
+        if not outputs:
+            names = getattr(desc, "output_names", ())
+            outputs = names[0] if len(names) == 1 else names
         with quiet_start():
             tf.config.list_logical_devices()
         tower = TowerFunction(desc.build_graph, desc.inputs())
@@ -198,7 +202,8 @@ class Predictor:
             example = tuple(_zeros(spec) for spec in self.specs)
         seconds = {}
         for size in sizes:
-            batch = self.checked([np.stack([np.asarray(array)] * size) for array in example])
+            rows = tuple(np.stack([np.asarray(array)] * size) for array in example)
+            batch = self._check(self._ordered(rows, {}), None)
             self.compute(batch)
             began = time.perf_counter()
             self.compute(batch)
@@ -233,6 +238,13 @@ class Predictor:
         Raises:
             SpecError: An input is missing, or has the wrong dtype or shape.
         """
+        if len(arrays) > 1 and any(getattr(spec, "by_name", False) for spec in self.specs):
+            call = ", ".join(f"{name}=…" for name in self.input_names)
+            raise SpecError(
+                "Inputs must be passed by name, because the model has a dict of inputs.",
+                got=f"{len(arrays)} by position",
+                fix=f"write predictor({call})",
+            )
         return self._check(self._ordered(tuple(arrays), dict(named or {})), None)
 
     def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -28,6 +28,8 @@ def as_input(data: Any) -> InputSource:
     if isinstance(data, tf.data.Dataset):
         return TFDatasetInput(data)
     raise DataFlowError(
-        f"data must be an InputSource, a DataFlow or a tf.data.Dataset, got {type(data).__name__}.",
-        fix="wrap the data, for example in DataFromList(…) or DataFromGenerator(…)",
+        "The data must be an InputSource, a DataFlow or a tf.data.Dataset, "
+        f"got {type(data).__name__}.",
+        fix="pass BatchData(DataFromArrays(x, y), 32) for arrays, or wrap the data, for example in "
+        "DataFromList(…) or DataFromGenerator(…)",
     )

@@ -8,9 +8,63 @@ import tensorflow as tf
 
 from towerpack._core.errors import SpecError
 from towerpack._core.logs import get_logger
-from towerpack._core.naming import did_you_mean
 
 _LOG = get_logger(__name__)
+
+
+class ComponentSpec(tf.TensorSpec):
+    """Spec of a model's input that says how datapoints contain it.
+
+    Args:
+        spec: Spec of the tensor.
+        alias: Second key of the component in a datapoint that is a dict.
+        by_name: Whether datapoints must be dicts, because the order of components is ambiguous.
+    """
+
+    def __init__(
+        self, spec: tf.TensorSpec, *, alias: str | None = None, by_name: bool = False
+    ) -> None:
+        super().__init__(spec.shape, spec.dtype, spec.name)
+        self.alias = alias
+        self.by_name = by_name
+
+
+def ordered_components(
+    datapoint: Any, specs: Sequence[tf.TensorSpec], what: str, pipeline: str = ""
+) -> Any:
+    """Return the components of a dict in the order of the specs, and other datapoints unchanged.
+
+    Raise `SpecError` if a component is missing, or if only a dict would be unambiguous. `what`
+    names the source in messages.
+    """
+    names = [(str(spec.name), getattr(spec, "alias", None)) for spec in specs]
+    wanted = [alias or name for name, alias in names]
+    if not isinstance(datapoint, dict):
+        if not any(getattr(spec, "by_name", False) for spec in specs):
+            return datapoint
+        raise SpecError(
+            f"{what} must name its components in a dict, because the model has a dict of inputs or "
+            "outputs.",
+            got=type(datapoint).__name__,
+            expected=f"a dict with the keys {wanted}",
+            fix=f"write DataFromArrays({{{wanted[0]!r}: …, {wanted[1]!r}: …}}), or return a dict "
+            "from the function of MapData",
+            pipeline=pipeline or None,
+        )
+    keys = [next((key for key in pair if key in datapoint), None) for pair in names]
+    if None in keys:
+        name = wanted[keys.index(None)]
+        unused = [key for key in datapoint if key not in keys]
+        raise SpecError(
+            f"{what} must have the component {name!r}.",
+            got=f"components {sorted(map(str, datapoint))}",
+            expected=f"the keys {wanted}",
+            fix=f"rename one of the unused components {unused} to {name!r}"
+            if unused
+            else f"add {name!r} to the dict",
+            pipeline=pipeline or None,
+        )
+    return [datapoint[key] for key in keys]
 
 
 class SpecChecker:
@@ -25,6 +79,7 @@ class SpecChecker:
     """
 
     def __init__(self, specs: Sequence[tf.TensorSpec], pipeline: str) -> None:
+        self._specs = specs
         self._names = [spec.name for spec in specs]
         self._dtypes = [np.dtype(spec.dtype.as_numpy_dtype) for spec in specs]
         self._floats = [spec.dtype.is_floating for spec in specs]
@@ -44,7 +99,18 @@ class SpecChecker:
         Raises:
             SpecError: A component is missing or has the wrong dtype or shape.
         """
-        components = self._components(datapoint, position)
+        return self.arrays(self.components(datapoint, position), position)
+
+    def arrays(self, components: Sequence[Any], position: int | None) -> list[np.ndarray]:
+        """Return components, which are in the order of the specs, as arrays.
+
+        Args:
+            components: One value for each spec.
+            position: Index of the datapoint in its flow, or None, for error messages.
+
+        Raises:
+            SpecError: A component has the wrong dtype or shape.
+        """
         arrays = []
         for i, component in enumerate(components):
             array = component
@@ -60,18 +126,20 @@ class SpecChecker:
             arrays.append(array)
         return arrays
 
-    def _components(self, datapoint: Any, position: int | None) -> Sequence[Any]:
-        if isinstance(datapoint, dict):
-            missing = [name for name in self._names if name not in datapoint]
-            if missing:
-                raise SpecError(
-                    f"Datapoint {position} must have the component {missing[0]!r}.",
-                    got=f"components {sorted(map(str, datapoint))}",
-                    expected=f"the model's inputs {self._names}",
-                    fix=did_you_mean(str(missing[0]), map(str, datapoint)),
-                    pipeline=self._pipeline,
-                )
-            return [datapoint[name] for name in self._names]
+    def components(self, datapoint: Any, position: int | None) -> Sequence[Any]:
+        """Return the components in the order of the specs, unchanged.
+
+        Args:
+            datapoint: Tuple or list in the order of the specs, or dict by their names.
+            position: Index of the datapoint in its flow. None for an argument list, which has the
+                order of the specs.
+
+        Raises:
+            SpecError: A component is missing, or the datapoint must be a dict.
+        """
+        if position is not None or isinstance(datapoint, dict):
+            what = f"Datapoint {position}"
+            datapoint = ordered_components(datapoint, self._specs, what, self._pipeline)
         if not isinstance(datapoint, list | tuple) or len(datapoint) != len(self._names):
             size = len(datapoint) if isinstance(datapoint, list | tuple) else None
             raise SpecError(

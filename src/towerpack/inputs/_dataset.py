@@ -13,10 +13,9 @@ from tensorflow.python.framework import config
 
 from towerpack._core.errors import ConfigError, DataFlowError, SpecError, StateError
 from towerpack._core.logs import get_logger
-from towerpack._core.naming import did_you_mean
 from towerpack.dataflow import DataFlow
 from towerpack.inputs._base import InputSource, Origins
-from towerpack.inputs._check import fitting
+from towerpack.inputs._check import fitting, ordered_components
 from towerpack.inputs._proxy import ProxyInputSource
 from towerpack.inputs._queue import QueueInput, dequeued
 
@@ -214,15 +213,7 @@ class _DatasetInput(InputSource):
 
     def _batch(self, element: Any) -> list[tf.Tensor]:
         """Return tensors in the order of the specs. Raise `SpecError` if they do not match."""
-        if isinstance(element, dict):
-            for spec in self._specs:
-                if spec.name not in element:
-                    raise SpecError(
-                        f"The dataset must have the component '{spec.name}'.",
-                        got=f"components {list(element)}",
-                        fix=did_you_mean(str(spec.name), map(str, element)),
-                    )
-            element = [element[spec.name] for spec in self._specs]
+        element = ordered_components(element, self._specs, "The dataset")
         tensors = list(element) if isinstance(element, list | tuple) else [element]
         for tensor in tensors:
             if not isinstance(tensor, tf.Tensor):

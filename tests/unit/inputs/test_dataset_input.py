@@ -299,7 +299,7 @@ def test_elements_that_fit(elements: Any) -> None:
     ("elements", "message"),
     [
         ((X,), "must provide one tensor for each input"),
-        ({"x": X, "labels": LABEL}, "must have the component 'label'.*\n.*\n.*'labels'"),
+        ({"x": X, "labels": LABEL}, "must have the component 'label'.*\n.*\n.*\n.*'labels'"),
         (((X, X), LABEL), "must be dense tensors, got tuple"),
         ((X.astype(np.float64), LABEL), "matches the input 'x'.*\n.*float64"),
         ((X[:, :1], LABEL), "matches the input 'x'"),

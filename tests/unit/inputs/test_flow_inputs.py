@@ -571,6 +571,8 @@ def test_as_input() -> None:
         DataFlowError, match=r"an InputSource, a DataFlow or a tf.data.Dataset, got list"
     ):
         as_input([1, 2])
+    with pytest.raises(DataFlowError, match=r"BatchData\(DataFromArrays\(x, y\), 32\)"):
+        as_input((np.zeros([4, 2]), np.zeros(4)))
 
 
 def test_length_of_a_flow_without_one(kind) -> None:

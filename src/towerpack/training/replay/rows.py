@@ -70,11 +70,12 @@ def checkpoint_before(run: Path, step: int) -> Path | None:
 def row_costs(model: Any, checkpoint: Path, batch: StepBatch) -> np.ndarray:
     """Return the cost of each row of a batch, alone and in inference mode."""
     predictor = Predictor(model, checkpoint, outputs=COST)
-    inputs = [(batch.arrays[str(s.name)], s.shape[0] or 1) for s in predictor.specs]
-    count = len(inputs[0][0])
-    return np.array(
-        [predictor(*(np.repeat(a[i : i + 1], n, axis=0) for a, n in inputs)) for i in range(count)]
-    )
+    sizes = {str(spec.name): spec.shape[0] or 1 for spec in predictor.specs}
+    rows = [
+        {name: np.repeat(batch.arrays[name][i : i + 1], n, axis=0) for name, n in sizes.items()}
+        for i in range(len(batch.arrays[predictor.input_names[0]]))
+    ]
+    return np.array([predictor(**row) for row in rows])
 
 
 def _features(batch: StepBatch) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from towerpack._core.files import append_whole, open_lines, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import decode_state, encode_state
 from towerpack.inputs import InputSource
+from towerpack.inputs._check import ComponentSpec
 
 _LOG = get_logger(__name__)
 _MOST_BYTES = 1 << 16
@@ -41,7 +42,7 @@ class DataStart:
         workers: Number of workers.
         sources: Names of the input sources, the outermost first.
         infinite: Whether the source starts over at the end of the data.
-        inputs: Name, dtype and shape of each input of the model.
+        inputs: Name, dtype, shape and, if it has one, second key of each input of the model.
         settings: Settings of the data, by which a pipeline is recognized.
         passed: Steps after which a batch was passed over.
     """
@@ -61,7 +62,16 @@ class DataStart:
     @property
     def specs(self) -> list[tf.TensorSpec]:
         """Specs of the model's inputs."""
-        return [tf.TensorSpec(shape, dtype, name) for name, dtype, shape in self.inputs]
+        return [
+            ComponentSpec(tf.TensorSpec(shape, dtype, name), alias=next(iter(alias), None))
+            for name, dtype, shape, *alias in self.inputs
+        ]
+
+
+def _recorded(spec: tf.TensorSpec) -> tuple[Any, ...]:
+    shape = None if spec.shape.rank is None else spec.shape.as_list()
+    alias = getattr(spec, "alias", None)
+    return (spec.name, spec.dtype.name, shape, *([alias] if alias else []))
 
 
 class DataLog:
@@ -77,10 +87,7 @@ class DataLog:
             state=source.state(),
             sources=[type(each).__name__ for each in sources],
             infinite=arguments_of(sources[-1]).get("infinite") is not False,
-            inputs=[
-                (s.name, s.dtype.name, None if s.shape.rank is None else s.shape.as_list())
-                for s in specs
-            ],
+            inputs=[_recorded(spec) for spec in specs],
             **fields,
         )
         tree = {**asdict(start), "state": json.loads(encode_state(start.state))}

@@ -16,6 +16,7 @@ from towerpack._core.naming import MASK
 from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.callbacks.watch import Mode, keras_direction
+from towerpack.inputs._check import ComponentSpec
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
 
@@ -30,8 +31,12 @@ class KerasModel(ModelDesc):
         SimpleTrainer(TrainConfig(model=KerasModel(keras_model), dataflow=data)).train()
 
     A datapoint has the inputs, then one target for each output, in the order of `model.inputs` and
-    `model.outputs`. Predictions are the output `'output'`, or one output per name. Metrics are
-    reported as moving averages during training; `KerasMetrics` evaluates them.
+    `model.outputs`. It can also be a dict, with the names of inputs and outputs as keys. If the
+    model has a dict of inputs or outputs, a dict is required, because Keras sorts these by name.
+
+    Predictions are the output `'output'`, or one output per name. Metrics are reported as moving
+    averages during training; `KerasMetrics` evaluates them. A metric with several results is
+    reported as `f1_score/0`, `f1_score/1`, and so on.
 
     Training changes the weights of the Keras model itself. Its optimizer is copied, so `fit` can
     still be called. If the optimizer averages weights (`use_ema`), evaluations, predictors and
@@ -62,18 +67,23 @@ class KerasModel(ModelDesc):
         _check(model)
         # Names of variables begin with the attribute's name, which is empty here.
         vars(self)[""] = model
-        self._inputs = _inputs_of(model) if inputs is None else list(inputs)
+        structure = getattr(model, "input", None)
+        self._inputs = _inputs_of(model) if inputs is None else _sorted_like(structure, inputs)
         self._structure = predicted = built_on(self._predict, self._inputs)
         self.output_names = _names_of(model, predicted)
         self._free = targets is None
         outputs = keras.tree.flatten(predicted)
         self._targets = _targets_of(model, self.output_names, outputs)
         if targets is not None:
-            self._targets = list(targets)
+            self._targets = _sorted_like(predicted, targets)
         if sample_weight is True:
             sample_weight = tf.TensorSpec([None], tf.float32, "sample_weight")
         weights = [sample_weight] if sample_weight else []
-        self._specs = [*self._inputs, *self._targets, *weights]
+        self._specs = [
+            *(ComponentSpec(spec, by_name=_is_keyed(structure)) for spec in self._inputs),
+            *self._with_aliases(self._targets),
+            *weights,
+        ]
         self._layer_metrics = [metric.name for metric in metrics_of(model)]
         # Create the variables of losses and metrics.
         built_on(lambda *tensors: self._evaluate(*tensors, training=True)[1], self._specs)
@@ -82,7 +92,8 @@ class KerasModel(ModelDesc):
                 "The metrics %s are not reported, because layers update them.", self._layer_metrics
             )
         left_out = {_LOSS, *(f"{name}_loss" for name in self.output_names), *self._layer_metrics}
-        self.metric_names = [name for name in model.get_metrics_result() if name not in left_out]
+        results = {n: v for n, v in model.get_metrics_result().items() if n not in left_out}
+        self.metric_names = list(_scalars(results))
 
     @property
     def keras_model(self) -> Any:
@@ -125,9 +136,21 @@ class KerasModel(ModelDesc):
         for name, value in zip(self.target_names, tensors[len(self._inputs) :], strict=True):
             expose(name, value)
         for name, value in metrics.items():
-            summary.moving_average(name, expose(name, tf.cast(value, tf.float32)))
+            summary.moving_average(name, expose(name, value))
         # Keras divides by the number of replicas, assuming that gradients are summed.
         return tf.cast(cost, tf.float32) * tf.distribute.get_strategy().num_replicas_in_sync
+
+    def _with_aliases(self, targets: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+        """Return specs of targets that datapoints may name like their outputs."""
+        keys = sorted(self._structure) if isinstance(self._structure, dict) else self.output_names
+        if len(keys) != len(targets) or keys == ["output"]:
+            return list(targets)
+        taken = {spec.name for spec in (*self._inputs, *targets)}
+        by_name = len(targets) > 1 and _is_keyed(self._structure)
+        return [
+            ComponentSpec(spec, alias=None if key in taken else key, by_name=by_name)
+            for spec, key in zip(targets, keys, strict=True)
+        ]
 
     def _predict(self, *inputs: tf.Tensor, training: bool = False) -> Any:
         structure = getattr(self.keras_model, "input", None)
@@ -153,7 +176,7 @@ class KerasModel(ModelDesc):
             )
             metrics = self.keras_model.compute_metrics(x, y, predicted, weight)
         left_out = (_LOSS, *self._layer_metrics)
-        return predicted, cost, {n: v for n, v in metrics.items() if n not in left_out}
+        return predicted, cost, _scalars({n: v for n, v in metrics.items() if n not in left_out})
 
     def add_to_metrics(self, tensors: Sequence[tf.Tensor]) -> None:
         """Update the Keras model's metrics eagerly with one batch.
@@ -207,7 +230,8 @@ class KerasMetrics(Inferencer):
             name: mode
             for name in self.names()
             for metric in compiled
-            if f"_{name}".endswith(f"_{metric.name}") and (mode := keras_direction(metric))
+            if re.sub(r"/\d+$", "", f"_{name}").endswith(f"_{metric.name}")
+            and (mode := keras_direction(metric))
         }
 
     def begin(self) -> None:
@@ -219,7 +243,7 @@ class KerasMetrics(Inferencer):
         self._model.add_to_metrics([*predicted, *targets])
 
     def finish(self) -> Mapping[str, float]:
-        results = self._keras.get_metrics_result()
+        results = _scalars(self._keras.get_metrics_result())
         return {name: float(results[name]) for name in self.names()}
 
 
@@ -241,12 +265,51 @@ def _inputs_of(model: Any) -> list[tf.TensorSpec]:
             "inputs=[tf.TensorSpec([None, 28, 28], tf.float32, 'image')])",
         )
     numbered = len(tensors) > 1
+    structure = getattr(model, "input", None)
+    keys = sorted(structure) if isinstance(structure, dict) else None
     specs = []
     for i, tensor in enumerate(tensors):
         # Keras numbers its automatic names over the whole process.
-        name = f"input{i if numbered else ''}" if _AUTOMATIC.fullmatch(tensor.name) else tensor.name
+        name = tensor.name
+        if _AUTOMATIC.fullmatch(name):
+            name = keys[i] if keys else f"input{i if numbered else ''}"
         specs.append(tf.TensorSpec(tensor.shape, tensor.dtype, name))
     return specs
+
+
+def _is_keyed(structure: Any) -> bool:
+    """Whether a structure has a dict of several items, which Keras orders by name."""
+    if isinstance(structure, dict) and len(structure) > 1:
+        return True
+    items = structure.values() if isinstance(structure, dict) else structure
+    return isinstance(structure, dict | list | tuple) and any(map(_is_keyed, items))
+
+
+def _sorted_like(structure: Any, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Return specs in Keras's order, if they have the names of the items of a dict."""
+    names = {str(spec.name).removeprefix("target_"): spec for spec in specs}
+    if isinstance(structure, dict) and names.keys() == structure.keys():
+        return [names[name] for name in sorted(names)]
+    return list(specs)
+
+
+def _scalars(results: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """Return values of metrics by name. Components of a vector are named `f1_score/0` and so on."""
+    scalars = {}
+    for name, result in results.items():
+        value = tf.cast(result, tf.float32)
+        if value.shape.rank in (None, 0):
+            scalars[name] = value
+        elif value.shape.num_elements() is None:
+            raise ConfigError(
+                f"The metric '{name}' must have a result of known shape, got {value.shape}.",
+                fix="create the metric with average='macro', or with another option that returns "
+                "a scalar",
+            )
+        else:
+            parts = tf.unstack(tf.reshape(value, [-1]))
+            scalars |= {f"{name}/{i}": part for i, part in enumerate(parts)}
+    return scalars
 
 
 def _names_of(model: Any, predicted: Any) -> list[str]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError, SpecError
 from towerpack.inputs import InputSource, SpecChecker
+from towerpack.inputs._check import ComponentSpec
 from towerpack.model import as_model
 from towerpack.nn import found_as_global_step
 from towerpack.tower import COST, TowerFunction
@@ -131,8 +132,8 @@ class BuiltStep:
         """Train on a batch. Can be called inside a `tf.function`.
 
         Args:
-            batch: A tensor or array of shape [batch, …] for each input of the model. Several
-                replicas get equal parts of it, in order.
+            batch: A tensor or array of shape [batch, …] for each input of the model, or a single
+                dict of them. Several replicas get equal parts, in order.
 
         Returns:
             The cost and other outputs by name. Scalars are averaged over replicas, other outputs
@@ -141,8 +142,10 @@ class BuiltStep:
         Raises:
             SpecError: The batch does not fit the model's inputs or the number of replicas.
         """
+        datapoint = batch[0] if len(batch) == 1 and isinstance(batch[0], dict) else batch
+        batch = tuple(self._check.components(datapoint, 0))
         if not all(isinstance(component, tf.Tensor) for component in batch):
-            batch = tuple(self._check(batch, 0))
+            batch = tuple(self._check.arrays(batch, 0))
         rows = batch[0].shape[0] if batch else None
         if rows is not None and rows % self._replicas:
             raise SpecError(
@@ -180,6 +183,7 @@ def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
             f"The input '{spec.name}' needs rows to split over replicas, got a scalar."
         )
     first, *rest = spec.shape.as_list()
-    return tf.TensorSpec(
-        [None if first is None else first * replicas, *rest], spec.dtype, spec.name
-    )
+    shape = [None if first is None else first * replicas, *rest]
+    alias, by_name = getattr(spec, "alias", None), getattr(spec, "by_name", False)
+    whole = tf.TensorSpec(shape, spec.dtype, spec.name)
+    return ComponentSpec(whole, alias=alias, by_name=by_name)
