@@ -87,7 +87,9 @@ class TrainerHost(Protocol):
         """Return a hyper-parameter. Raise `ConfigError` if the name is unknown.
 
         Args:
-            name: Name of the hyper-parameter, for example `'learning_rate'`.
+            name: Name of the hyper-parameter, for example `'learning_rate'`. If the rate is a
+                schedule of the optimizer, `get` returns the rate of the last step, and `set`
+                raises `ConfigError`.
         """
         ...
 
@@ -100,7 +102,7 @@ class TrainerHost(Protocol):
         """
 
     def hyper_param_names(self) -> Sequence[str]:
-        """Return the names that `hyper_param` knows."""
+        """Return the names of the hyper-parameters that can be changed."""
         ...
 
     def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:

@@ -13,6 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.yaml_text import parse_yaml
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._hyper import check_changeable
 
 _log = get_logger(__name__)
 
@@ -45,7 +46,7 @@ class HumanHyperParamSetter(Callback):
 
     def before_train(self) -> None:
         for name in self._params or ():
-            self.trainer.hyper_param(name)  # raises an error for an unknown name
+            check_changeable(self.trainer, name)
         for step, name, old, new in self.changes[-5:]:
             _log.info("Earlier change by hand at step %d: %s: %.6g → %.6g.", step, name, old, new)
         self.trigger()

@@ -9,7 +9,7 @@ from typing import Any
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._host import HyperParam
+from towerpack.callbacks._host import HyperParam, TrainerHost
 from towerpack.callbacks.watch import Watch
 
 _log = get_logger(__name__)
@@ -52,7 +52,8 @@ class HyperParamSetter(Callback):
         return {self._param: None} if isinstance(self._param, str) else {}
 
     def before_train(self) -> None:
-        self.param.get()  # raises an error for an unknown name
+        if isinstance(self._param, str):
+            check_changeable(self.trainer, self._param)
 
     def set(self, value: float) -> None:
         """Set the hyper-parameter and log the change.
@@ -78,6 +79,13 @@ class HyperParamSetter(Callback):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.param_name!r})"
+
+
+def check_changeable(trainer: TrainerHost, name: str) -> None:
+    """Raise an error if a hyper-parameter is unknown, or is a schedule of the optimizer."""
+    param = trainer.hyper_param(name)
+    if name not in trainer.hyper_param_names():
+        param.set(param.get())
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):

@@ -71,7 +71,12 @@ class VariableStore:
 
     Raises:
         LayerError: TensorFlow does not run eagerly.
+
+    Attributes:
+        resumed: Whether a checkpoint replaces the initial values, which are then not logged.
     """
+
+    resumed: bool = False
 
     def __init__(
         self,
@@ -302,6 +307,8 @@ class VariableStore:
                 )
         with tf.init_scope():
             redrawn, unchanged = seed_layers(owners, self.seed)
+        if self.resumed:
+            return
         if redrawn:
             _LOG.info("Drew initial values of %s from the run's seed.", _listed(redrawn))
         if unchanged:

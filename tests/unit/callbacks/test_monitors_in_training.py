@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import keras
 import pytest
+import tensorflow as tf
 
-from small_training import train
-from towerpack.callbacks import CallbackFactory, StopAfter
+from small_training import Model, train
+from towerpack.callbacks import CallbackFactory, ModelSaver, StopAfter
 from towerpack.callbacks.monitors import Monitor, TensorBoardMonitor, read_stats
 from towerpack.training import VariableParam
 from towerpack.training.state.run_dir import read_record
@@ -46,3 +48,22 @@ def test_graph_and_settings_reach_tensorboard(
     # A run remembers its numbers, whoever else gets them.
     assert read_stats(tmp_path / "run" / "stats.jsonl")[-1].step == trainer.global_step
     assert given["learning_rate"].number_value == pytest.approx(0.05)
+
+
+def test_a_continued_run_does_not_say_that_it_draws_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class WithLayer(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = keras.layers.Dense(3)
+            self.layer.build([None, 3])
+
+        def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            return super().build_graph(self.layer(x), y)
+
+    caplog.set_level("INFO", "towerpack")
+    train(tmp_path, [ModelSaver()], model=WithLayer(), max_epoch=1)
+    assert caplog.text.count("Drew initial values of") == 1
+    train(tmp_path, [ModelSaver()], model=WithLayer(), max_epoch=2)
+    assert caplog.text.count("Drew initial values of") == 1

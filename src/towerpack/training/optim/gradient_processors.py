@@ -115,6 +115,8 @@ class FilterNoneGrad(GradientProcessor):
 class GlobalNormClip(GradientProcessor):
     """Processor that limits the global norm of the gradients by scaling all with the same factor.
 
+    It does not report the norm. `docs/callbacks.md` has a processor that does.
+
     Args:
         global_norm: Largest global norm: the square root of the sum of all squared gradients.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.training.distribution.replicas import arrays_of
 from towerpack.training.optim.adapter import OptimizerAdapter
+from towerpack.training.optim.learning_rate import LEARNING_RATE
 from towerpack.training.optim.schedules import Schedule, Schedules
 from towerpack.training.optim.variable_param import VariableParam
 
@@ -64,16 +65,15 @@ class HyperParams:
                 fix="use it in before_train or later, or call trainer.schedule in setup",
             )
         if name not in known:
-            raise ConfigError(
-                f"The run has no hyper-parameter '{name}' that can be changed.",
-                expected="'learning_rate' (unless it is a schedule), or a scalar tf.Variable of "
-                "the model (momentum and other settings of an optimizer are constants)",
-                fix=did_you_mean(name, known)
-                if known
-                else "pass a number as the optimizer's learning rate, or create the "
-                "hyper-parameter in the model as a tf.Variable(…, trainable=False)",
-            )
+            raise _cannot_be_changed(name, known)
         return known[name]
+
+    def read(self, name: str) -> VariableParam:
+        """Return a hyper-parameter, or the learning rate of a schedule, whose `set` is refused."""
+        scheduled = LEARNING_RATE in name and name not in (self._params or ())
+        if scheduled and name in self.scheduled():
+            return _ScheduledParam(name, self)
+        return self.get(name)
 
     def values(self) -> dict[str, float]:
         return {name: param.get() for name, param in (self._params or {}).items()}
@@ -125,6 +125,31 @@ class HyperParams:
     def schedules(self) -> Schedules:
         pairs = [(self.get(name), schedule) for name, schedule in self._schedules.items()]
         return Schedules([(param.variable, _unless_held(param, f)) for param, f in pairs])
+
+
+class _ScheduledParam(VariableParam):
+    """Learning rate that a schedule of the optimizer computes. It can be read but not changed."""
+
+    def __init__(self, name: str, params: HyperParams) -> None:
+        self.name, self.held, self._params = name, None, params
+
+    def get(self) -> float:
+        return self._params.scheduled()[self.name]
+
+    def set(self, value: float) -> None:
+        raise _cannot_be_changed(self.name, self._params.names())
+
+
+def _cannot_be_changed(name: str, known: Collection[str]) -> ConfigError:
+    return ConfigError(
+        f"The run has no hyper-parameter '{name}' that can be changed.",
+        expected="'learning_rate' (unless it is a schedule), or a scalar tf.Variable of "
+        "the model (momentum and other settings of an optimizer are constants)",
+        fix=did_you_mean(name, known)
+        if known
+        else "pass a number as the optimizer's learning rate, or create the "
+        "hyper-parameter in the model as a tf.Variable(…, trainable=False)",
+    )
 
 
 def _unless_held(param: VariableParam, schedule: Schedule) -> Schedule:

@@ -64,7 +64,7 @@ class AssembledRun:
 
 def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
     config, source, callbacks = parts.config, parts.source, parts.callbacks
-    tower, trace = _build_tower(parts, run.seed)
+    tower, trace = _build_tower(parts, run)
     source.setup(tower.specs, seed=run.seed, replicas=parts.distribution.local_replicas)
     context = RunContext(parts, run, tower)
     callbacks.setup(context)
@@ -120,14 +120,15 @@ def assemble(parts: RunParts, run: OpenRun) -> AssembledRun:
     return AssembledRun(tower, context, setup, contents, loop, shown)
 
 
-def _build_tower(parts: RunParts, seed: int) -> tuple[TowerFunction, TowerTrace]:
+def _build_tower(parts: RunParts, run: OpenRun) -> tuple[TowerFunction, TowerTrace]:
     tower = TowerFunction(
         parts.model.build_graph,
         parts.model.inputs(),
-        seed=seed,
+        seed=run.seed,
         dtype_policy=POLICIES[parts.config.precision],
         frozen=parts.config.frozen_patterns,
     )
+    tower.store.resumed = run.checkpoint is not None
     trace = tower.trace(is_training=True)
     check_graph(trace)
     parts.distribution.adopt(tower, trace)

@@ -64,7 +64,7 @@ class RunContext(RunStateView):
         self._saves.save_end()
 
     def hyper_param(self, name: str) -> VariableParam:
-        return self._hyper_params.get(name)
+        return self._hyper_params.read(name)
 
     def hold(self, name: str, value: float | None) -> None:
         self._hyper_params.get(name).hold(value)

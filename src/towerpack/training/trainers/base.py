@@ -132,12 +132,13 @@ class Trainer(RunStateView):
         """Return a hyper-parameter that the graph reads: a learning rate or a scalar variable.
 
         Args:
-            name: One of `hyper_param_names()`.
+            name: One of `hyper_param_names()`, or the learning rate of a schedule. `get` returns
+                the schedule's rate of the last step, and `set` raises an error.
 
         Raises:
             ConfigError: There is no hyper-parameter with this name.
         """
-        return self._hyper_params.get(name)
+        return self._hyper_params.read(name)
 
     def hyper_param_names(self) -> list[str]:
         """Return the names of all hyper-parameters."""
