@@ -45,8 +45,8 @@ def ordered_components(
             "outputs.",
             got=type(datapoint).__name__,
             expected=f"a dict with the keys {wanted}",
-            fix=f"write DataFromArrays({{{wanted[0]!r}: …, {wanted[1]!r}: …}}), or return a dict "
-            "from the function of MapData",
+            fix=f"write DataFromArrays({{{', '.join(f'{key!r}: …' for key in wanted)}}}), or return "
+            "a dict from the function of MapData",
             pipeline=pipeline or None,
         )
     keys = [next((key for key in pair if key in datapoint), None) for pair in names]
