@@ -40,13 +40,13 @@ def ordered_components(
     if not isinstance(datapoint, dict):
         if not any(getattr(spec, "by_name", False) for spec in specs):
             return datapoint
+        items = ", ".join(f"{key!r}: …" for key in wanted)
         raise SpecError(
             f"{what} must name its components in a dict, because the model has a dict of inputs or "
             "outputs.",
             got=type(datapoint).__name__,
             expected=f"a dict with the keys {wanted}",
-            fix=f"write DataFromArrays({{{', '.join(f'{key!r}: …' for key in wanted)}}}), or return "
-            "a dict from the function of MapData",
+            fix=f"write DataFromArrays({{{items}}}), or return a dict from the function of MapData",
             pipeline=pipeline or None,
         )
     keys = [next((key for key in pair if key in datapoint), None) for pair in names]
