@@ -15,9 +15,10 @@ from towerpack._core.errors import ConfigError, DataFlowError, SpecError, StateE
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow
 from towerpack.inputs._base import InputSource, Origins
-from towerpack.inputs._check import fitting, ordered_components
+from towerpack.inputs._check import fitting
 from towerpack.inputs._proxy import ProxyInputSource
 from towerpack.inputs._queue import QueueInput, dequeued
+from towerpack.inputs.components import ordered_components
 
 _LOG = get_logger(__name__)
 

@@ -23,7 +23,7 @@ from towerpack._core.files import append_whole, open_lines, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import decode_state, encode_state
 from towerpack.inputs import InputSource
-from towerpack.inputs._check import ComponentSpec
+from towerpack.inputs.components import ComponentSpec
 
 _LOG = get_logger(__name__)
 _MOST_BYTES = 1 << 16

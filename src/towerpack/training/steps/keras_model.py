@@ -16,7 +16,7 @@ from towerpack._core.naming import MASK
 from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.callbacks.watch import Mode, keras_direction
-from towerpack.inputs._check import ComponentSpec
+from towerpack.inputs.components import ComponentSpec
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
 

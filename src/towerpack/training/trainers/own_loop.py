@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError, SpecError
 from towerpack.inputs import InputSource, SpecChecker
-from towerpack.inputs._check import ComponentSpec
+from towerpack.inputs.components import ComponentSpec
 from towerpack.model import as_model
 from towerpack.nn import found_as_global_step
 from towerpack.tower import COST, TowerFunction
