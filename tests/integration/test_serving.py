@@ -93,6 +93,8 @@ def _check(client: Client, images: np.ndarray, shift: float | None) -> None:
     for found in (by_name, alone):
         np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
     assert client.predict(png(9, 9, 0))["classes"] == ([b"dark"] if not shift else [b"bright"])
+    with pytest.raises(ConfigError, match="must be arrays by name"):
+        client.predict("no/such/file.png")
 
 
 # The limits as arguments of a program of one line: connections, seconds, files, folder.

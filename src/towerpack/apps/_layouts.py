@@ -257,19 +257,32 @@ def _listed_pictures(folder: Path) -> Layout | None:
     pairs_of: dict[str, list[tuple[str, str]]] = {}
     for name in tables:
         listed = (_pairs_in(folder / name, root, pictures) for root in (folder, *inner))
-        if pairs := next(filter(None, listed), None):
-            pairs_of[name] = pairs
+        header, pairs = next(filter(lambda pair: pair[1], listed), ([], []))
+        if pairs and None not in pairs[0]:
+            pairs_of[name] = [(file, str(label)) for file, label in pairs]
+        elif pairs and len(inner) < 2:  # Otherwise folders may be classes.
+            raise ConfigError(
+                f"{folder / name} lists the images, but its column of classes is unclear.",
+                got=", ".join(header),
+                fix="name the column of classes 'label', or remove the other columns",
+            )
     splits = _by_split(pairs_of)
     by_split = {s: [p for name in names for p in pairs_of[name]] for s, names in splits.items()}
     return Layout("classification", {}, by_split) if pairs_of else None
 
 
-def _pairs_in(table: Path, root: Path, pictures: Iterable[Path]) -> list[tuple[str, str]]:
-    """Return the pictures and classes in a table that lists most pictures of a folder, or []."""
+def _pairs_in(
+    table: Path, root: Path, pictures: Iterable[Path]
+) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """Return the header of a table, and its pairs of a picture and a class.
+
+    There are no pairs if the table does not list most pictures of a folder. A class is None if it
+    is unclear which column contains the classes.
+    """
     try:
         header, *rows = [[field.strip() for field in row.fields] for row in read_rows(table)]
     except (FormatError, ValueError):
-        return []
+        return [], []
     below = [path for path in pictures if path.is_relative_to(root)]
     files: dict[str, Path] = {}
     for path in below:
@@ -278,13 +291,15 @@ def _pairs_in(table: Path, root: Path, pictures: Iterable[Path]) -> list[tuple[s
     labels = [i for i, name in enumerate(header) if name.lower() in _LABEL_COLUMNS]
     for column in range(len(header)):
         label = next((i for i in labels if i != column), 1 - column if len(header) == 2 else None)
-        if label is None or not rows or not all(row[column] in files for row in rows):
+        if not rows or not all(len(row) == len(header) and row[column] in files for row in rows):
             continue
         listed = {row[column]: files[row[column]] for row in rows}
         folders = {path.parent for path in listed.values()}
         if 2 * len(listed) >= sum(path.parent in folders for path in below):
-            return [(str(listed[row[column]]), row[label]) for row in rows]
-    return []
+            classes = [None if label is None else row[label] for row in rows]
+            names = [str(listed[row[column]]) for row in rows]
+            return header, list(zip(names, classes, strict=True))
+    return [], []
 
 
 def _texts(folder: Path) -> Layout | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,6 +14,7 @@ from towerpack._core.extras import explain_missing
 from towerpack._core.naming import unique
 from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import JSON_LINES
+from towerpack.dataflow.sources.discovery import Discovery
 
 _LEAST_SCORE: Final = 0.5
 _LONGEST: Final = 60
@@ -54,10 +56,13 @@ def client(
             texts = [text_of(source, empty=True) for source in text_sources(sources)]
             requests = [(text, {"text": [text], **more}) for text in texts]
         else:
-            missing = [file for file in sources if not Path(file).is_file()]
+            files = [
+                f for s in sources for f in (Discovery().files(s) if os.path.isdir(s) else [s])
+            ]
+            missing = [file for file in files if not os.path.isfile(file)]
             if missing:
                 raise ConfigError(f"The image file {missing[0]} does not exist.")
-            requests = [(file, Path(file)) for file in sources]
+            requests = [(file, Path(file)) for file in files]
         class_names = description.get("class_names", [])
         rows: list[dict[str, Any]] = []
         used: set[str] = set()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,4 +87,4 @@ def _print(result: Imported) -> None:
     size = " x ".join(map(str, result.data.get("size", ())))
     trained = f"; trained on {size} pixels, channels: {result.data['channels']}" if size else ""
     show.print(f"{result.task}: {len(names)} classes, {counts}{trained}")
-    show.print(f"Next: towerpack train {escape(str(result.recipe))}", soft_wrap=True)
+    show.print(f"Next: towerpack train {escape(shlex.quote(str(result.recipe)))}", soft_wrap=True)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Annotated
 
 import typer
 
 from towerpack._core.extras import require
-from towerpack.cli._console import console
+from towerpack.cli._console import console, escape
 from towerpack.cli._options import ALLOW_CODE, JSON, RECIPE, RUN_DIR, SETTINGS
 from towerpack.cli._recipe import open_recipe
 
@@ -45,4 +46,4 @@ def train(
     out = console()
     for name, value in numbers.items():
         out.print(f"{name:<20} {value:.4g}")
-    out.print(f"Next: towerpack eval {trainer.run_dir}")
+    out.print(f"Next: towerpack eval {escape(shlex.quote(str(trainer.run_dir)))}")

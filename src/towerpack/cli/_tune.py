@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,7 +60,9 @@ def tune(
     for row in done.rows[:_SHOWN]:
         rows.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
     console().print(rows)
-    console().print(f"Next: towerpack train {done.files[0]} (the search used no test data)")
+    console().print(
+        f"Next: towerpack train {shlex.quote(str(done.files[0]))} (the search used no test data)"
+    )
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import orjson
 
-from towerpack._core.errors import RequestError
+from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._protocol import jsonable, strings_of
 
 _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": "f4"}
@@ -46,7 +46,9 @@ class Client(AbstractContextManager["Client"]):
         return self._ask("GET", "/metadata")
 
     def predict(
-        self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
+        self,
+        inputs: Mapping[str, Any] | np.ndarray | bytes | str | Path,
+        signature: str | None = None,
     ) -> dict[str, np.ndarray]:
         """Compute the outputs of a signature. Return arrays by name, with strings as bytes.
 
@@ -57,7 +59,15 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             RequestError: The server rejected the request, or cannot be reached (`status` 0).
+            ConfigError: `inputs` has another type, or is a string that does not name a file.
         """
+        if isinstance(inputs, str) and Path(inputs).is_file():
+            inputs = Path(inputs)
+        if not isinstance(inputs, Mapping | np.ndarray | bytes | Path):
+            raise ConfigError(
+                f"inputs must be arrays by name, an array, or one image file, got {inputs!r:.80}.",
+                fix="pass arrays and texts by name, predict({'text': ['…']}), and files one by one",
+            )
         query = {"signature_name": signature or "serving_default"}
         if isinstance(inputs, Mapping):
             values = {name: jsonable(np.asarray(value), "_bytes") for name, value in inputs.items()}

@@ -209,6 +209,15 @@ def test_later_blocks_are_trained_on_enough_pictures(
     )
 
 
+def test_a_table_without_a_clear_column_of_classes_is_refused(tmp_path: Path) -> None:
+    for name in "abcd":
+        picture(tmp_path / "images" / f"{name}.png")
+    (tmp_path / "list.csv").write_text("id,kind,day\na,x,1\nb,y,1\nc,x,2\nd,y,2\n")
+    with pytest.raises(ConfigError, match="column of classes is unclear") as caught:
+        import_data(tmp_path)
+    assert "label" in str(caught.value.fix)
+
+
 def test_a_table_of_the_user_is_never_overwritten(tmp_path: Path) -> None:
     for name in "abcdefgh":
         picture(tmp_path / "images" / f"{name}.png")

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import re
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_a_folder_of_classes(pets: Path, tmp_path: Path, inside: bool) -> None:
     before = sorted(pets.rglob("*"))
     out = pets if inside else tmp_path / "lists"
     told = towerpack(pets, *(() if inside else ("--out", out)))
-    assert f"Next: towerpack train {out / 'recipe.yaml'}" in told
+    assert f"Next: towerpack train {shlex.quote(str(out / 'recipe.yaml'))}\n" in told
     for name in ("cut.png", "empty.jpg", "page.jpg"):
         assert f"left out {pets / 'dogs' / name}: " in told.replace("\n", " ")
     lists = {split: listed(out / f"{split}.csv") for split in ("train", "val", "test")}
