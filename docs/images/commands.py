@@ -7,6 +7,7 @@ The pictures are scikit-learn's digits, in one folder for each class.
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
@@ -34,7 +35,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         digits = load_digits()
-        for number, (picture, label) in enumerate(zip(digits.images[:600], digits.target)):
+        for number, (picture, label) in enumerate(
+            zip(digits.images[:600], digits.target[:600], strict=True)
+        ):
             file = folder / "digits" / str(label) / f"{number}.png"
             pixels = (picture * 15.9).astype("uint8").repeat(4, 0).repeat(4, 1)
             write_picture(file, pixels[:, :, None].repeat(3, 2))
@@ -44,7 +47,7 @@ def main() -> None:
                 shlex.split(line), cwd=folder, env=colors, text=True, check=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-            console = Console(width=COLUMNS + REMARK, record=True, file=open(os.devnull, "w"))
+            console = Console(width=COLUMNS + REMARK, record=True, file=io.StringIO())
             console.print(Text("$ " + line, "bold"))
             lines = done.stdout.replace(str(folder), "~").splitlines()
             lines = [line for line in lines if "checking" not in line]  # a bar that is redrawn
