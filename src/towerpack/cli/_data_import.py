@@ -77,8 +77,10 @@ def _print(result: Imported) -> None:
     if len(result.identical) > _SHOWN:
         show.print(f"{len(result.identical) - _SHOWN} more are identical; --json lists all")
     for name, count in result.small_classes.items():
-        show.print(f"[yellow]class with {count} files[/] {escape(name)}")
-    names = [name for counts in list(result.used.values())[:1] for name in counts]
+        text = f"the class {name} has {'one file' if count else 'no files'}"
+        show.print(f"[yellow]too few[/] {escape(text)}")
+    totals = sum(map(Counter, result.used.values()), Counter[str]())
+    names = [name for counts in list(result.used.values())[:1] for name in counts if totals[name]]
     table = Table("class", *result.used, box=None)
     for name in names:
         table.add_row(escape(name), *(f"{counts[name]:,}" for counts in result.used.values()))
