@@ -31,10 +31,11 @@ def batch(
     towerpack runs batch runs/train --step 1234 --flow train.py:make_flow --out rows.npz
     """
     result = replay_of(run, flow, allow_code).batch(step, replica)
-    rows = table(">row", "source", ">index", "name", ">epoch", ">position", "random numbers of")
+    rows = table(">row", "source", ">index", "name", ">epoch", ">position", "random numbers")
     for number, origin in enumerate(result.origins):
         cells = origin.source, f"{origin.index:,}", origin.name or "", str(origin.epoch)
-        draws = ", ".join(f"{name} {draw}" for name, draw in origin.draws.items())
+        # Epoch and position with which a stage draws; `Origin.draws` has the whole keys.
+        draws = ", ".join(f"{n.partition('(')[0]} {d[1]}:{d[2]}" for n, d in origin.draws.items())
         rows.add_row(str(number), *map(escape, (*cells, f"{origin.position:,}", draws)))
     console().print(rows)
     if out is not None:
