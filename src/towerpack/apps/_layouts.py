@@ -264,7 +264,7 @@ def _listed_pictures(folder: Path) -> Layout | None:
             raise ConfigError(
                 f"{folder / name} lists the images, but its column of classes is unclear.",
                 got=", ".join(header),
-                fix="name the column of classes 'label', or remove the other columns",
+                fix="name the column of classes 'label', and run `towerpack data import` again",
             )
     splits = _by_split(pairs_of)
     by_split = {s: [p for name in names for p in pairs_of[name]] for s, names in splits.items()}

@@ -241,7 +241,7 @@ def test_a_summary_of_a_schedule_in_optimizer_says_what_to_do(tmp_path: Path) ->
 
     with pytest.raises(ConfigError, match="where a number is needed") as caught:
         train(tmp_path, model=Slope(make))
-    assert "to the optimizer only" in str(caught.value.fix)
+    assert "tf.summary" in str(caught.value.fix)
 
 
 # ------------------------------------------------------------------ rates computed from variables
