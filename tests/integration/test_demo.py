@@ -51,7 +51,7 @@ def test_demo_learns_serves_and_knows_when_it_is_complete(tmp_path: Path) -> Non
 
     rows = list_checkpoints(run_dir)
     assert all(row.valid for row in rows)
-    assert [row.tag for row in rows].count("best-val/error") == 1
+    assert [row.tag for row in rows].count("best-val/cost") == 1
 
     if SCALE < 1:
         return

@@ -242,8 +242,7 @@ def test_best_of_an_undeclared_number_is_an_error(tmp_path: Path) -> None:
 
 
 def runner_of(folder: Path, best: str | None) -> Runner:
-    settings = [] if best is None else [f"best={best}"]
-    return Runner.from_recipe(find_recipe("digits", settings), folder)
+    return Runner.from_recipe(find_recipe("digits", [f"best={best or 'null'}"]), folder)
 
 
 # --------------------------------------------------------------------------------- defaults
