@@ -89,6 +89,14 @@ def test_base_is_small_loads_no_framework_and_leaves_the_process_as_it_was(modul
     assert int(memory.split()[1]) * resource.getpagesize() < 60e6
 
 
+def test_commands_load_their_parts_when_they_run() -> None:
+    modules = python("import sys, towerpack.cli; print(*sys.modules)").stdout.split()
+    # `towerpack.dataflow` itself is a table of names.
+    parts = ("apps.", "callbacks.", "dataflow.", "inference.", "serving.", "training.")
+    prefixes = tuple(f"towerpack.{part}" for part in parts)
+    assert [name for name in modules if name.startswith(prefixes)] == []
+
+
 def test_all_is_imported_and_trained_quietly_and_leaves_the_process_as_it_was(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,8 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,25 @@ def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path` atomically."""
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """Yield a file name that replaces `path` at the end of the block, unless an error is raised.
+
+    The block must sync the file. The name is random, so that no link can wait there.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        write_bytes_synced(temporary, data)
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_dir(path.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace the content of `path` atomically."""
+    with replacing(path) as temporary:
+        write_bytes_synced(temporary, data)
 
 
 def csv_of(rows: Iterable[Iterable[Any]]) -> bytes:

@@ -316,6 +316,7 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
     """Return the settings for the classes: from a file, else from the values in label images."""
     values = {value for picture in pictures for value in picture.values}
     is_gray = all(isinstance(value, int) for value in values)
+    has_palette = any(picture.palette is not None for picture in pictures)
     void: dict[str, Any] = {"void": [255]} if 255 in values else {}
     for name in ("classes.txt", "label_colors.txt"):
         for file in matching(folder, name):
@@ -325,8 +326,7 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
             settings: dict[str, Any] = {"classes": str((folder / file).resolve())}
             fits = values <= {*range(len(names)), 255} and values != {0, 255}
             levels = sorted(values) if is_gray else []
-            plain = all(picture.palette is None for picture in pictures) and not any(colors)
-            if fits or not plain or len(levels) != len(names):
+            if fits or has_palette or any(colors) or len(levels) != len(names):
                 return settings | void
             pairs = ", ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
             advice.append(f"Gray levels of label pictures are the classes in order: {pairs}.")
@@ -344,9 +344,8 @@ def _classes_of(folder: Path, pictures: Sequence[_Values], advice: list[str]) ->
         )
     labels = {value for value in values if isinstance(value, int) and value != 255}
     # Gray levels such as 0 and 50 are not labels of 51 classes.
-    plain = all(picture.palette is None for picture in pictures)
-    are_labels = len(labels) > 1 and max(labels) < _MOST_LABEL
-    if are_labels and labels | {255} >= values and not (plain and 2 * len(labels) < max(labels)):
+    are_labels = len(labels) > 1 and max(labels) < _MOST_LABEL and labels | {255} >= values
+    if are_labels and (has_palette or 2 * len(labels) >= max(labels)):
         return {"class_names": [f"class {i}" for i in range(max(labels) + 1)], **void}
     colors = sorted([v, v, v] if isinstance(v, int) else list(v) for v in values)
     return {"class_names": [f"class {i}" for i in range(len(colors))], "colors": colors}

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -249,15 +249,14 @@ def _listed_pictures(folder: Path) -> Layout | None:
     written = {f"{split}.csv" for split in SPLIT_NAMES} if (folder / "recipe.yaml").exists() else ()
     tables = (n for n in _below(folder, "*.csv", "*.tsv") if n not in written)
     tables = [name for name in tables if "submission" not in name.lower()]
-    pictures = list(map(Path, _pictures(folder) if tables else ()))
     # A table may name pictures of its own split by their names in a folder.
-    inner = sorted(
-        {p.parent for p in pictures} - {folder}, key=lambda p: split_of(p.name) == "test"
-    )
+    below = _names_below(folder, list(map(Path, _pictures(folder) if tables else ())))
+    inner = sorted(below.keys() - {folder}, key=lambda path: split_of(path.name) == "test")
     pairs_of: dict[str, list[tuple[str, str]]] = {}
     for name in tables:
-        listed = (_pairs_in(folder / name, root, pictures) for root in (folder, *inner))
-        header, pairs = next(filter(lambda pair: pair[1], listed), ([], []))
+        header, *rows = _fields_in(folder / name) or [[]]
+        listed = (_pairs_in(header, rows, below[root]) for root in (folder, *inner))
+        pairs = next(filter(None, listed), [])
         if pairs and None not in pairs[0]:
             pairs_of[name] = [(file, str(label)) for file, label in pairs]
         elif pairs and len(inner) < 2:  # Otherwise folders may be classes.
@@ -271,35 +270,49 @@ def _listed_pictures(folder: Path) -> Layout | None:
     return Layout("classification", {}, by_split) if pairs_of else None
 
 
-def _pairs_in(
-    table: Path, root: Path, pictures: Iterable[Path]
-) -> tuple[list[str], list[tuple[str, str | None]]]:
-    """Return the header of a table, and its pairs of a picture and a class.
+def _names_below(folder: Path, pictures: Sequence[Path]) -> dict[Path, dict[str, Path]]:
+    """Return the images below a folder and below each folder with images, by their names there.
 
-    There are no pairs if the table does not list most pictures of a folder. A class is None if it
-    is unclear which column contains the classes.
+    Names are relative paths, with and without extension.
     """
+    below: dict[Path, dict[str, Path]] = {
+        root: {} for root in (folder, *(p.parent for p in pictures))
+    }
+    for picture in pictures:
+        for root in filter(below.__contains__, picture.parents):
+            name = picture.relative_to(root)
+            below[root] |= {name.as_posix(): picture, name.with_suffix("").as_posix(): picture}
+    return below
+
+
+def _fields_in(table: Path) -> list[list[str]]:
+    """Return the fields of each row of a table, or [] if it cannot be read."""
     try:
-        header, *rows = [[field.strip() for field in row.fields] for row in read_rows(table)]
-    except (FormatError, ValueError):
-        return [], []
-    below = [path for path in pictures if path.is_relative_to(root)]
-    files: dict[str, Path] = {}
-    for path in below:
-        name = path.relative_to(root)
-        files |= {name.as_posix(): path, name.with_suffix("").as_posix(): path}
+        return [[field.strip() for field in row.fields] for row in read_rows(table)]
+    except FormatError:
+        return []
+
+
+def _pairs_in(
+    header: Sequence[str], rows: Sequence[Sequence[str]], files: Mapping[str, Path]
+) -> list[tuple[str, str | None]]:
+    """Return pairs of an image and a class from a table that lists most images of a folder.
+
+    `files` are the images by name. Return [] for other tables. A class is None if it is unclear
+    which column contains the classes.
+    """
     labels = [i for i, name in enumerate(header) if name.lower() in _LABEL_COLUMNS]
     for column in range(len(header)):
         label = next((i for i in labels if i != column), 1 - column if len(header) == 2 else None)
         if not rows or not all(len(row) == len(header) and row[column] in files for row in rows):
             continue
-        listed = {row[column]: files[row[column]] for row in rows}
-        folders = {path.parent for path in listed.values()}
-        if 2 * len(listed) >= sum(path.parent in folders for path in below):
+        listed = {files[row[column]] for row in rows}
+        folders = {path.parent for path in listed}
+        if 2 * len(listed) >= sum(path.parent in folders for path in {*files.values()}):
             classes = [None if label is None else row[label] for row in rows]
-            names = [str(listed[row[column]]) for row in rows]
-            return header, list(zip(names, classes, strict=True))
-    return [], []
+            names = [str(files[row[column]]) for row in rows]
+            return list(zip(names, classes, strict=True))
+    return []
 
 
 def _texts(folder: Path) -> Layout | None:

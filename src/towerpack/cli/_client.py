@@ -14,7 +14,6 @@ from towerpack._core.extras import explain_missing
 from towerpack._core.naming import unique
 from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import JSON_LINES
-from towerpack.dataflow.sources.discovery import Discovery
 
 _LEAST_SCORE: Final = 0.5
 _LONGEST: Final = 60
@@ -56,6 +55,8 @@ def client(
             texts = [text_of(source, empty=True) for source in text_sources(sources)]
             requests = [(text, {"text": [text], **more}) for text in texts]
         else:
+            from towerpack.dataflow.sources.discovery import Discovery
+
             files = [
                 f for s in sources for f in (Discovery().files(s) if os.path.isdir(s) else [s])
             ]

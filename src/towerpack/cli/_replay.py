@@ -33,10 +33,11 @@ def replay_of(run: Path, flow: str | None, allow_code: bool) -> Replay:
         from towerpack.training.replay.batch import open_replay
     if flow is not None:
         return open_replay(run, call_flow_function(flow))
-    command = record_of(run)["starts"][-1]["command"]
+    record = record_of(run)
     if (run / "recipe.yaml").is_file():
         runner, _ = open_run(str(run), [], run, allow_code)
         return open_replay(runner.train_config())
+    command = record["starts"][-1]["command"]
     script = next((Path(word).name for word in command if word.endswith(".py")), "FILE.py")
     raise ConfigError(
         f"The program that made {run} is needed, because it builds the data.",

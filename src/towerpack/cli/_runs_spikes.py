@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import random
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,23 +79,25 @@ def _print_common(replay: Replay, steps: list[int], others: int) -> None:
 
 
 def _print_losses(replay: Replay, steps: list[int], model: str) -> None:
-    from towerpack.training.replay.rows import checkpoint_before, read_steps, row_costs
+    from towerpack.training.replay.rows import cost_predictor, read_steps, row_costs
 
-    run = replay.history.run
-    checkpoints = {step: checkpoint_before(run, step) for step in steps}
+    checkpoints = {step: replay.history.checkpoint_before(step) for step in steps}
     if not any(checkpoints.values()):
         raise ConfigError(
-            f"{run} has no checkpoint from before any of these steps, whose costs need weights.",
+            f"{replay.history.run} has no checkpoint from before any of these steps, whose costs "
+            "need weights.",
             fix="save more checkpoints in later runs, with ModelSaver(keep=…) or train.keep",
         )
     built = model_of(model) if model else replay.model
+    # Steps are in order, so those of one checkpoint follow each other.
+    predictor_of = functools.lru_cache(maxsize=1)(functools.partial(cost_predictor, built))
     rows = table(">step", ">largest cost", ">median", ">row", "source", ">index", "name")
     for batch in read_steps(replay, steps):
         checkpoint = checkpoints[batch.step]
         if checkpoint is None:
             rows.add_row(f"{batch.step:,}", "no checkpoint before it")
             continue
-        costs = row_costs(built, checkpoint, batch)
+        costs = row_costs(predictor_of(checkpoint), batch)
         row, middle = int(costs.argmax()), sorted(costs)[len(costs) // 2]
         cells = [f"{batch.step:,}", f"{costs[row]:.4g}", f"{middle:.4g}", str(row)]
         if len(batch.origins) == len(costs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing, require
+from towerpack._core.files import replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,12 +64,8 @@ def write_weights(path: Path, weights: Weights) -> None:
     if path.suffix == ".npz":
         save_arrays(path, arrays)
         return
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with replacing(path) as part:
         write_tensors(part, arrays)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def is_float(array: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ from towerpack.dataflow import DataFlow
 from towerpack.inputs._as_input import as_input
 from towerpack.inputs._base import InputSource, Origins
 from towerpack.inputs._proxy import ProxyInputSource
+from towerpack.inputs.components import spec_of_rows
 
 
 class SplitInput(ProxyInputSource):
@@ -82,13 +83,9 @@ class SplitInput(ProxyInputSource):
 
 
 def _whole(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    if replicas == 1 or spec.shape.rank is None:
-        return spec
-    if spec.shape.rank == 0:
+    if replicas > 1 and spec.shape.rank == 0:
         raise SpecError(
             f"The input '{spec.name}' must have rows that SplitInput can split, got a scalar.",
             fix="use QueueInput(flow), which reads a separate batch for each replica",
         )
-    rows = spec.shape[0]
-    shape = [None if rows is None else rows * replicas, *spec.shape[1:]]
-    return tf.TensorSpec(shape, spec.dtype, spec.name)
+    return spec_of_rows(spec, replicas)

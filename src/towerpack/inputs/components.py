@@ -27,6 +27,16 @@ class ComponentSpec(tf.TensorSpec):
         self.by_name = by_name
 
 
+def spec_of_rows(spec: tf.TensorSpec, batches: int) -> tf.TensorSpec:
+    """Return the spec of several batches that are concatenated along their rows."""
+    if batches == 1 or spec.shape.rank is None:
+        return spec
+    rows, *rest = spec.shape.as_list()
+    shape = [None if rows is None else rows * batches, *rest]
+    alias, by_name = getattr(spec, "alias", None), getattr(spec, "by_name", False)
+    return ComponentSpec(tf.TensorSpec(shape, spec.dtype, spec.name), alias=alias, by_name=by_name)
+
+
 def ordered_components(
     datapoint: Any, specs: Sequence[tf.TensorSpec], what: str, pipeline: str = ""
 ) -> Any:

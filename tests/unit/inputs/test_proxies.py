@@ -15,11 +15,13 @@ from towerpack.dataflow import DataFromList, send_dataflow_zmq
 from towerpack.inputs import (
     FeedInput,
     QueueInput,
+    SplitInput,
     StagingInput,
     TensorInput,
     ZMQInput,
     remap_input_source,
 )
+from towerpack.inputs.components import ComponentSpec
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -113,3 +115,18 @@ def test_batches_from_another_process(tmp_path: Path) -> None:
     source.stop()
     sender.join(10)
     assert found == [*range(20)] * 2 and not sender.is_alive()
+
+
+def test_split_batches_are_dicts_where_the_model_needs_dicts() -> None:
+    spec = ComponentSpec(tf.TensorSpec([2], tf.float32, "target_size"), alias="size", by_name=True)
+    rows = np.arange(4, dtype=np.float32)
+    for datapoint, error in (({"size": rows}, None), ((rows,), "in a dict")):
+        source = SplitInput(FeedInput(DataFromList([datapoint], shuffle=False)))
+        source.setup([spec], seed=0, replicas=2)
+        source.start()
+        if error is None:
+            assert source.reserve(1, lambda: None) == 1
+            np.testing.assert_array_equal([source.get(STEP)[0] for _ in range(2)], [[0, 1], [2, 3]])
+        else:
+            with pytest.raises(SpecError, match=error):
+                source.reserve(1, lambda: None)

@@ -6,14 +6,13 @@ import contextlib
 import math
 import os
 import pickle
-import secrets
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
-from towerpack._core.files import fsync_dir
+from towerpack._core.files import replacing
 from towerpack.dataflow._flow import DataFlow, length_of, read_pass
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._user_files import PathLike, path_of
@@ -41,15 +40,10 @@ def whole_file(path: PathLike) -> Generator[Path]:
             f"The directory {str(target.parent)!r} for {target.name!r} does not exist.",
             fix="create the directory, or correct the path",
         )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
+    with replacing(target) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_dir(target.parent)
 
 
 Decode = Callable[[bytes], Datapoint]

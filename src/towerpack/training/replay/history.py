@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ class History:
         passed = [p for p in start.passed if p < step]
         if start.known and not nearest:
             return start.state, step - 1 - start.step + len(passed)
-        for path, saved in self._checkpoints(start, step):
+        least = start.step + start.known
+        for path, saved in reversed(self._checkpoints):
+            if not least <= saved < step:
+                continue
             # A checkpoint at a step after which a batch was passed over may be from before that.
             if saved not in passed:
                 state = load_checkpoint(path).state["data"]
@@ -80,14 +84,17 @@ class History:
             )
         return start.state, step - 1 - start.step + len(passed)
 
-    def _checkpoints(self, start: DataStart, step: int) -> list[tuple[Path, int]]:
+    def checkpoint_before(self, step: int) -> Path | None:
+        """Return the last checkpoint with weights from before a step."""
+        return next((path for path, saved in reversed(self._checkpoints) if saved < step), None)
+
+    @cached_property
+    def _checkpoints(self) -> list[tuple[Path, int]]:
         try:
             rows = list_checkpoints(self.run, checksums=False)
         except CheckpointError:
             return []
-        least = start.step + start.known
-        usable = [(row.path, row.step) for row in rows if row.valid and least <= row.step < step]
-        return usable[::-1]
+        return [(row.path, row.step) for row in rows if row.valid]
 
 
 def read_history(run: Path) -> History:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from towerpack.checkpoint import list_checkpoints
 from towerpack.inference import Predictor
 from towerpack.tower import COST
 from towerpack.training.replay.batch import Replay, StepBatch
@@ -60,16 +59,12 @@ def common_features(batches: Iterable[StepBatch], others: Iterable[StepBatch]) -
     return [feature for _, feature in sorted(listed)]
 
 
-def checkpoint_before(run: Path, step: int) -> Path | None:
-    """Return the last checkpoint with weights from before a step."""
-    rows = list_checkpoints(run, checksums=False)
-    paths = {row.step: row.path for row in rows if row.valid and row.step < step}
-    return paths[max(paths)] if paths else None
+def cost_predictor(model: Any, checkpoint: Path) -> Predictor:
+    return Predictor(model, checkpoint, outputs=COST)
 
 
-def row_costs(model: Any, checkpoint: Path, batch: StepBatch) -> np.ndarray:
+def row_costs(predictor: Predictor, batch: StepBatch) -> np.ndarray:
     """Return the cost of each row of a batch, alone and in inference mode."""
-    predictor = Predictor(model, checkpoint, outputs=COST)
     sizes = {str(spec.name): spec.shape[0] or 1 for spec in predictor.specs}
     rows = [
         {name: np.repeat(batch.arrays[name][i : i + 1], n, axis=0) for name, n in sizes.items()}

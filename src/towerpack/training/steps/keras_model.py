@@ -278,7 +278,7 @@ def _inputs_of(model: Any) -> list[tf.TensorSpec]:
 
 
 def _is_keyed(structure: Any) -> bool:
-    """Whether a structure has a dict of several items, which Keras orders by name."""
+    """Return whether a structure has a dict of several items, which Keras orders by name."""
     if isinstance(structure, dict) and len(structure) > 1:
         return True
     items = structure.values() if isinstance(structure, dict) else structure

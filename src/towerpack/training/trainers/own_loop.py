@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError, SpecError
 from towerpack.inputs import InputSource, SpecChecker
-from towerpack.inputs.components import ComponentSpec
+from towerpack.inputs.components import spec_of_rows
 from towerpack.model import as_model
 from towerpack.nn import found_as_global_step
 from towerpack.tower import COST, TowerFunction
@@ -176,14 +176,8 @@ class _CallBatches(InputSource):
 
 
 def _global_spec(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    if replicas == 1 or spec.shape.rank is None:
-        return spec
-    if spec.shape.rank == 0:
+    if replicas > 1 and spec.shape.rank == 0:
         raise LayerError(
             f"The input '{spec.name}' needs rows to split over replicas, got a scalar."
         )
-    first, *rest = spec.shape.as_list()
-    shape = [None if first is None else first * replicas, *rest]
-    alias, by_name = getattr(spec, "alias", None), getattr(spec, "by_name", False)
-    whole = tf.TensorSpec(shape, spec.dtype, spec.name)
-    return ComponentSpec(whole, alias=alias, by_name=by_name)
+    return spec_of_rows(spec, replicas)
