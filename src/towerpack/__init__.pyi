@@ -21,6 +21,7 @@ from towerpack._core.errors import (
     MissingExtraError as MissingExtraError,
     NumericsError as NumericsError,
     PeerError as PeerError,
+    RemoteFileError as RemoteFileError,
     RequestError as RequestError,
     SpecError as SpecError,
     StateError as StateError,

@@ -142,6 +142,10 @@ class CheckpointMismatchError(CheckpointError, ValueError):
     """Valid checkpoint that belongs to another model."""
 
 
+class RemoteFileError(TowerpackError, RuntimeError):
+    """A file behind a URL could not be read or written, although it was tried again."""
+
+
 class ExportError(TowerpackError, RuntimeError):
     """Model that cannot be exported, or whose exported file computes different outputs."""
 
