@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import alike, did_you_mean
 from towerpack.apps._config import AppConfig
 from towerpack.config import Registry, code_in, from_folder, load, read_yaml
-from towerpack.zoo import PRETRAINED
+from towerpack.zoo import IMAGENET, PRETRAINED
 
 if TYPE_CHECKING:
     from towerpack.apps._inputter import Inputter
@@ -145,7 +145,7 @@ def find_recipe(
         data = values.get("data")
         if isinstance(data, dict) and data.keys() & {"train", "val", "test"}:
             data.setdefault("path", ".")
-        values = from_folder(application.config, values, path.parent, PRETRAINED)
+        values = from_folder(application.config, values, path.parent, [*PRETRAINED, IMAGENET])
     config = load(application.config, values, overrides, where=str(path))
     name = path.parent.name if path.name == RECIPE else path.stem
     return Recipe(application, config, name, run_dir)

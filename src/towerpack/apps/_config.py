@@ -6,7 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from towerpack._core.naming import alike
 from towerpack.config import Config, Name, NamesCode, PathText, Regex
-from towerpack.zoo import PRETRAINED
+from towerpack.zoo import IMAGENET, PRETRAINED
 
 _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
 """Default learning rates of optimizers, where the default is not 0.001."""
@@ -82,7 +82,8 @@ class Transfer(Config):
     """Initial weights from another training."""
 
     pretrained: PathText | None = None
-    "Run, checkpoint, file of weights, or name of a packaged network."
+    """Run, checkpoint, file of weights, name of a packaged network, or imagenet: Keras's weights of
+    a network keras:NAME."""
     skip: Regex = ""
     "Variables that keep their random initial values: a regular expression for whole names."
     trainable: Regex = ""
@@ -93,7 +94,8 @@ class Transfer(Config):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.pretrained is not None:
-            self.pretrained = alike(self.pretrained, PRETRAINED) or self.pretrained
+            names = [*PRETRAINED, IMAGENET]
+            self.pretrained = alike(self.pretrained, names) or self.pretrained
         if self.pretrained is None and (self.skip or self.ignore_mismatch):
             raise ValueError("skip and ignore_mismatch have no effect unless `pretrained` is set")
         return self

@@ -7,6 +7,7 @@ require("pydantic", extra="apps", needed_for="towerpack.config")
 from towerpack.config._config import Config as Config
 from towerpack.config._config import Name as Name
 from towerpack.config._config import NamesCode as NamesCode
+from towerpack.config._config import NetworkName as NetworkName
 from towerpack.config._config import PathText as PathText
 from towerpack.config._config import Regex as Regex
 from towerpack.config._config import key_paths as key_paths

@@ -36,6 +36,9 @@ def _normalized(name: str) -> str:
 Name = Annotated[str, "code", pydantic.AfterValidator(_normalized)]
 """Name in a registry, in lower case with underscores; or the import path `module:attribute`."""
 
+NetworkName = Annotated[Name, "keras:"]
+"""`Name` of a network. `keras:ConvNeXtTiny` names a network of Keras, not an import path."""
+
 NamesCode = Annotated[T, "code"]
 """Setting whose value may contain import paths `module:attribute` of Python objects."""
 
@@ -80,6 +83,7 @@ class Key:
         old_path: Dotted path before the key was renamed; `path` if it was not.
         section: Class of the section; None for a value.
         free: Whether the value is a mapping whose keys the user chooses.
+        namespaces: Prefixes of names that look like import paths but are in a registry.
     """
 
     path: str
@@ -88,6 +92,7 @@ class Key:
     section: type[Config] | None
     free: bool
     names_code: bool
+    namespaces: tuple[str, ...]
     is_path: bool
 
 
@@ -101,7 +106,9 @@ def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
         is_path = name == "path" or "path" in marks or pathlib.Path in kinds
         old_path = f"{prefix}{old_names.get(name, name)}"
         about = _description(config, name) or ((section and section.__doc__) or "").split("\n")[0]
-        yield Key(f"{prefix}{name}", old_path, about, section, free, "code" in marks, is_path)
+        namespaces = tuple(m for m in marks if isinstance(m, str) and m.endswith(":"))
+        code = "code" in marks
+        yield Key(f"{prefix}{name}", old_path, about, section, free, code, namespaces, is_path)
         if section is not None:
             yield from keys_of(section, f"{prefix}{name}.")
 

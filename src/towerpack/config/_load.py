@@ -119,7 +119,8 @@ def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[s
             value: Any = values
             for name in key.path.split("."):
                 value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-            code[key.path] = [text for text in _texts(value) if _CODE.fullmatch(text)]
+            texts = [text for text in _texts(value) if not text.startswith(key.namespaces)]
+            code[key.path] = [text for text in texts if _CODE.fullmatch(text)]
     return {path: names for path, names in code.items() if names}
 
 

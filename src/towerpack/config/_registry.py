@@ -65,9 +65,11 @@ class Registry(Generic[T]):
         if not colon:
             raise ConfigError(
                 f"There is no {self.kind} '{spec}'.",
-                expected=f"one of {', '.join(self)}, or module:name",
+                expected=f"one of {', '.join(n for n in self if ':' not in n)}, or module:name",
                 fix=did_you_mean(spec, self),
             )
+        if names := [name for name in self if name.startswith(f"{module}:")]:
+            raise ConfigError(f"There is no {self.kind} '{spec}'.", fix=did_you_mean(spec, names))
         if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
             raise ConfigError(
                 f"{spec!r:.80} is not the name of a {self.kind}.", expected="module:name"

@@ -13,6 +13,17 @@ from typing import Any, Final
 
 _DEPTHS: Final = (20, 32, 44, 56, 110)
 
+_OF_KERAS: Final = (
+    *(f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")),
+    *(f"DenseNet{depth}" for depth in (121, 169, 201)),
+    *(f"EfficientNetB{size}" for size in range(8)),
+    *(f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "S", "M", "L")),
+    *("InceptionResNetV2", "InceptionV3", "MobileNet", "MobileNetV2"),
+    *("MobileNetV3Large", "MobileNetV3Small", "NASNetLarge", "NASNetMobile"),
+    *(f"ResNet{depth}{version}" for depth in (50, 101, 152) for version in ("", "V2")),
+    *("VGG16", "VGG19", "Xception"),
+)
+
 NETWORKS: Final[dict[str, str]] = {
     "lenet": "towerpack.zoo.lenet:net",
     **{f"resnet{depth}": f"towerpack.zoo.resnet32:resnet{depth}" for depth in _DEPTHS},
@@ -20,11 +31,15 @@ NETWORKS: Final[dict[str, str]] = {
     "inception_v4": "towerpack.zoo.inception_v4:net",
     "nasnet_A_large": "towerpack.zoo.nasnet_A_large:net",
     "efficientnet_lite0": "towerpack.zoo.efficientnet_lite:net",
+    **{f"keras:{name}": f"towerpack.zoo.keras_applications:{name}" for name in _OF_KERAS},
 }
 """Import path `'module:function'` of each network, by name."""
 
 PRETRAINED: Final = {"efficientnet-lite0": "towerpack.zoo.efficientnet_lite:weights"}
 """Import path `'module:function'` of the function that returns packaged weights, by name."""
+
+IMAGENET: Final = "imagenet"
+"""Name of Keras's ImageNet weights for the networks `keras:…`."""
 
 PRETRAINED_PIXELS: Final = {"efficientnet-lite0": (127.0, 128.0)}
 """Pixel normalization for packaged weights: the offset and scale of (pixels - offset) / scale."""

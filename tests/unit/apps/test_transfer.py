@@ -69,7 +69,7 @@ def test_packaged_weights_know_their_pixels(
             task, [*given, f"augmenter={augmenter}", "pretrained=efficientnet-lite0"]
         )
         modeler: Any = object.__new__(ClassificationModeler)  # Some have no data to be made of.
-        modeler.inputter, modeler.config = recipe.inputter(), recipe.config
+        modeler.inputter, modeler.config, modeler.network = recipe.inputter(), recipe.config, None
         if augmenter in (right, "unmirrored"):
             modeler.check_pixels("efficientnet-lite0")
             continue

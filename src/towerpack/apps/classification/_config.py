@@ -3,7 +3,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData
-from towerpack.config import Name
+from towerpack.config import Name, NetworkName
 
 Side = Annotated[int, Field(ge=1)]
 
@@ -46,8 +46,9 @@ class DataConfig(PictureData):
 class ModelConfig(DecayedNetwork):
     """Settings of the network and its loss."""
 
-    network: Name = "resnet32"
-    "lenet, resnet20 … resnet110, resnet50, inception_v4, nasnet_A_large, or module:function."
+    network: NetworkName = "resnet32"
+    """lenet, resnet20 … resnet110, resnet50, inception_v4, nasnet_A_large, efficientnet_lite0,
+    keras:NAME of keras.applications, or module:function."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     "Share of the target that is spread evenly over all classes."
     mixup: float = Field(default=0.0, ge=0)

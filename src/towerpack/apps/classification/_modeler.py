@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from towerpack.apps.classification._mixing import mix_batch
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
 from towerpack.config import Registry
 from towerpack.ops.picture_files import picture_of
-from towerpack.zoo import NETWORKS
+from towerpack.zoo import IMAGENET, NETWORKS
+from towerpack.zoo.keras_applications import KerasNetwork
 
 networks: Registry[Any] = Registry("network", NETWORKS)
 
@@ -42,6 +44,7 @@ class ClassificationModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(network or config.model.network)
         self.num_classes = len(inputter.class_names)
+        self._normalize = getattr(self.network, "normalize", inputter.augmenter.normalize)
         self._weights = self._class_weights(config.model.class_weights)
 
     def inputs(self) -> list[tf.TensorSpec]:
@@ -53,7 +56,7 @@ class ClassificationModeler(Modeler):
 
     def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         model = self.config.model
-        pixels = self.inputter.augmenter.normalize(image)
+        pixels = self._normalize(image)
         target = tf.one_hot(label, self.num_classes)
         if self.training:
             pixels, target = mix_batch(pixels, target, model.mixup, model.cutmix)
@@ -64,6 +67,20 @@ class ClassificationModeler(Modeler):
         if self._weights is not None:
             losses *= tf.gather(tf.constant(self._weights), label)
         return self.with_decay(tf.reduce_mean(losses))
+
+    def check_pixels(self, source: str | os.PathLike[str]) -> None:
+        if not isinstance(self.network, KerasNetwork):  # which normalizes pixels itself
+            super().check_pixels(source)
+
+    def weights(self, source: str) -> Any:
+        if source != IMAGENET:
+            return source
+        if not isinstance(self.network, KerasNetwork):
+            raise ConfigError(
+                f"The network {self.config.model.network} has no ImageNet weights of Keras.",
+                fix="set model.network to keras:NAME, or transfer.pretrained to a file or run",
+            )
+        return self.network.imagenet_weights()
 
     def metrics(self) -> Sequence[Inferencer]:
         return [
