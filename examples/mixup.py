@@ -1,12 +1,14 @@
-"""MixUp (Zhang et al. 2018): a network learns from blends of two digits, and to name both shares.
+"""MixUp (Zhang et al. 2018) and DisturbLabel (Xie et al. 2016): targets that are not certain.
 
-Trains the same network twice, without and with MixUp, on 252 of scikit-learn's digits, and compares
-them on 360 others.
+With MixUp, a network learns from blends of two digits, and to name both shares. With DisturbLabel,
+each label is replaced by a random one with a probability of 10 %. Trains the same network without
+and with each of them on 252 of scikit-learn's digits, and compares them on 360 others.
 
     python examples/mixup.py [--steps N] [--out DIR]
 
 Reached (1,500 steps each, 31 s of processor time on two cores; means of three seeds): 8.0 % errors
-both ways; cross-entropy falls from 0.44 to 0.32, mean confidence from 0.98 to 0.90.
+with and without MixUp; cross-entropy falls from 0.44 to 0.32, mean confidence from 0.98 to 0.90.
+DisturbLabel, one seed: 5.6 % errors instead of 7.8 %, cross-entropy 0.34, mean confidence 0.82.
 """
 
 import argparse
@@ -60,11 +62,21 @@ def digits(name: str, each: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return images, np.eye(10, dtype=np.float32)[labels]
 
 
-def train(alpha: float | None, steps: int, run_dir: Path) -> dict[str, float]:
-    """What a network reaches on the test digits; without MixUp if `alpha` is None."""
+def disturb(dp: tuple[np.ndarray, np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Replace each share of a batch by that of a random digit, with a probability of 10 %."""
+    image, share = dp
+    random = np.eye(10, dtype=np.float32)[rng.integers(10, size=len(share))]
+    return [image, np.where(rng.random([len(share), 1]) < 0.1, random, share)]
+
+
+METHODS = {"nothing": None, "MixUp": MixUp(0.2), "DisturbLabel": disturb}
+
+
+def train(method: str, steps: int, run_dir: Path) -> dict[str, float]:
+    """What a network reaches on the test digits with a method of `METHODS`."""
     flow = BatchData(ShuffleData(DataFromArrays(*digits("train", each=5))), 50)
-    if alpha is not None:
-        flow = MapData(flow, MixUp(alpha), rng=True)
+    if METHODS[method] is not None:
+        flow = MapData(flow, METHODS[method], rng=True)
     test = digits("test")
     stats = InferenceRunner(BatchData(DataFromArrays(*test), 120), ScalarStats(["cost", "error"]))
     trainer = SimpleTrainer(
@@ -88,18 +100,18 @@ def train(alpha: float | None, steps: int, run_dir: Path) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Compare both; gives the error with MixUp."""
+    """Compare the methods; gives the error with MixUp."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--out", type=Path, default=Path("runs/mixup"))
     args = parser.parse_args(arguments)
     reached = {}
-    for name, alpha in [("without", None), ("with", 0.2)]:
-        reached[name] = train(alpha, args.steps, args.out / name)
+    for name in METHODS:
+        reached[name] = train(name, args.steps, args.out / name)
     for name, numbers in reached.items():
         shown = ", ".join(f"{key} {value:.4f}" for key, value in numbers.items())
-        print(f"{name} MixUp: {shown}")
-    return reached["with"]["error"]
+        print(f"with {name}: {shown}")
+    return reached["MixUp"]["error"]
 
 
 if __name__ == "__main__":
