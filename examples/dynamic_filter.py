@@ -96,29 +96,20 @@ def main(arguments: list[str] | None = None) -> float:
     photos = [[local_contrast(photo)] for photo in load_sample_images().images]
     flow = MapData(RepeatedData(DataFromList(photos, shuffle=False)), example, rng=True)
     model = Model(args.steps)
-    SimpleTrainer(
-        TrainConfig(
-            model=model,
-            dataflow=BatchData(flow, 16),
-            callbacks=[ModelSaver(keep=1)],
-            steps_per_epoch=args.steps // 4,
-            max_epoch=4,
-            seed=0,
-            run_dir=args.out,
-        )
-    ).train()
+    config = TrainConfig(
+        model=model, dataflow=BatchData(flow, 16), callbacks=[ModelSaver(keep=1)],
+        steps_per_epoch=args.steps // 4, max_epoch=4, seed=0, run_dir=args.out,
+    )  # fmt: skip
+    SimpleTrainer(config).train()
     angles = np.arange(8, dtype=np.float32) * np.pi / 4
     generated = Predictor(model, args.out, outputs="filter")(angles)
     true = np.stack([steered(angle) for angle in angles])
     rows = [np.concatenate(list(filters), 1) for filters in (generated, true)]
-    picture = np.clip(128 + 127 * np.concatenate(rows) / np.abs(true).max(), 0, 255).astype(
-        np.uint8
-    )
+    picture = np.clip(128 + 127 * np.concatenate(rows) / np.abs(true).max(), 0, 255)
     large = cv2.resize(picture, None, fx=10, fy=10, interpolation=cv2.INTER_NEAREST)
-    cv2.imwrite(str(args.out / "picture.png"), large)
-    lowest = min(
-        np.corrcoef(g.ravel(), t.ravel())[0, 1] for g, t in zip(generated, true, strict=True)
-    )
+    cv2.imwrite(str(args.out / "picture.png"), large.astype(np.uint8))
+    pairs = zip(generated, true, strict=True)
+    lowest = min(np.corrcoef(g.ravel(), t.ravel())[0, 1] for g, t in pairs)
     print(f"lowest correlation of a generated filter with the true one: {lowest:.4f}")
     return float(lowest)
 
