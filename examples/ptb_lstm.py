@@ -42,7 +42,7 @@ class Model(ModelDesc):
         ]
 
     def build_graph(self, word, next_word, goes_on):
-        x = keras.layers.Embedding(WORDS, UNITS, name="embedding")(word)
+        x = keras.layers.Embedding(WORDS, UNITS, name="embedding")(tf.cast(word, tf.int64))
         state = [tf.zeros([STRANDS, UNITS])] * 2
         if self.training:
             # Variables that no optimizer moves: they are in checkpoints, so a resumed run has them.

@@ -15,13 +15,14 @@ from typing import Any, cast
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import compute_output_spec, set_keras_mask
+from keras.src.backend import compute_output_spec, cudnn_ok, set_keras_mask
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common import KerasVariable, global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers.layer import CallContext
 from keras.src.utils.naming import to_snake_case
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 _original_value: Any = KerasVariable.value
 reading: ContextVar[Any] = ContextVar("reading", default=None)
@@ -39,6 +40,12 @@ def variable_path(name: str = "") -> str:
             if variable._value is None and variable.name == name:
                 return variable.path.rpartition("/")[0]
     return current_path()
+
+
+def has_cudnn() -> bool:
+    """Return whether Keras would compute an LSTM with cuDNN here. XLA cannot compile it."""
+    fits = cudnn_ok(tf.tanh, tf.sigmoid, unroll=False, use_bias=True)
+    return fits and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def layers_being_built() -> list[keras.layers.Layer]:

@@ -48,6 +48,8 @@ def main() -> None:
     With `--debug`, print the full traceback.
     """
     write_plainly()
+    # Several commands and their subprocesses can then share a GPU.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if "--debug" in sys.argv:
         sys.argv.remove("--debug")  # may also follow the command
         os.environ[DEBUG] = "1"

@@ -172,7 +172,7 @@ def surroundings(environment: Mapping[str, str]) -> list[Finding]:
         warn("TF_CONFIG", "is set, so this process joins a cluster", "unset it to run alone")
     if environment.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true"):
         warn("TF_USE_LEGACY_KERAS", "is set: tf.keras is Keras 2", "unset it")
-    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    if _hides_gpus(environment.get("CUDA_VISIBLE_DEVICES")):
         warn("CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it to use GPUs")
     free = shutil.disk_usage(Path.cwd()).free
     if free < _SMALL_DISK:
@@ -189,6 +189,11 @@ def surroundings(environment: Mapping[str, str]) -> list[Finding]:
             raised = _FEW_FILES if most < 0 else min(most, 65536)
             warn("Open files", f"at most {files}", f"run `ulimit -n {raised}`")
     return findings
+
+
+def _hides_gpus(visible: str | None) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES hides every GPU: CUDA ignores what follows a -1."""
+    return visible is not None and visible.split(",")[0].strip() in ("", "-1")
 
 
 def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
@@ -229,14 +234,20 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
     if not has_gpu and shutil.which("nvidia-smi") is None:
         report("GPU", "none", "note")
     elif not has_gpu:
-        text, fix = "TensorFlow cannot use the GPU of this machine", _INSTALL_CUDA
+        text, visible = "TensorFlow cannot use the GPU", os.environ.get("CUDA_VISIBLE_DEVICES")
         if facts["missing"]:
             text += f": {', '.join(facts['missing'])} cannot be loaded"
+        fixes: list[str] = []
+        if _hides_gpus(visible):
+            fixes.append("unset CUDA_VISIBLE_DEVICES, which hides every GPU")
+        elif visible is not None and not facts["missing"]:
+            numbers = "numbers of GPUs that `nvidia-smi -L` lists"
+            fixes.append(f"unset CUDA_VISIBLE_DEVICES={visible}, or set it to {numbers}")
         if "libcuda.so.1" in facts["missing"]:
-            fix = "install NVIDIA's driver"
-        elif os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-            fix = "unset CUDA_VISIBLE_DEVICES, which hides every GPU"
-        report("GPU", text, "warning", fix)
+            fixes.append("install NVIDIA's driver")
+        elif facts["missing"] or not fixes:
+            fixes.append(_INSTALL_CUDA)
+        report("GPU", text, "warning", "; then ".join(fixes))
     # On CPUs channels_first needs oneDNN, which TensorFlow enables only for some of them
     # (`DefaultOneDnnPolicy` in its `core/util/port.cc`).
     if not has_gpu and not facts["channels_first"]:

@@ -93,10 +93,10 @@ class StagingInput(ProxyInputSource):
         number = next(_numbers)
         self._areas = [
             [
-                # TensorFlow keeps strings in the memory of the host.
+                # Strings are always in the host's memory. Most operations on int32 read it there.
                 _Area(
                     spec,
-                    "CPU:0" if spec.dtype == tf.string else device,
+                    "CPU:0" if spec.dtype in (tf.string, tf.int32) else device,
                     f"StagingInput{number}_{replica}_{i}",
                 )
                 for i, spec in enumerate(specs)
@@ -134,7 +134,9 @@ class StagingInput(ProxyInputSource):
             return tf.constant(True)
 
         with tf.control_dependencies(batch):
-            tf.cond(self._left > 0, put, lambda: tf.constant(False))
+            with tf.device("CPU:0"):
+                more = self._left > 0
+            tf.cond(more, put, lambda: tf.constant(False))
         return batch
 
     def consumed(self, steps: int) -> None:

@@ -89,8 +89,9 @@ class TowerContext:
         """
         draw = self._draws[name] = self._draws.get(name, -1) + 1
         base = derive_seed(self.store.seed, "step", name, draw, self.index)
-        step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
-        return tf.stack([tf.constant(base, tf.int64), step])
+        with tf.device("CPU:0"):  # GPUs read seeds from the host's memory.
+            step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
+            return tf.stack([tf.constant(base, tf.int64), step])
 
     def reaches(self, tensor: tf.Tensor) -> bool:
         # Tensors of inner graphs, such as branches of `tf.cond`, do not count.

@@ -23,7 +23,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 def _check_integers(x: tf.Tensor) -> tf.Tensor:
     if not x.dtype.is_integer:
         raise LayerError(f"Embedding '{full_name()}' needs integers, got {x.dtype.name}.")
-    return x
+    return tf.cast(x, tf.int64)  # Keras computes with them, which is done on the GPU in int64.
 
 
 FullyConnected = register_keras(

@@ -32,8 +32,11 @@ def find_global_step() -> Any:
 
 
 def new_step() -> tf.Variable:
-    """Create a global step outside the graph that is being traced."""
-    with tf.init_scope():
+    """Create a global step outside the graph that is being traced, in the host's memory.
+
+    Seeds of random numbers depend on the step, and also GPUs read seeds from the host.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
         return tf.Variable(tf.constant(0, tf.int64), trainable=False, name="global_step")
 
 

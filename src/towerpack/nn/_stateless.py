@@ -47,9 +47,33 @@ UpSampling = register_keras(
     "Upsampling by `size`; `interpolation` is 'nearest', 'bilinear' or another Keras method.",
     rank=4,
 )
+
+
+class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
+    """Keras's layer. For TensorFlow's gradient, the host would wait for a shape from the GPU."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        axis, mean = (1 if self.data_format == "channels_last" else 2), super().call
+
+        @tf.custom_gradient
+        def call(x: tf.Tensor) -> Any:
+            shape = tf.shape(x)
+
+            def gradient(dy: tf.Tensor) -> tf.Tensor:
+                dtype = keras.backend.result_type(x.dtype.name, "float32")
+                share = tf.cast(dy, dtype) / tf.cast(shape[axis] * shape[axis + 1], dtype)
+                if not self.keepdims:
+                    share = tf.expand_dims(tf.expand_dims(share, axis), axis + 1)
+                return tf.cast(tf.broadcast_to(share, shape), x.dtype)
+
+            return mean(x), gradient
+
+        return call(inputs)
+
+
 GlobalAvgPooling = register_keras(
     "GlobalAvgPooling",
-    keras.layers.GlobalAveragePooling2D,
+    GlobalAveragePooling2D,
     "Mean over height and width: [batch, height, width, channels] to [batch, channels].",
     rank=4,
 )

@@ -1,17 +1,18 @@
 """Matching of boxes to anchors, and loss of a detector (Liu et al. 2016, "SSD", 2.2 and 2.3)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from towerpack.ops.boxes import encode, overlap
+from towerpack.ops.cross_entropy import cross_entropy
 
 
 class Matches(NamedTuple):
     """Class and box of each anchor.
 
     Attributes:
-        class_ids: int32 [n, anchors], from 0; -1 for background.
+        class_ids: int64 [n, anchors], from 0; -1 for background.
         boxes: float32 [n, anchors, 4]; zeros for background.
         ignored: bool [n, anchors]: background that does not count in the loss.
     """
@@ -46,20 +47,23 @@ def match(
     single = exists if crowd is None else exists & tf.logical_not(crowd)
     # Anchors are the last dimension, because it is long and the number of boxes is small.
     overlaps = overlap(tf.where(tf.expand_dims(single, -1), boxes, 0.0), anchors)
-    pictures, number = tf.meshgrid(*map(tf.range, tf.unstack(tf.shape(single))), indexing="ij")
-    best = tf.stack([pictures, tf.argmax(overlaps, axis=2, output_type=tf.int32)], axis=2)
-    forced = tf.fill(tf.stack([tf.shape(single)[0], tf.shape(anchors)[0]]), -1)
-    forced = tf.tensor_scatter_nd_max(forced, best, tf.where(single, number, -1))
-    which = tf.where(forced < 0, tf.argmax(overlaps, axis=1, output_type=tf.int32), forced)
+    # GPUs compute with int64, but leave much of int32 to the host, which would wait for them.
+    none = tf.constant(-1, tf.int64)
+    grid = tf.meshgrid(*map(tf.range, tf.unstack(tf.shape(single))), indexing="ij")
+    pictures, number = (tf.cast(indices, tf.int64) for indices in grid)
+    best = tf.stack([pictures, tf.argmax(overlaps, axis=2)], axis=2)
+    forced = tf.fill(tf.stack([tf.shape(single)[0], tf.shape(anchors)[0]]), none)
+    forced = tf.tensor_scatter_nd_max(forced, best, tf.where(single, number, none))
+    which = tf.where(forced < 0, tf.argmax(overlaps, axis=1), forced)
     matched = (forced >= 0) | (tf.reduce_max(overlaps, axis=1) > threshold)
-    ids = tf.gather(tf.cast(class_ids, tf.int32), which, batch_dims=1)
+    ids = tf.gather(tf.cast(class_ids, tf.int64), which, batch_dims=1)
     ignored = tf.zeros_like(matched)
     if crowd is not None:
         crowds = tf.where(tf.expand_dims(exists & crowd, -1), boxes, 0.0)
         within = overlap(anchors, crowds, of_first=True)
         ignored = tf.logical_not(matched) & tf.reduce_any(within > 0.5, axis=2)
     return Matches(
-        tf.where(matched, ids, -1),
+        tf.where(matched, ids, none),
         tf.where(matched[..., None], tf.gather(boxes, which, batch_dims=1), 0.0),
         ignored,
     )
@@ -78,7 +82,7 @@ def hard_negatives(
     """
     candidates = tf.logical_not(positive | ignored)
     ranked = tf.argsort(tf.where(candidates, losses, -1.0), direction="DESCENDING", stable=True)
-    rank = tf.cast(tf.argsort(ranked), tf.float32)
+    rank = tf.cast(tf.argsort(tf.cast(ranked, tf.float32)), tf.float32)
     positives = tf.reduce_sum(tf.cast(positive, tf.float32), axis=1, keepdims=True)
     return candidates & (rank < tf.round(ratio * tf.maximum(positives, 1.0)))
 
@@ -103,12 +107,21 @@ def multibox_loss(
         negatives: Number of background anchors that count, per matched anchor of an image.
     """
     positive = matches.class_ids >= 0
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(matches.class_ids + 1, logits)
+    losses = cross_entropy(matches.class_ids + 1, logits)
     negative = hard_negatives(losses, positive, matches.ignored, ratio=negatives)
     # For background, encode the anchor itself, because an empty box has no logarithm of its size.
     target = encode(tf.where(tf.expand_dims(positive, -1), matches.boxes, anchors), anchors)
     off = tf.abs(target - offsets)
-    smooth = tf.reduce_sum(tf.where(off < 1, 0.5 * off**2, off - 0.5), axis=-1)
+    smooth = _sum_of_coordinates(tf.where(off < 1, 0.5 * off**2, off - 0.5))
     count = tf.maximum(tf.reduce_sum(tf.cast(positive, tf.float32)), 1)
     class_loss = tf.reduce_sum(tf.where(positive | negative, losses, 0.0)) / count
     return class_loss, tf.reduce_sum(tf.where(positive, smooth, 0.0)) / count
+
+
+@tf.custom_gradient
+def _sum_of_coordinates(x: tf.Tensor) -> Any:
+    # For TensorFlow's gradient, the host would wait for a shape from the GPU.
+    def gradient(dy: tf.Tensor) -> tf.Tensor:
+        return tf.broadcast_to(tf.expand_dims(dy, -1), tf.shape(x))
+
+    return tf.reduce_sum(x, axis=-1), gradient

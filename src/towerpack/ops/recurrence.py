@@ -29,6 +29,38 @@ def lstm(
     return _sequence(gates * scale, kernel * tf.cast(scale, kernel.dtype), c, h)
 
 
+def cudnn_lstm(
+    inputs: tf.Tensor,
+    kernel: tf.Tensor,
+    recurrent_kernel: tf.Tensor,
+    bias: tf.Tensor,
+    c: tf.Tensor,
+    h: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the result of `lstm`, computed by NVIDIA's cuDNN on a GPU.
+
+    Args:
+        inputs: Inputs, float32 [time, n, size].
+        kernel: Weights of the inputs, [size, 4 units].
+        recurrent_kernel: Weights of the previous output, [units, 4 units].
+        bias: [4 units].
+        c, h: Same as for `lstm`.
+    """
+    # cuDNN has the gates in Keras's order, transposed, and a second bias.
+    weights = [*tf.split(kernel, 4, 1), *tf.split(recurrent_kernel, 4, 1)]
+    flat = [tf.reshape(tf.transpose(weight), [-1]) for weight in weights]
+    outputs, _, c_T, _, _ = tf.raw_ops.CudnnRNNV3(
+        input=inputs,
+        input_h=h[None],
+        input_c=c[None],
+        params=tf.concat([*flat, tf.zeros_like(bias), bias], 0),
+        sequence_lengths=tf.fill([tf.shape(inputs)[1]], tf.shape(inputs)[0]),
+        rnn_mode="lstm",
+        time_major=True,
+    )
+    return outputs, c_T[0]
+
+
 def lstm_step(
     gates: tf.Tensor, kernel: tf.Tensor, c: tf.Tensor, h: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -66,9 +98,8 @@ def _sequence(gates: tf.Tensor, kernel: tf.Tensor, c_0: tf.Tensor, h_0: tf.Tenso
         return t + 1, c, o * tf.tanh(c), cs.write(t, c), ss.write(t, s)
 
     first = (tf.constant(0), c_0, h_0, array(units), array(4 * units))
-    _, c_T, _, cs, ss = tf.while_loop(
-        lambda t, *_: t < steps, forwards, first, maximum_iterations=steps
-    )
+    # Without `maximum_iterations`, whose condition a GPU computes while the host waits.
+    _, c_T, _, cs, ss = tf.while_loop(lambda t, *_: t < steps, forwards, first)
     c_t, s = cs.stack(), ss.stack()
     i, f, z, o = tf.split(s, 4, 2)
     tanh_c = tf.tanh(c_t)
@@ -92,9 +123,7 @@ def _sequence(gates: tf.Tensor, kernel: tf.Tensor, c_0: tf.Tensor, h_0: tf.Tenso
             return t - 1, dc * forget.read(t), dh_next, gradients.write(t, d_gates)
 
         last = (steps - 1, dc_T, tf.zeros_like(h_0), array(4 * units))
-        _, dc_0, dh_0, gradients = tf.while_loop(
-            lambda t, *_: t >= 0, backwards, last, maximum_iterations=steps
-        )
+        _, dc_0, dh_0, gradients = tf.while_loop(lambda t, *_: t >= 0, backwards, last)
         d_gates = gradients.stack()
         flat = tf.cast(tf.reshape(d_gates, [-1, 4 * units]), kernel.dtype)
         d_kernel = _product(tf.reshape(h_tm1, [-1, units]), flat, transpose_a=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from towerpack._core.errors import EnvError
+from towerpack._core.worker_gpus import hidden_gpus
 from towerpack.rl._env_worker import EnvCommands
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
@@ -124,6 +126,7 @@ class ProcessEnv:
                 [sys.executable, "-P", worker, str(theirs.fileno()), *sys.path],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **hidden_gpus()},
             )
         self._connection = Connection(ours.detach())
 

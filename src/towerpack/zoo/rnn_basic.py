@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from towerpack.nn import Dropout, Embedding, FullyConnected, scope
+from towerpack._keras.adapter import has_cudnn
+from towerpack.nn import Dropout, Embedding, FullyConnected, get_current_tower_context, scope
 from towerpack.nn.keras_layers import keras_layer
-from towerpack.ops.recurrence import lstm, lstm_step
+from towerpack.ops.recurrence import cudnn_lstm, lstm, lstm_step
 from towerpack.zoo.language_model import LanguageModel, State
 
 
@@ -41,16 +42,19 @@ def net(
         Logits [n, time, vocab_size], and the state after these tokens.
     """
     size = embedding if vectors is None else vectors.shape[1]
-    flat = tf.reshape(tf.transpose(token), [-1])
+    flat = tf.reshape(tf.transpose(tf.cast(token, tf.int64)), [-1])
     time = token.shape[1] or tf.shape(token)[1]
     x = _vectors_of(flat, vocab_size, size, vectors) if gates is None else tf.zeros([])
     after: dict[str, tf.Tensor] = {}
     for i in range(layers):
         x = Dropout(f"dropout{i}", x, dropout) if dropout and gates is None else x
         layer = _layer(i, size if i == 0 else units, units)
+        c, h = f"c{i}", f"h{i}"
+        if gates is None and layer.fits_cudnn(x):
+            x, after[c], after[h] = layer.on_cudnn(x, state[c], state[h], time=time)
+            continue
         known = i == 0 and gates is not None
         added = tf.gather(gates, flat) if known else layer.gates(x)
-        c, h = f"c{i}", f"h{i}"
         x, after[c], after[h] = layer(added, state[c], state[h], time=time)
     x = Dropout(f"dropout{layers}", x, dropout) if dropout and gates is None else x
     if token.shape[1] != 1:
@@ -123,6 +127,20 @@ class _Layer(keras.layers.Layer):
         """Return the contribution of inputs [n, size] and bias to the gates: [n, 4 units]."""
         kernel = self._cast(self.kernel)
         return tf.cast(tf.matmul(tf.cast(x, kernel.dtype), kernel), tf.float32) + self.bias
+
+    def fits_cudnn(self, x: tf.Tensor) -> bool:
+        """Return whether cuDNN can compute a training step. Exported models run without a GPU."""
+        plain = self.compute_dtype == "float32" and get_current_tower_context().is_training
+        return plain and "CPU:0" not in x.device and has_cudnn()
+
+    def on_cudnn(
+        self, x: tf.Tensor, c: tf.Tensor, h: tf.Tensor, *, time: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Same as `call`, from the inputs [time * n, size] instead of their gates."""
+        x = tf.reshape(x, [time, -1, x.shape[1]])
+        kernel, recurrent_kernel = self._cast(self.kernel), self._cast(self.recurrent_kernel)
+        outputs, c = cudnn_lstm(x, kernel, recurrent_kernel, self._cast(self.bias), c, h)
+        return tf.reshape(outputs, [-1, self.units]), c, outputs[-1]
 
     def call(
         self, gates: tf.Tensor, c: tf.Tensor, h: tf.Tensor, *, time: Any

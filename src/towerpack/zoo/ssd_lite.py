@@ -8,7 +8,9 @@ of the packaged weights: `transfer.pretrained: efficientnet-lite0`.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack.nn import Conv2D, SeparableConv2D, argscope, scope
@@ -44,7 +46,7 @@ def net(
         for level, x in ((5, c5), (4, c4), (3, c3)):
             x = Conv2D(f"lateral{level}", x, channels, 1)
             if above is not None:
-                x += tf.image.resize(above, tf.shape(x)[1:3], "nearest")
+                x += _enlarged(above, x.shape[1:3])
             above = x
             maps.insert(0, SeparableConv2D(f"merged{level}", x, channels, 3))
         maps = [SeparableConv2D(f"head{level}", x, channels, 3) for level, x in enumerate(maps, 3)]
@@ -53,3 +55,36 @@ def net(
     ]
     head = partial(SeparableConv2D, pointwise_initializer="glorot_uniform")
     return predictions(image, maps, anchors, num_classes, head)
+
+
+def _enlarged(x: tf.Tensor, size: Any) -> tf.Tensor:
+    """Enlarge images to the size (height, width) by nearest neighbor.
+
+    The gradient equals that of `tf.image.resize`, which is not deterministic on a GPU.
+    """
+    before: Any = x.shape[1:3]
+    firsts, counts = zip(*map(_copies, before, size), strict=True)
+
+    @tf.custom_gradient
+    def enlarge(x: tf.Tensor) -> Any:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            total: Any = 0.0
+            for row, column in np.ndindex(*(count.max() for count in counts)):
+                rows = np.minimum(firsts[0] + row, size[0] - 1)
+                columns = np.minimum(firsts[1] + column, size[1] - 1)
+                copied = np.outer(counts[0] > row, counts[1] > column)[None, :, :, None]
+                term = tf.gather(tf.gather(dy, rows, axis=1), columns, axis=2)
+                total += tf.where(copied, term, tf.zeros_like(term))
+            return total
+
+        return tf.image.resize(x, size, "nearest"), gradient
+
+    return enlarge(x)
+
+
+def _copies(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first copy of each row in an enlarged image, and the number of its copies."""
+    sources = np.floor((np.arange(after, dtype=np.float32) + 0.5) * np.float32(before / after))
+    return np.searchsorted(sources, np.arange(before)), np.bincount(
+        sources.astype(int), minlength=before
+    )

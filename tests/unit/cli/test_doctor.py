@@ -141,6 +141,9 @@ def test_libraries_of_cuda_that_do_not_load_are_named(driver: None) -> None:
         (["libcudnn.so.9"], None, "towerpack[cuda]"),
         (["libcuda.so.1", "libcudnn.so.9"], None, "driver"),
         ([], "-1", "unset CUDA_VISIBLE_DEVICES"),
+        ([], "-1,0", "unset CUDA_VISIBLE_DEVICES"),
+        ([], "7", "nvidia-smi -L"),
+        (["libcuda.so.1"], "", "unset CUDA_VISIBLE_DEVICES, which hides every GPU; then install"),
     ],
 )
 def test_a_gpu_that_is_not_used(

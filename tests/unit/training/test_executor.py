@@ -110,17 +110,20 @@ def test_histograms_come_with_heavy_steps_alone() -> None:
 
 def test_a_guard_puts_back_what_the_model_moved_unless_the_step_is_finite() -> None:
     moved = tf.Variable(1.0)
-    guard = Guard([moved])
+    guard = Guard([moved], [tf.int32, tf.string])
     for finite, value in [(False, 1.0), (True, 2.0)]:
         updates = tf.Variable(0)
 
         def step(finite: tf.Tensor, updates: tf.Variable = updates) -> tf.Tensor:
             before = guard.before()
             moved.assign(2.0)
-            return guard.apply(finite, before, lambda: updates.assign_add(1))
+            inputs = [tf.range(3), tf.constant("text")]
+            return guard.apply(finite, before, inputs, lambda: updates.assign_add(1))
 
         assert bool(tf.function(step, autograph=False)(tf.constant(finite))) is finite
         assert (float(moved.numpy()), int(updates.numpy())) == (value, int(finite))
+    numbers, text = guard.batch()
+    assert (numbers.tolist(), text) == ([0, 1, 2], b"text")
 
 
 def test_an_output_that_is_not_there_is_named_with_the_one_that_was_meant() -> None:

@@ -15,7 +15,7 @@ def test_what_is_packed_is_unpacked(joined: bool) -> None:
     steps = [[tf.fill([n, 2], float(n)), tf.constant([n, -n]), tf.constant(n)] for n in (3, 1, 2)]
     whole = [tf.TensorSpec([None, 2]), tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)]
     packing = Packing(["rows", "pair", "number"], whole, joined=joined)
-    applied = [True, True, False]
+    applied = [1, 1, 0]
     packed = [packing.pack(v, tf.constant(a)) for v, a in zip(steps, applied, strict=True)]
     assert [v.dtype for v in packed[0]] == packing.dtypes()
     found = packing.unpack([tf.concat(vectors, 0) for vectors in zip(*packed, strict=True)], 2)

@@ -15,6 +15,7 @@ from towerpack.apps.segmentation._inputter import SceneInputter
 from towerpack.callbacks import Inferencer, MeanIoU, ScalarStats
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
+from towerpack.ops.cross_entropy import cross_entropy
 from towerpack.ops.picture_files import picture_of
 
 networks: Registry[Any] = Registry(
@@ -68,16 +69,16 @@ class SegmentationModeler(Modeler):
         # Void classes are never predicted.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
-        prediction = tf.argmax(logits, -1, tf.int32)
-        expose("prediction", prediction)
-        truth = tf.cast(label, tf.int32)
-        expose("label", truth)
+        prediction = tf.argmax(logits, -1)
+        expose("prediction", tf.cast(prediction, tf.int32))
+        expose("label", tf.cast(label, tf.int32))
+        truth = tf.cast(label, tf.int64)  # The host would wait for a GPU's int32.
         is_valid = truth != VOID
-        target = tf.where(is_valid, truth, 0)
+        target = tf.where(is_valid, truth, tf.zeros([], tf.int64))
         weights = tf.cast(is_valid, tf.float32)
         is_correct = tf.cast(prediction == truth, tf.float32)
         summary.moving_average("train/accuracy", _mean(is_correct, weights))
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits)
+        losses = cross_entropy(target, logits)
         if model.class_weights is not None:
             weights *= tf.gather(tf.constant(model.class_weights), target)
         # The loss of void pixels may be huge, because void classes have the lowest logit.

@@ -17,6 +17,7 @@ from towerpack.apps.text_generation._sampler import Sampler
 from towerpack.callbacks import Inferencer
 from towerpack.config import Registry
 from towerpack.nn import expose, get_current_tower_context
+from towerpack.ops.cross_entropy import cross_entropy
 from towerpack.zoo.language_model import LanguageModel
 
 networks: Registry[LanguageModel] = Registry(
@@ -74,9 +75,7 @@ class TextGenerationModeler(Modeler):
         for name, variable in carried.items():
             variable.assign(tf.cast(state[name], variable.dtype))
         counted = tf.cast(label >= 0, tf.float32)
-        losses = counted * tf.nn.sparse_softmax_cross_entropy_with_logits(
-            tf.maximum(label, 0), tf.cast(logits, tf.float32)
-        )
+        losses = counted * cross_entropy(tf.maximum(label, 0), tf.cast(logits, tf.float32))
         expose("nats", tf.reduce_sum(losses, 1))
         expose("counted", tf.reduce_sum(counted, 1))
         expose("text", text)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Generator
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.worker_gpus import hidden_gpus
 from towerpack.dataflow.parallel._reader_thread import readers_at_rest
 from towerpack.dataflow.parallel._work_units import Job
 
@@ -36,7 +37,7 @@ def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
             [sys.executable, "-c", _BOOT, *map(str, arguments)],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, **hidden_gpus()},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -80,6 +81,7 @@ def start_fork(fds: Fds, job: Job) -> Forked:
             limits = [2, *sorted(fds), os.sysconf("SC_OPEN_MAX")]
             for low, high in itertools.pairwise(limits):
                 os.closerange(low + 1, high)
+            os.environ.update(hidden_gpus())
             main(*fds, parent, job)
         finally:
             os._exit(1)

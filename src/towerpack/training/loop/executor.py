@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import InternalError, LayerError
@@ -46,28 +47,49 @@ class Pace:
 
 
 class Guard:
-    """Skips updates that are not finite, and restores the variables that the model itself moved."""
+    """Skips updates that are not finite, and restores the variables that the model itself moved.
 
-    def __init__(self, moved: Sequence[tf.Variable]) -> None:
+    The inputs of a skipped step are kept in the host's memory, until `batch` returns them. Without
+    `dtypes`, no inputs are kept.
+    """
+
+    def __init__(self, moved: Sequence[tf.Variable], dtypes: Sequence[tf.DType]) -> None:
         self._moved = list(moved)
+        with tf.device("CPU:0"):
+            self._skipped = tf.queue.FIFOQueue(1, dtypes) if dtypes else None
 
     def before(self) -> list[tf.Tensor]:
         """Return the current values of the variables that `apply` may have to restore."""
         return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
-        self, finite: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
+        self,
+        finite: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        inputs: Sequence[tf.Tensor],
+        update: Callable[[], None],
     ) -> tf.Tensor:
+        """Return the number of applied steps, 0 or 1. TensorFlow keeps an int32 on the host."""
+
         def apply_update() -> tf.Tensor:
             update()
-            return tf.constant(True)
+            return tf.constant(1)
 
         def restore() -> tf.Tensor:
             for variable, value in zip(self._moved, before, strict=True):
                 variable.assign(value, read_value=False)
-            return tf.constant(False)
+            if self._skipped is not None:
+                self._skipped.enqueue(inputs)
+            return tf.constant(0)
 
+        with tf.device("CPU:0"):  # One copy from the GPU, for conditions on all devices.
+            finite = tf.identity(finite)
         return tf.cond(finite, apply_update, restore)
+
+    def batch(self) -> list[np.ndarray]:
+        """Return the inputs of the skipped step."""
+        skipped: list[Any] = [] if self._skipped is None else self._skipped.dequeue()
+        return [tensor.numpy() for tensor in tf.nest.flatten(skipped)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +127,8 @@ class Executor:
         self._step_number = parts.global_step
         variables = parts.tower.store.named_variables()
         moved = [variables[name] for name in parts.trace.moved]
-        self._guard = Guard(moved) if parts.check_finite else None
+        dtypes = [spec.dtype for spec in self._kept_inputs()]
+        self._guard = Guard(moved, dtypes) if parts.check_finite else None
         if parts.xla:
             self._distribution.check_xla()
         result = parts.trace.result
@@ -124,6 +147,10 @@ class Executor:
         if not parts.eager:
             self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
             self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
+
+    def _kept_inputs(self) -> Sequence[tf.TensorSpec]:
+        """Return the specs of the inputs that are kept if a step is skipped."""
+        return list(self._parts.tower.specs) * self._distribution.local_replicas
 
     @property
     def one_step_only(self) -> bool:
@@ -153,7 +180,7 @@ class Executor:
         return self._result(*self._run_heavy(self._schedules.due(1, after)))
 
     def _result(
-        self, done: Any, finite: Any, rows: Any, packed: Any, batch: Any, heavy: Any = ()
+        self, done: Any, finite: Any, rows: Any, packed: Any, heavy: Any = ()
     ) -> CallResult:
         table, steps = rows.numpy(), int(done)
         names = [*self._heavy, *self._heavy_gradients]
@@ -162,7 +189,7 @@ class Executor:
             outputs={COST: table[:, 0], **self._packing.unpack(packed, steps)},
             summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
             heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if steps},
-            nonfinite=None if finite else [tensor.numpy() for tensor in batch],
+            nonfinite=None if finite or self._guard is None else self._guard.batch(),
         )
 
     def _many_steps(self, due: tf.Tensor) -> Any:
@@ -173,43 +200,36 @@ class Executor:
             tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
             for dtype in self._packing.dtypes()
         ]
-        # Return the inputs of the last step, in case it was not applied.
-        specs = self._parts.tower.specs * self._distribution.local_replicas if self._guard else []
-        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in specs]
-        shapes = [_any_of_rank(spec.shape.rank) for spec in specs]
 
-        def unfinished(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < steps) & finite
+        # A loop on a GPU waits for conditions computed there. An int32 stays on the host.
+        def unfinished(i: tf.Tensor, end: tf.Tensor, *_: Any) -> tf.Tensor:
+            return i < end
 
-        def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
-            inputs, computed, finite = self.one_step([tf.gather(row, i) for row in values])
-            vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
+        def body(i: tf.Tensor, end: tf.Tensor, rows: Any, arrays: Any) -> Any:
+            computed, applied = self.one_step([tf.gather(row, i) for row in values])
+            vectors = self._packing.pack(computed.fetched, applied if self._guard else None)
             arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
-            i_next = i + tf.cast(finite, tf.int32)
-            return i_next, finite, rows.write(i, computed.row), arrays, inputs if specs else []
+            end = i + applied * (end - i)
+            return i + applied, end, rows.write(i, computed.row), arrays
 
-        scalar = tf.TensorShape([])
-        done, finite, rows, arrays, batch = tf.while_loop(
-            unfinished,
-            body,
-            (tf.constant(0), tf.constant(True), rows, arrays, batch),
-            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), shapes),
-        )
-        return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
+        start = (tf.constant(0), steps, rows, arrays)
+        done, _, rows, arrays = tf.while_loop(unfinished, body, start)
+        return done, done == steps, rows.gather(tf.range(done)), [a.concat() for a in arrays]
 
     def _heavy_step(self, due: tf.Tensor) -> Any:
-        inputs, computed, finite = self.one_step([row[0] for row in self._schedules.rows(due)])
-        done = tf.cast(finite, tf.int32)
-        vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
-        return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
+        computed, applied = self.one_step([row[0] for row in self._schedules.rows(due)])
+        vectors = self._packing.pack(computed.fetched, applied if self._guard else None)
+        return applied, applied == 1, computed.row[None][:applied], vectors, computed.heavy
 
-    def one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
-        """Run a step. Return its inputs, the values, and whether the update was applied."""
+    def one_step(self, due: Sequence[tf.Tensor]) -> tuple[Computed, tf.Tensor]:
+        """Run a step. Return the values, and the number of applied updates: 0 or 1, int32."""
         before = self._guard.before() if self._guard else []
-        compute = self._compute
+        source, step = self._parts.source, self._step_number
+        if self._parts.xla:  # XLA cannot read a variable in the host's memory.
+            step = tf.identity(step)
+        compute: Any = lambda index, *batch: self._compute(step, index, *batch)  # noqa: E731
         if self._parts.xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        source, step = self._parts.source, self._step_number
         inputs, computed = self._distribution.replicate(compute, source, step)
         for optimizer in self.optimizers if self._parts.xla else ():
             optimizer.compile_updates()
@@ -232,16 +252,16 @@ class Executor:
         if self._guard:
             checks = [optimizer.check(gradients) for optimizer, gradients in pairs]
             finite = tf.reduce_all([tf.math.is_finite(computed.row[0]), *checks])
-            return inputs, computed, self._guard.apply(finite, before, update)
+            return computed, self._guard.apply(finite, before, inputs, update)
         update()
-        return inputs, computed, tf.constant(True)
+        return computed, tf.constant(1)
 
-    def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
+    def _compute(self, step: Any, index: int, *batch: tf.Tensor) -> Computed:
         context = StepContext(
             self._parts.tower,
             index=index,
             total=self._distribution.replicas,
-            step=self._step_number,
+            step=step,
             watched=list(self._parts.trained.values()),
         )
         self._parts.step(context, batch)
@@ -298,13 +318,9 @@ def _sum_repeated_rows(gradients: list[list[Any]]) -> list[list[Any]]:
     def summed(gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
-        indices, segments = tf.unique(gradient.indices)
+        # GPUs have int64 in their own memory, but int32 partly in the host's.
+        indices, segments = tf.unique(tf.cast(gradient.indices, tf.int64))
         values = tf.math.unsorted_segment_sum(gradient.values, segments, tf.size(indices))
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
     return [[summed(gradient) for gradient in group] for group in gradients]
-
-
-def _any_of_rank(rank: int | None) -> tf.TensorShape:
-    dims: Any = None if rank is None else [None] * rank
-    return tf.TensorShape(dims)

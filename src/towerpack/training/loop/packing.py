@@ -40,7 +40,7 @@ class Packing:
         return dtypes
 
     def pack(self, values: Sequence[tf.Tensor], applied: tf.Tensor | None) -> list[tf.Tensor]:
-        """Convert a step's outputs to vectors in the graph; empty ones if `applied` is False."""
+        """Convert a step's outputs to vectors in the graph; empty ones if `applied` is 0."""
         vectors = []
         for template, value in zip(self._templates, values, strict=True):
             vectors.append(tf.reshape(value, [-1]))
@@ -48,7 +48,7 @@ class Packing:
                 vectors.append(tf.shape(value))
         if applied is None:
             return vectors
-        return [v[: tf.size(v) * tf.cast(applied, tf.int32)] for v in vectors]
+        return [v[: tf.size(v) * applied] for v in vectors]
 
     def unpack(self, joined: Sequence[Any], steps: int) -> dict[str, Any]:
         """Return outputs by name: an array over steps, or a list of arrays if shapes may differ."""

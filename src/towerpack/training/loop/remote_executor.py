@@ -140,7 +140,11 @@ class RemoteExecutor(Executor):
                 raise step_error(value, what, Path(), no_batch) from value
             if isinstance(value, Exception):
                 raise value
-            results.append(self._result(*value))
+            result = self._result(*value)
+            if result.nonfinite is not None:
+                batch = [rows[result.steps].numpy() for rows in share.batches]
+                result = replace(result, nonfinite=batch)
+            results.append(result)
         return results
 
     def _fetch(self, value: Any) -> Any:
@@ -161,6 +165,9 @@ class RemoteExecutor(Executor):
                 silent = silent_peers(self._peers, self._seconds / 2)
                 if silent:
                     return missing_peers(silent, f"has not answered for {self._seconds:g} s")
+
+    def _kept_inputs(self) -> Sequence[tf.TensorSpec]:
+        return []  # The coordinator has the batches of all shares.
 
     def _no_result(self) -> CallResult:
         empty = np.empty(0)

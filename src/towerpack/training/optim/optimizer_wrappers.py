@@ -124,7 +124,8 @@ class AccumulateGradients(ProxyOptimizer):
         self.steps = int(steps)
 
     def make_variables(self) -> dict[str, tf.Variable]:
-        self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+        with tf.device("CPU:0"):  # Conditions run on the host.
+            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
         self._sums = [
             tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in self.trained.values()
         ]
@@ -150,7 +151,9 @@ class AccumulateGradients(ProxyOptimizer):
                 update(total, lambda copy, g: copy.assign_add(tf.convert_to_tensor(g)), gradient)
             self._count.assign_add(1)
 
-        tf.cond(self._count + 1 >= self.steps, last, earlier)
+        with tf.device("CPU:0"):
+            is_last = self._count + 1 >= self.steps
+        tf.cond(is_last, last, earlier)
 
     def skip(self, steps: int, after: int) -> None:
         groups_after = after // self.steps

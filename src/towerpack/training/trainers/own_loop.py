@@ -122,7 +122,7 @@ class BuiltStep:
 
         def run(*batch: tf.Tensor) -> dict[str, tf.Tensor]:
             source.hand([tf.split(t, replicas) if replicas > 1 else [t] for t in batch])
-            _, computed, _ = executor.one_step([])
+            computed, _ = executor.one_step([])
             return {COST: computed.row[0], **dict(zip(names, computed.fetched, strict=True))}
 
         self._run = tf.function(run, input_signature=specs, autograph=False)

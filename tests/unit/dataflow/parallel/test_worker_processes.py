@@ -42,6 +42,15 @@ def own_workers() -> set[int]:
     return set(children_of(os.getpid()))
 
 
+def test_workers_see_no_gpus_unless_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    visible = MapData(DataFromList([(0,)]), lambda _: (os.environ["CUDA_VISIBLE_DEVICES"],))
+    assert list(PrefetchData(visible, 1)) == [("-1",)]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("TOWERPACK_WORKER_GPUS", "1")
+    assert list(PrefetchData(visible, 1)) == [("0",)]
+
+
 def test_results_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was stacked in a slot before there was no room in it is not lost."""
     monkeypatch.setattr("towerpack.dataflow.parallel._slots._SMALLEST", 1 << 13)
