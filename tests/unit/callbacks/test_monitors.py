@@ -549,6 +549,7 @@ def test_a_file_that_is_one_torn_line(tmp_path: Path) -> None:
 
 LINES = [
     *("?", "3", "{}", '{"step": 1, "scalars": 3}', "[" * 100_000),
+    '{"step": 1e30, "epoch": 1, "time": 0, "scalars": {}}',
     *('{"resumed_at": 1e999}', f'{{"step": 1, "epoch": 1, "time": {10**400}, "scalars": {{}}}}'),
 ]
 
