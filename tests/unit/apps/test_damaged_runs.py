@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from towerpack import TowerpackError
+from towerpack import ConfigError, TowerpackError
 from towerpack.cli import app
 
 TRAIN = ["train", "digits", "train.steps_per_epoch=1", "data.synthetic=true"]
@@ -39,6 +39,32 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "digits"))
+
+
+TUNE = ["tune", "digits", *TRAIN[2:], "train.epochs=1", "--trials=1"]
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, None])
+def test_the_database_of_a_study(tmp_path: Path, content: bytes | None) -> None:
+    mine = tmp_path / "mine.db"
+    mine.write_bytes(b"")
+    (tmp_path / "tune").mkdir()
+    file = tmp_path / "tune" / "study.db"
+    file.symlink_to(mine) if content is None else file.write_bytes(content)
+    done = CliRunner().invoke(app, [*TUNE, f"--out={file.parent}"])
+    assert isinstance(done.exception, ConfigError) and "study.db" in str(done.exception)
+    assert not mine.read_bytes()
+
+
+def test_a_study_with_another_search_space(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("optimizer.name: [adam, sgd]")
+    tune = [*TUNE, f"--out={tmp_path / 'tune'}", f"--space={space}"]
+    assert CliRunner().invoke(app, tune).exit_code == 0
+    space.write_text("optimizer.name: [adam]")
+    done = CliRunner().invoke(app, [*tune, "--trials=2"])
+    assert isinstance(done.exception, ConfigError)
+    assert "different search space" in str(done.exception)
 
 
 def error_of(command: str, run: Path) -> str:
