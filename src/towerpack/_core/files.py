@@ -128,6 +128,14 @@ def open_lines(path: Path) -> int:
     return fd
 
 
+def count_of(value: Any, most: int = 1 << 53) -> int:
+    """Return a number from a log, such as a step. Raise ValueError unless it is in 0..`most`."""
+    count = int(value)
+    if not 0 <= count <= most:
+        raise ValueError(f"{value!r:.40} is not a number from 0 to {most:,}")
+    return count
+
+
 def _end_of_last_line(fd: int, size: int) -> int:
     end = size
     while end > 0:

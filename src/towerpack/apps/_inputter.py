@@ -4,16 +4,17 @@ import glob
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.files import replace_file
+from towerpack._core.files import read_regular, replace_file
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow.sources.discovery import IMAGE_EXTENSIONS, Discovery, is_image
 
 Split = Literal["train", "val", "test"]
+T = TypeVar("T")
 CLASSES: Final = "classes.json"  # file in a run directory with the names of the classes
 
 
@@ -105,11 +106,30 @@ def write_classes(run_dir: Path, classes: Any) -> None:
     replace_file(run_dir / CLASSES, content.encode())
 
 
-def read_classes(run_dir: Path | None) -> Any:
+def class_list(content: Any) -> list[str]:
+    """Check that a JSON value is a list of names, and return it."""
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+        raise ValueError(f"the classes are not a list of names: {content!r:.80}")
+    return cast("list[str]", content)
+
+
+def read_classes(run_dir: Path | None, parse: Callable[[Any], T]) -> T | None:
+    """Return the classes of a run, or None if it has none. `parse` converts their JSON value."""
     file = None if run_dir is None else run_dir / CLASSES
-    if file is None or not file.is_file():
+    if file is None or not file.exists():
         return None
-    return json.loads(file.read_text(encoding="utf-8"))
+    try:
+        return parse(json.loads(read_regular(file)))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise damaged_in_run(file, error) from error
+
+
+def damaged_in_run(file: Path, error: Exception) -> ConfigError:
+    """Return the error for a damaged file of a run."""
+    return ConfigError(
+        f"{file} is damaged: {error!r:.300}.",
+        fix="restore the file, or start again in a new directory",
+    )
 
 
 def _is_source(file: str, suffixes: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from towerpack._core.files import replace_file
 from towerpack._core.pictures import png
 from towerpack._core.tables import Row, read_rows
 from towerpack.apps._config import Data
-from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
+from towerpack.apps._inputter import Inputter, Split, class_list, read_classes, write_classes
 from towerpack.apps._splits import (
     check_batch,
     held_out,
@@ -98,8 +98,7 @@ class PictureInputter(Inputter):
         write_classes(run_dir, self._as_json(self.classes))
 
     def restore(self, run_dir: Path | None) -> None:
-        classes = read_classes(run_dir)
-        self._run_classes = None if classes is None else self._from_json(classes)
+        self._run_classes = read_classes(run_dir, self._from_json)
 
     @cached_property
     def _data(self) -> tuple[Any, dict[str, Any]]:
@@ -115,7 +114,7 @@ class PictureInputter(Inputter):
         return classes
 
     def _from_json(self, content: Any) -> Any:
-        return content
+        return class_list(content)
 
     def read(self, source: Any) -> NDArray[np.uint8]:
         """Read an image, uint8 [h, w, 3], and apply its EXIF orientation.

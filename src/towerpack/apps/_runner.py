@@ -20,7 +20,7 @@ from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps._optimizers import schedule_of
-from towerpack.apps._splits import row_hashes
+from towerpack.apps._splits import read_hashes, row_hashes
 from towerpack.callbacks import (
     BestSaver,
     Callback,
@@ -236,7 +236,7 @@ class Runner:
                     "the data, rows of this '%s' split may be among them.", self.run_dir, split,
                 )  # fmt: skip
             return None
-        count = int(np.isin(row_hashes(names, 0), np.load(file)).sum())
+        count = int(np.isin(row_hashes(names, 0), read_hashes(file)).sum())
         if count:
             _LOG.warning(
                 "The run was trained on rows with the names of %d of the %d rows in '%s', so the "
@@ -419,7 +419,7 @@ class _KeepRecipe(Callback):
         if names is not None:
             file, hashes = self.trainer.run_dir / TRAINED_ON, row_hashes(names, 0)
             if self.trainer.global_step and file.is_file():
-                hashes = np.concatenate([hashes, np.load(file)])
+                hashes = np.concatenate([hashes, read_hashes(file)])
             content = io.BytesIO()
             np.save(content, np.unique(hashes))
             replace_file(file, content.getvalue())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.files import read_regular
 from towerpack.apps._config import Data
-from towerpack.apps._inputter import Split
+from towerpack.apps._inputter import Split, damaged_in_run
 from towerpack.dataflow.sources.discovery import is_hidden
 
 SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
@@ -136,6 +138,18 @@ def row_hashes(names: Iterable[Name], column: int) -> NDArray[np.uint64]:
     raw = (n.encode("utf-8", "surrogateescape") if isinstance(n, str) else n for n in names)
     digests = b"".join(hashlib.blake2b(name, digest_size=32).digest() for name in raw)
     return np.frombuffer(digests, "<u8").reshape(-1, 4)[:, column]
+
+
+def read_hashes(file: Path) -> NDArray[np.uint64]:
+    """Read row hashes that were written with `numpy.save`."""
+    try:
+        # `numpy.load` would also open archives.
+        hashes = np.lib.format.read_array(io.BytesIO(read_regular(file)), allow_pickle=False)
+        if hashes.ndim != 1 or hashes.dtype != np.uint64:
+            raise ValueError(f"{hashes.dtype} {list(hashes.shape)} are not hashes of rows")
+        return hashes
+    except Exception as error:  # damage raises errors of many kinds
+        raise damaged_in_run(file, error) from error
 
 
 def held_out(

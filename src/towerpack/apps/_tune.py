@@ -15,6 +15,7 @@ from towerpack._core.pictures import png
 from towerpack._core.randomness import derive_seed
 from towerpack._display.figures import pixels_of, without_latex
 from towerpack.apps._application import Recipe
+from towerpack.apps._inputter import damaged_in_run
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
 from towerpack.callbacks.watch import Mode
@@ -83,8 +84,8 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
             trial = study.ask()
             alive = FileLock(_lock_of(folder, trial))
             alive.acquire()
-        settings = {name: _suggested(trial, name, choices) for name, choices in space.items()}
         try:
+            settings = _suggested(trial, space, folder)
             _run(study, _Watch(trial, metric, mode), recipe, settings, folder)
         finally:
             alive.release()
@@ -135,13 +136,19 @@ def _optuna() -> Any:
 
 
 def _study(folder: Path, mode: str) -> Any:
-    return _optuna().create_study(
-        study_name="towerpack",
-        storage=f"sqlite:///{(folder / 'study.db').resolve()}",
-        load_if_exists=True,
-        direction="minimize" if mode == "min" else "maximize",
-        pruner=_optuna().pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
-    )
+    file = folder / "study.db"
+    if file.is_symlink():
+        raise ConfigError(f"{file} must not be a link.", fix="remove the link")
+    try:
+        return _optuna().create_study(
+            study_name="towerpack",
+            storage=f"sqlite:///{file.resolve()}",
+            load_if_exists=True,
+            direction="minimize" if mode == "min" else "maximize",
+            pruner=_optuna().pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+        )
+    except Exception as error:  # Optuna and SQLAlchemy raise errors of many kinds
+        raise damaged_in_run(file, error) from error
 
 
 def _retake(study: Any, folder: Path) -> None:
@@ -186,7 +193,18 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
     return dict(space)
 
 
-def _suggested(trial: Any, name: str, choices: Any) -> Any:
+def _suggested(trial: Any, space: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    try:
+        return {name: _suggestion(trial, name, choices) for name, choices in space.items()}
+    except ValueError as error:
+        raise ConfigError(
+            f"The study in {folder} has a different search space.",
+            got=str(error),
+            fix="restore the search space, or start a new study with a different --out",
+        ) from error
+
+
+def _suggestion(trial: Any, name: str, choices: Any) -> Any:
     if isinstance(choices, list):
         # Optuna accepts only plain values as choices, so let it choose an index.
         return choices[trial.suggest_categorical(name, range(len(choices)))]

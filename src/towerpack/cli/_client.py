@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 
-from towerpack._core.errors import ConfigError, RequestError
+from towerpack._core.errors import ConfigError, RequestError, TowerpackError
 from towerpack._core.extras import explain_missing
 from towerpack._core.naming import unique
 from towerpack.cli._console import console, escape, table
@@ -41,7 +43,7 @@ def client(
     """
     from towerpack.serving import Client
 
-    with Client(url, name, token=token) as server:
+    with Client(url, name, token=token) as server, _expecting(url):
         metadata = server.metadata()["metadata"]
         signatures = metadata["signature_def"]["signature_def"]
         wanted = signatures["serving_default"]["inputs"]
@@ -80,6 +82,20 @@ def client(
         raise typer.Exit(1)
 
 
+@contextmanager
+def _expecting(url: str) -> Generator[None]:
+    """Report responses that do not have the expected form."""
+    try:
+        yield
+    except TowerpackError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        what = f"The server {url} sent a response of unexpected form: {error!r:.200}."
+        raise RequestError(
+            what, status=0, fix="check the URL and the version of the server"
+        ) from error
+
+
 def _row(
     server: Any, source: str, inputs: Any, names: list[str], top: int, file: Path | None
 ) -> dict[str, Any]:
@@ -95,7 +111,7 @@ def _row(
         best = outputs["probabilities"].argsort()[::-1][:top]
         return {
             **row,
-            "classes": [names[i] if i < len(names) else f"class {i}" for i in best.tolist()],
+            "classes": [str(names[i]) if i < len(names) else f"class {i}" for i in best.tolist()],
             "probabilities": [round(float(outputs["probabilities"][i]), 6) for i in best],
         }
     if "boxes" in outputs:
@@ -124,7 +140,8 @@ def _save(image: bytes, key: str, file: Path | None) -> str:
         return f"{len(image):,} bytes (pass --out FOLDER to save the image)"
     ending = "png" if image.startswith(b"\x89PNG") else "jpg"
     file.parent.mkdir(parents=True, exist_ok=True)
-    path = file.with_name(f"{file.name}.{key.removesuffix('_bytes')}.{ending}")
+    name = re.sub(r"[^\w-]", "_", key.removesuffix("_bytes"))[:_LONGEST]  # the server chooses it
+    path = file.with_name(f"{file.name}.{name}.{ending}")
     path.write_bytes(image)
     return str(path)
 

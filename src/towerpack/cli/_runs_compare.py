@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from towerpack._core.naming import dotted
-from towerpack._core.yaml_text import parse_yaml
 from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import MATCH, RUNS
 from towerpack.cli._run import Curve, curves_of, record_of
@@ -30,9 +29,11 @@ def compare(runs: RUNS, match: MATCH = "") -> None:
 
 def _settings(run: Path) -> dict[str, str]:
     record = record_of(run)
+    from towerpack.config import read_yaml
+
     values = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():
-        values |= dotted(parse_yaml(recipe.read_text("utf-8")))
+        values |= dotted(read_yaml(recipe))
     return {n: _ADDRESS.sub("", str(value)) for n, value in values.items() if n != "run_dir"}
 
 

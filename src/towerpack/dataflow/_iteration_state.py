@@ -286,4 +286,7 @@ def read_state(
                 f"{name} must be {fields[name]}, as in the saved state, got {argument}.",
                 fix=f"leave out {name}=, because the state contains it",
             )
-    return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
+    numbers = fields["seed"], fields["epoch"], fields.get("skipped", 0)
+    if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
+        raise StateError(f"A saved state must have numbers as seed and epoch, got {numbers!r:.80}.")
+    return numbers[0], numbers[1], fields["at"], numbers[2]

@@ -118,7 +118,7 @@ def create_app(
         # Parsing a long body would block all other connections.
         run = asyncio.to_thread if len(body) > _LONG_BODY else _run
         call = await run(call_of, model, body, query, limits)
-        text = await run(answer, call, await batcher.run(call))
+        text = await run(answer, call, await batcher.run(call, request.is_disconnected))
         return Response(text, media_type="application/json")
 
     # Starlette's routes are faster, because FastAPI inspects the arguments of each request.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -30,8 +30,11 @@ class Batcher:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="towerpack-model")
         self._task: asyncio.Task[None] | None = None
 
-    async def run(self, call: Call) -> Outputs:
-        """Compute a call. Calls with many rows are split, so that other calls need not wait."""
+    async def run(self, call: Call, has_gone: Callable[[], Awaitable[bool]]) -> Outputs:
+        """Compute a call. Calls with many rows are split, so that other calls need not wait.
+
+        `has_gone` tells whether the client has disconnected. Further parts are then not computed.
+        """
         if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
         if call.rows < 2:
@@ -40,6 +43,8 @@ class Batcher:
         failures: list[RequestError] = []  # only of one part, because each keeps arrays alive
         messages: list[str | None] = []
         for part in _cut(call, self._most):
+            if await has_gone():
+                raise RequestError("The client has disconnected.", status=408)
             answers = await self._answers(part)
             texts = [str(each) if isinstance(each, RequestError) else None for each in answers]
             messages += texts if len(texts) == part.rows else texts * part.rows

@@ -427,6 +427,21 @@ def test_a_command_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None
     assert "TimeoutError: sleep took more than 0.1 s" in caplog.text
 
 
+def test_arguments_of_a_command_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "hunter2-token"
+    command = [sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", secret, "{cost}"]
+    monitor = SendMonitorData(command, ["cost"])
+    monitors = Monitors([monitor])
+    for epoch in (1, 2):
+        monitors.set_step(epoch, epoch)
+        if epoch == 2:
+            monitors.put_scalar("cost", 1.0)
+        monitors.end_epoch()
+    assert "waits for 'cost'" in caplog.text and "ended with 1: ***" in caplog.text
+    assert secret not in caplog.text and secret not in repr(monitor)
+    assert "cost" in repr(monitor) and sys.executable in repr(monitor)
+
+
 class Rememberer(Monitor):
     def resume(self, step: int) -> Iterable[Scalar]:
         return [Scalar("x", s, s / 2) for s in range(step + 1)]
@@ -549,6 +564,7 @@ def test_a_file_that_is_one_torn_line(tmp_path: Path) -> None:
 
 LINES = [
     *("?", "3", "{}", '{"step": 1, "scalars": 3}', "[" * 100_000),
+    '{"step": 1e30, "epoch": 1, "time": 0, "scalars": {}}',
     *('{"resumed_at": 1e999}', f'{{"step": 1, "epoch": 1, "time": {10**400}, "scalars": {{}}}}'),
 ]
 

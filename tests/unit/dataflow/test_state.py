@@ -131,6 +131,10 @@ class TestStates:
         for state in (3, {}, {"at": 3}, []):
             with pytest.raises(StateError, match="must be a result of"):
                 shuffled().iterate(state=state)
+        for name in ("seed", "epoch", "skipped"):
+            for value in (None, "x", -1, 2.0, {}):
+                with pytest.raises(StateError, match="numbers as seed and epoch"):
+                    shuffled().iterate(state={**shuffled().iterate(seed=1).state(), name: value})
         for at in (-1, 21, "x", 1.5, True, {"window": 0}):
             with pytest.raises(StateError):
                 shuffled().iterate(state=dict(shuffled().iterate(seed=1).state(), at=at))

@@ -74,6 +74,10 @@ class Server:
         return self.send(post(path, **more))[0]
 
 
+async def stays() -> bool:
+    return False
+
+
 GIF = {"content-type": "image/gif"}
 
 
@@ -232,6 +236,27 @@ def test_a_classifier_of_every_format_answers(form: str, tmp_path: Path) -> None
     kind = {"content-type": "application/octet-stream"}
     nothing = server.post(f"{PREDICT}?signature_name=tensors", content=b"", headers=kind)
     assert nothing.json() == {"predictions": []}
+
+
+def test_rows_of_a_client_that_has_gone_are_not_computed(folder: Path) -> None:
+    app = create_app(folder, name="light", limits=Limits(batch=4))
+    body = json.dumps(pair(inputs={"a": [[1, 2]] * 400, "b": ["x"] * 400})).encode()
+    messages = iter([{"type": "http.request", "body": body}])
+
+    async def receive() -> Any:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        del message
+
+    async def go() -> str:
+        head = {"type": "http", "method": "POST", "path": PREDICT, "query_string": b""}
+        await app({**head, "headers": []}, receive, send)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+            return (await client.get("http://x/metrics")).text
+
+    rows = re.search(r"towerpack_batch_rows_sum (\S+)", asyncio.run(go()))
+    assert rows and float(rows[1]) <= 4
 
 
 def test_bodies_of_bytes(server: Server) -> None:
@@ -560,7 +585,7 @@ def test_the_outputs_of_many_parts_are_joined_beside_the_loop(monkeypatch: Any) 
     async def ask() -> dict[str, np.ndarray]:
         rows = np.arange(320)[:, None]
         call = Call(cast("Any", Picky()), "", {"x": rows}, 320, True, [None] * 320)
-        return await Batcher(32, 999, lambda _: None).run(call)
+        return await Batcher(32, 999, lambda _: None).run(call, stays)
 
     monkeypatch.setattr(_batcher, "_joined", noted)
     assert len(asyncio.run(ask())["x"]) == 309
@@ -588,7 +613,7 @@ def test_refused_rows_hold_nothing_of_their_computation(folder: Path) -> None:
 
     async def ask() -> dict[str, np.ndarray]:
         batcher = Batcher(4, 9, lambda _: None)
-        return await batcher.run(Call(model, "", {"x": rows}, 100, True, errors))
+        return await batcher.run(Call(model, "", {"x": rows}, 100, True, errors), stays)
 
     assert asyncio.run(ask())["x"].tolist() == [[0]]
     assert errors == [None, *["The model refused the values: too large"] * 99]

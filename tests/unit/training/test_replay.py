@@ -108,7 +108,10 @@ def test_runs_without_the_log_of_the_data(tmp_path: Path) -> None:
     train(tmp_path, model=LINE, dataflow=flow())
     expected = batch_of_step(tmp_path, 9, data=flow())
     log = tmp_path / "data.jsonl"
-    log.write_text(log.read_text() + '{"event": "start", "step": "x"}\n[1\n')
+    start = json.loads(log.read_text())
+    forged = {"seed": {}, "inputs": [["x", "no", [2]]], "workers": 10**9, "settings": 5, "step": -1}
+    lines = [json.dumps({**start, name: value}) for name, value in forged.items()]
+    log.write_text("\n".join([json.dumps(start), *lines, "[1", ""]))
     assert batch_of_step(tmp_path, 9, data=flow()).origins == expected.origins
     log.unlink()
     assert batch_of_step(settings(tmp_path), 9).origins == expected.origins

@@ -111,6 +111,7 @@ def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
 
 RECORDS = [
     *("{", "[]", "{}", '{"starts": 3}', '{"starts": []}', "[" * 100_000),
+    '{"starts": [{"command": [], "unix_time": 1}], "config": 5}',
     *('{"starts": [null]}', '{"starts": [{"command": []}]}'),
     '{"starts": [{"command": [], "unix_time": 1e999}]}',
     '{"starts": [{"command": [3], "unix_time": 1}]}',

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._coco import BadAnnotations, CocoPicture, Mask, RunLengths, read_instances
-from towerpack.apps._inputter import Inputter, Split
+from towerpack.apps._inputter import Inputter, Split, class_list
 from towerpack.apps._label_pictures import draw_instances
 from towerpack.apps._pictures import (
     FilesInputter,
@@ -132,9 +132,9 @@ class SceneInputter(FilesInputter):
         return {**asdict(classes), "void": sorted(classes.void)}
 
     def _from_json(self, content: Any) -> Classes:
-        colors = tuple(map(tuple, content["colours"]))
-        void = frozenset(content["void"])
-        return Classes(tuple(content["names"]), colors, void, content["by_colour"])
+        names, void = class_list(content["names"]), frozenset(map(int, content["void"]))
+        colors = tuple((int(r), int(g), int(b)) for r, g, b in content["colours"])
+        return Classes(tuple(names), colors, void, bool(content["by_colour"]))
 
     def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
         if self.config.images is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import warn_of_similar
-from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
+from towerpack.apps._inputter import Inputter, Split, class_list, read_classes, write_classes
 from towerpack.apps._splits import (
     are_classes,
     check_batch,
@@ -177,7 +177,7 @@ class TextInputter(Inputter):
         write_classes(run_dir, list(self.class_names))
 
     def restore(self, run_dir: Path | None) -> None:
-        names = read_classes(run_dir)
+        names = read_classes(run_dir, class_list)
         self._stored = None
         if run_dir is not None and names is not None:
             self._stored = names, Vocabulary.read(run_dir / VOCABULARY)

@@ -23,6 +23,7 @@ from typing import Any
 
 from towerpack._core.files import (
     append_whole,
+    count_of,
     csv_of,
     open_lines,
     open_regular,
@@ -151,9 +152,10 @@ def _parse(line: bytes) -> Record | int:
     if not isinstance(tree, dict):
         raise ValueError("not an object")
     if "resumed_at" in tree:
-        return int(tree["resumed_at"])
+        return count_of(tree["resumed_at"])
     scalars = {str(name): float(value) for name, value in dict(tree["scalars"]).items()}
-    return Record(int(tree["step"]), int(tree["epoch"]), float(tree["time"]), scalars)
+    step, epoch = count_of(tree["step"]), count_of(tree["epoch"])
+    return Record(step, epoch, float(tree["time"]), scalars)
 
 
 class CSVMonitor(Monitor):

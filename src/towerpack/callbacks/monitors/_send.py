@@ -13,6 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks.monitors._base import Monitor
 
+_SHORT = 5  # characters; longer arguments may be secrets
 _log = get_logger(__name__)
 
 
@@ -85,8 +86,12 @@ class SendMonitorData(Monitor):
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"{command[0]} took more than {self._timeout_s:g} s") from error
         if done.returncode:
-            output = " ".join(done.stderr.split())[-200:]
+            output = " ".join(done.stderr.split())
+            for secret in (word for word in command[1:] if len(word) > _SHORT):
+                output = output.replace(secret, "***")
+            output = output[-200:]
             raise ConnectionError(f"{command[0]} ended with {done.returncode}: {output}")
 
     def __repr__(self) -> str:
-        return f"SendMonitorData({shlex.join(self._command)!r})"
+        # Logs and `run.json` contain this text, and the arguments may contain passwords.
+        return f"SendMonitorData('{self._command[0]} …', {self._names})"

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -150,7 +150,7 @@ class DiskCacheStream(Stream):
             self._saved = None  # this state is valid only for its own position
             return datapoint
         (end,) = self._store.read([END])
-        if end is not MISSING and self._position >= end:
+        if isinstance(end, int) and self._position >= end:
             raise StopIteration
         return MISSING
 
@@ -180,11 +180,12 @@ _BUSY_S: Final = 600.0
 _CRC_BYTES: Final = 4
 # Killed processes lose no written data, and checksums detect damage by power failures. A
 # write-ahead log would be faster, but a forked child would inherit its parent's locks.
+_TABLE: Final = "CREATE TABLE datapoints (position INTEGER PRIMARY KEY, data BLOB NOT NULL)"
 _SETUP: Final = (
     "PRAGMA page_size=16384",
     "PRAGMA journal_mode=TRUNCATE",
     "PRAGMA synchronous=OFF",
-    "CREATE TABLE IF NOT EXISTS datapoints (position INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+    _TABLE.replace("TABLE", "TABLE IF NOT EXISTS"),
 )
 
 
@@ -202,17 +203,22 @@ class DiskStore:
         if any(not name.startswith(_NAME) for name in os.listdir(path)):
             fix = "choose an empty or a new directory"
             raise ConfigError(f"{path} contains files that do not belong to a cache.", fix=fix)
+        if (path / _NAME).is_symlink():
+            raise ConfigError(f"{path / _NAME} must not be a link.", fix="remove the link")
         with self._open() as db:
             for statement in _SETUP:
                 db.execute(statement)
+            if db.execute("SELECT sql FROM sqlite_master").fetchall() != [(_TABLE,)]:
+                raise _damaged(path, "it has other tables, views or triggers")
             db.execute("INSERT OR IGNORE INTO datapoints VALUES (?, ?)", _row(_IDENTITY, identity))
         (stored,) = self.read([_IDENTITY])
-        if stored is MISSING:
+        if not isinstance(stored, dict):
             raise _damaged(path, "the identity of its pipeline is missing")
-        if stored != identity:
+        known = cast("dict[str, Any]", stored)
+        if known != identity:
             raise ConfigError(
                 f"{path} is the cache of another pipeline.",
-                got=", ".join(f"{name}={value!r}" for name, value in dict(stored).items()),
+                got=", ".join(f"{name}={value!r}" for name, value in known.items()),
                 expected=", ".join(f"{name}={value!r}" for name, value in identity.items()),
                 fix="delete the directory, or choose a different one",
             )

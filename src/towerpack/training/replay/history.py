@@ -9,6 +9,7 @@ from typing import Any
 
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.data_log import DataStart, read_data_log
 from towerpack.training.state.ledger import Life, read_ledger
 from towerpack.training.state.run_dir import read_record
@@ -74,7 +75,9 @@ class History:
                 continue
             # A checkpoint at a step after which a batch was passed over may be from before that.
             if saved not in passed:
-                state = load_checkpoint(path).state["data"]
+                checkpoint = load_checkpoint(path)
+                with restoring(checkpoint):
+                    state = checkpoint.state["data"]
                 return state, step - 1 - saved + sum(p > saved for p in passed)
         if not start.known:
             raise ConfigError(

@@ -29,6 +29,7 @@ from towerpack.nn import global_step
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.team import Team
 from towerpack.training.run.parts import RunParts
+from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
@@ -171,7 +172,8 @@ def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | N
     if seed is not None:
         return seed
     if checkpoint is not None:
-        return int(checkpoint.state["seed"])
+        with restoring(checkpoint):
+            return int(checkpoint.state["seed"])
     recorded = directory.recorded().get("seed")
     if isinstance(recorded, int):
         return recorded

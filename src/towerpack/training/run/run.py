@@ -16,6 +16,7 @@ from towerpack.training.loop.loop import Loop
 from towerpack.training.run.assembly import AssembledRun, assemble
 from towerpack.training.run.opening import OpenRun, open_run
 from towerpack.training.run.parts import RunParts
+from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
 from towerpack.training.state.report import log_ending, log_slow_callbacks, log_spending
@@ -141,11 +142,12 @@ class Run:
         if not checkpoint.model.keys() <= assembled.tower.store.named_variables().keys():
             # Create the variables that only evaluation uses.
             assembled.context.trace_inference()
-        data_state = self._parts.saves.contents.restore(checkpoint)
-        saved = checkpoint.state.get("settings", {})
-        warn_if_trained(self._parts.config.skip_steps, self._parts.state.step, saved)
+        with restoring(checkpoint):
+            data_state = self._parts.saves.contents.restore(checkpoint)
+            saved = checkpoint.state.get("settings", {})
+            warn_if_trained(self._parts.config.skip_steps, self._parts.state.step, saved)
+            left = self._parts.source.steps_left(data_state)
         run.step_variable.assign(self._parts.state.step)
-        left = self._parts.source.steps_left(data_state)
         if left is not None:
             self._parts.state.end_after(left)
         self._parts.saves.resumed_from(checkpoint, self._parts.state.place)

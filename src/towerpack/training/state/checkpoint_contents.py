@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from towerpack._core.errors import CheckpointMismatchError
+from towerpack._core.errors import CheckpointError, CheckpointMismatchError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks import Callbacks
 from towerpack.checkpoint import Checkpoint
@@ -28,6 +29,21 @@ from towerpack.training.state.settings import (
 from towerpack.training.state.step_metrics import Numbers
 
 _LOG = get_logger(__name__)
+
+
+@contextmanager
+def restoring(checkpoint: Checkpoint) -> Generator[None]:
+    """Report a state that does not have the expected form as an error of the checkpoint."""
+    try:
+        yield
+    except TowerpackError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"The state in {checkpoint.path} cannot be restored: {error!r:.300}.",
+            fix="correct restore() of your callbacks, or start from the saved weights alone: "
+            "TrainConfig(resume='never', init=…)",
+        ) from error
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from towerpack._core.files import count_of
+
 
 class Phase(StrEnum):
     """Phase of the training loop."""
@@ -67,8 +69,8 @@ class RunState:
         return {**{name: getattr(self, name) for name in names}, "phase": str(self.phase)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.step, self.epoch = int(state["step"]), int(state["epoch"])
-        self.local_step, self.in_epoch = int(state["local_step"]), bool(state["in_epoch"])
+        self.step, self.epoch = count_of(state["step"]), count_of(state["epoch"])
+        self.local_step, self.in_epoch = count_of(state["local_step"]), bool(state["in_epoch"])
         self.phase = Phase(state["phase"])
 
     def end_after(self, steps: int) -> None:

@@ -19,14 +19,14 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.arguments import arguments_of
-from towerpack._core.files import append_whole, open_lines, read_regular
+from towerpack._core.files import append_whole, count_of, open_lines, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import decode_state, encode_state
 from towerpack.inputs import InputSource
 from towerpack.inputs.components import ComponentSpec
 
 _LOG = get_logger(__name__)
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = _MOST_PARTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +116,14 @@ def read_data_log(path: Path) -> list[DataStart]:
             tree = json.loads(line)
             if tree.pop("event") == "start":
                 state = decode_state(json.dumps(tree.pop("state")).encode())
-                starts.append(DataStart(state=state, **{**tree, "passed": []}))
-                _ = starts[-1].specs, starts[-1].step + starts[-1].seed + starts[-1].replicas
+                tree["step"] = count_of(tree.get("step", 0))
+                tree |= {n: count_of(tree.get(n, 1), _MOST_PARTS) for n in ("replicas", "workers")}
+                tree |= {"seed": int(tree["seed"]), "settings": dict(tree["settings"])}
+                start = DataStart(state=state, **{**tree, "passed": []})
+                _ = start.specs, [*start.sources]
+                starts.append(start)
             else:
-                starts[-1].passed.append(int(tree["step"]))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                starts[-1].passed.append(count_of(tree["step"]))
+        except Exception as error:  # noqa: BLE001 - damage raises errors of many kinds
             _LOG.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
     return starts

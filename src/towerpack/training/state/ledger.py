@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from towerpack._core.files import open_plain, read_regular
+from towerpack._core.files import count_of, open_plain, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.training.interrupt import Interrupted
 from towerpack.training.state.clock import COMPILE, PARTS, PRODUCTIVE, Clock
@@ -191,9 +191,9 @@ def _records(written: bytes, path: object) -> list[dict[str, Any]]:
             tree = {
                 **tree,
                 "time": float(tree["time"]),
-                "step": int(tree["step"]),
+                "step": count_of(tree["step"]),
                 "seconds": {part: float(tree["seconds"][part]) for part in PARTS},
-                "pid": int(tree.get("pid", 0)),
+                "pid": count_of(tree.get("pid", 0)),
             }
             if not abs(tree["time"]) + sum(map(abs, tree["seconds"].values())) < _MOST_SECONDS:
                 raise ValueError("a time is beyond the year 3800")

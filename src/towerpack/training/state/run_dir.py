@@ -203,6 +203,7 @@ def read_record(path: Path) -> dict[str, Any]:
         for start in (tree["starts"][0], *tree["starts"]):
             datetime.datetime.fromtimestamp(start["unix_time"])
             " ".join(start["command"])
+        _ = {**tree.get("config", {}), **tree.get("settings", {})}
         return tree
     except FileNotFoundError:
         return {}

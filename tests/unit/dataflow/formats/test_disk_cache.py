@@ -4,9 +4,11 @@ import contextlib
 import itertools
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.content import content_of
-from towerpack.dataflow.formats import DiskCacheData
+from towerpack.dataflow.formats import DiskCacheData, pack
 from towerpack.dataflow.testing import check_flow
 
 
@@ -115,6 +117,40 @@ def test_the_cache_of_another_pipeline_is_refused(tmp_path: Path) -> None:
         list(DiskCacheData(indexable(Counted()), tmp_path / "c"))
     with pytest.raises(ConfigError, match="must be finite"):
         DiskCacheData(RepeatedData(indexable(Counted()), -1), tmp_path / "e")
+
+
+def identity_bytes(identity: Any) -> bytes:
+    content = pack(identity)
+    return zlib.crc32(content, 0xFFFFFFFE).to_bytes(4, "little") + content
+
+
+STATEMENTS = [
+    "CREATE TRIGGER t AFTER INSERT ON datapoints BEGIN DELETE FROM datapoints; END",
+    "CREATE VIEW other AS SELECT * FROM datapoints",
+    f"UPDATE datapoints SET data = x'{identity_bytes([1, 2]).hex()}' WHERE position = -2",
+]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_the_cache_of_a_stranger_runs_no_sql(tmp_path: Path, statement: str) -> None:
+    ds = DiskCacheData(indexable(Counted()), tmp_path)
+    list(ds)
+    db = sqlite3.connect(tmp_path / "datapoints.sqlite")
+    with db:
+        db.execute(statement)
+    db.close()
+    with pytest.raises(FormatError, match="damaged"):
+        list(DiskCacheData(indexable(Counted()), tmp_path))
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.sqlite"
+    mine.touch()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "datapoints.sqlite").symlink_to(mine)
+    with pytest.raises(ConfigError, match="must not be a link"):
+        list(DiskCacheData(indexable(Counted()), tmp_path / "c"))
+    assert not mine.read_bytes()
 
 
 def test_errors_below_pass_and_are_tried_again(tmp_path: Path) -> None:
