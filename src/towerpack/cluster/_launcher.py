@@ -107,7 +107,7 @@ class Launcher:
 
     def _live(self, guard: int, restarts: int) -> int:
         """Run all tasks until they end. Return 0, or the exit status of the first failed task."""
-        ports = iter(_free_ports(sum(self._counts.values())))
+        ports = iter(free_ports(sum(self._counts.values())))
         jobs = {
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
             for kind, count in self._counts.items()
@@ -192,7 +192,7 @@ def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
     return [(task, status if status >= 0 else 128 - status) for task, status in ended]
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
     ports: list[int] = []
     with contextlib.ExitStack() as probes:
         while len(ports) < number:

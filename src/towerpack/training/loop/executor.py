@@ -236,13 +236,14 @@ class Executor:
         update()
         return inputs, computed, tf.constant(True)
 
-    def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
+    def _compute(self, index: int, weight: tf.Tensor | None, *batch: tf.Tensor) -> Computed:
         context = StepContext(
             self._parts.tower,
             index=index,
             total=self._distribution.replicas,
             step=self._step_number,
             watched=list(self._parts.trained.values()),
+            weight=weight,
         )
         self._parts.step(context, batch)
         result = context.result
@@ -255,6 +256,7 @@ class Executor:
         self._untrained = [n for named in gradients for n, g in named.items() if g is None]
         summaries = result.summaries
         row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
+        row = row if weight is None else row * weight
         fetched = [result.outputs[name] for name in self._packing.names]
         heavy = [s.value for s in summaries if s.kind in HEAVY]
         return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])
