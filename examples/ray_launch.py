@@ -46,4 +46,4 @@ if __name__ == "__main__":
     else:
         from towerpack.cluster import ray
 
-        sys.exit(ray.train(lambda: train(run_dir), workers=(1, 2), storage=f"{run_dir}-ray"))
+        sys.exit(ray.train([__file__, run_dir], workers=(1, 2), storage=f"{run_dir}-ray"))

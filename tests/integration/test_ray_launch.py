@@ -41,15 +41,22 @@ time.sleep(1000)
 """
 JOB = """
 import sys, ray
+from towerpack import PeerError
 from towerpack.cluster.ray import train
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-sys.exit(train(["program.py"], workers=(1, 2), storage="jobs", max_restarts=1))
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+status = train(["program.py"], workers=(1, 2), storage="jobs", max_restarts=1)
+try:
+    train(["fails.py"], workers=1, storage="failed", max_restarts=1)
+except PeerError as error:
+    print("ERROR", error)
+sys.exit(status)
 """
 
 
 def test_a_job_restarts_reports_and_saves_at_sigterm(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "fails.py").write_text("print('start', flush=True)\nraise OSError('no disk')\n")
     with (tmp_path / "output").open("w") as output:
         job = subprocess.Popen(
             [sys.executable, "-c", JOB],
@@ -62,9 +69,12 @@ def test_a_job_restarts_reports_and_saves_at_sigterm(tmp_path: Path) -> None:
         wait_for(job, tmp_path, "run/ready-[01]-1", 2)
         wait_for(job, tmp_path, "jobs/job-*/checkpoint_*/checkpoint.json", 1)
         job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 143, (tmp_path / "output").read_text()
+        assert job.wait(180) == 143, (tmp_path / "output").read_text()
     finally:
         job.kill()
+    error = (tmp_path / "output").read_text().rpartition("ERROR")[2]
+    assert "failed more than 1 times" in error and "OSError: no disk" in error, error
+    assert (tmp_path / "failed/rank-0.log").read_text().count("start") == 2
     (report,) = tmp_path.glob("jobs/job-*/checkpoint_manager_snapshot.json")
     assert '"cost":0.25' in report.read_text().replace(" ", "")
     (pointer,) = tmp_path.glob("jobs/job-*/checkpoint_*/checkpoint.json")

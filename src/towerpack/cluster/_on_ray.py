@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError
@@ -10,7 +10,7 @@ from towerpack._core.extras import require
 
 
 def train(
-    program: Sequence[str] | Callable[[], object],
+    program: Sequence[str],
     *,
     workers: int | tuple[int, int] = 1,
     resources: Mapping[str, float] | None = None,
@@ -33,7 +33,7 @@ def train(
     `storage` must be on storage that all machines share.
 
     Args:
-        program: Arguments for `python`, such as `["train.py", "--lr", "0.1"]`, or a function.
+        program: Arguments for `python`: `["train.py", "--lr", "0.1"]` or `["-m", "package.train"]`.
         workers: Number of workers, or the smallest and the largest number.
         resources: Resources of each worker in Ray's names, such as `{"CPU": 4, "GPU": 1}`; None
             for one CPU.
@@ -58,9 +58,7 @@ def train(
         raise ConfigError(
             f"workers must be a number from 1 or a pair (smallest, largest), got {workers!r}."
         )
-    if not callable(program) and (
-        not program or (program[0] != "-m" and not Path(program[0]).is_file())
-    ):
+    if not program or (program[0] != "-m" and not Path(program[0]).is_file()):
         raise ConfigError(
             f"The script to launch must be an existing file, got {' '.join(program[:1])!r}.",
             fix="pass SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS]",
@@ -69,7 +67,7 @@ def train(
     from towerpack.cluster._ray_job import RayJob  # imports Ray
 
     return RayJob(
-        program if callable(program) else list(program),
+        list(program),
         workers=(least, most),
         resources=dict(resources or {"CPU": 1}),
         storage=Path(storage).absolute(),

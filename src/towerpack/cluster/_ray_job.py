@@ -9,23 +9,21 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Any
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 import ray
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from towerpack._core.errors import PeerError
 from towerpack._core.logs import get_logger
+from towerpack.cluster._launcher import handling_signals
 from towerpack.cluster._ray_worker import PREEMPTED, WorkersConfig, work
 
 _LOG = get_logger(__name__)
-_CALL: Final = "import cloudpickle, pathlib, sys; "
-_CALL_FILE: Final = _CALL + "cloudpickle.loads(pathlib.Path(sys.argv[1]).read_bytes())()"
 
 
 class _Board:
@@ -49,7 +47,7 @@ class _Board:
 class RayJob:
     """Arguments of `towerpack.cluster.ray.train`, and the job's life."""
 
-    program: list[str] | Callable[[], object]
+    program: list[str]
     workers: tuple[int, int]
     resources: dict[str, float]
     storage: Path
@@ -68,8 +66,16 @@ class RayJob:
             ray.init()
         board = ray.remote(num_cpus=0)(_Board).remote()
         try:
-            with self._handling_signals():
-                job = self._job(probe, board)
+            in_main = threading.current_thread() is threading.main_thread()
+            with handling_signals(self._on_signal) if in_main else contextlib.nullcontext():
+                job = {
+                    "program": self.program,
+                    "directory": os.getcwd(),
+                    "storage": str(self.storage),
+                    "probe": probe.name,
+                    "grace_s": self.grace_s,
+                    "board": board,
+                }
                 restarts = 0
                 while (status := self._fit(job, restarts)) == PREEMPTED and not self._signal:
                     restarts += 1
@@ -80,21 +86,6 @@ class RayJob:
             raise
         finally:
             probe.unlink(missing_ok=True)
-
-    def _job(self, probe: Path, board: Any) -> dict[str, Any]:
-        program = self.program
-        if callable(program):
-            file = self.storage / "program.pickle"
-            file.write_bytes(cloudpickle.dumps(program))
-            program = ["-c", _CALL_FILE, str(file)]
-        return {
-            "program": program,
-            "directory": os.getcwd(),
-            "storage": str(self.storage),
-            "probe": probe.name,
-            "grace_s": self.grace_s,
-            "board": board,
-        }
 
     def _fit(self, job: dict[str, Any], restarts: int) -> int:
         least, most = self.workers
@@ -157,21 +148,6 @@ class RayJob:
                     "of workers; then start the job again to continue the run",
                 )
 
-    @contextlib.contextmanager
-    def _handling_signals(self) -> Generator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: Any) -> None:
-            if not self._signal:
-                self._signal = number
-                name = signal.Signals(number).name
-                _LOG.warning("%s: the workers save the run and end.", name)
-
-        before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = self._signal or number
+        _LOG.warning("%s: the workers save the run and end.", signal.Signals(number).name)

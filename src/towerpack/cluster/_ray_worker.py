@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,14 +92,12 @@ def _end(grace_s: float) -> None:
 
 
 class _Copies:
-    """Output of a worker: its last lines, a copy in a log, and one on Ray's console."""
+    """Output of a worker, which goes to its log and to Ray's console."""
 
     def __init__(self, log: BinaryIO) -> None:
-        self.lines: deque[bytes] = deque(maxlen=15)
         self._targets = (log, sys.stdout.buffer)
 
     def write(self, line: bytes) -> None:
-        self.lines.append(line)
         for target in self._targets:
             target.write(line)
 
@@ -119,9 +116,9 @@ def work(job: dict[str, Any]) -> int:
     storage = Path(job["storage"])
     check_shared(storage / job["probe"], Path(job["directory"]))
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context((storage / f"rank-{rank}.log").open("ab"))
+        log = stack.enter_context((storage / f"rank-{rank}.log").open("a+b"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        process = _Process(job, folder / "run", _Copies(log))
+        process = _Process(job, folder / "run", log)
         stack.callback(process.join)
         return _follow(process, job["board"], rank, folder)
 
@@ -140,8 +137,8 @@ def check_shared(probe: Path, directory: Path) -> None:
 class _Process:
     """The program of a worker, served by a thread: output, signals and its end."""
 
-    def __init__(self, job: dict[str, Any], run_file: Path, output: _Copies) -> None:
-        self.run_file, self.output = run_file, output
+    def __init__(self, job: dict[str, Any], run_file: Path, log: BinaryIO) -> None:
+        self.run_file, self._log = run_file, log
         self.status: int | None = None
         self.actor = _actor
         self._job = job
@@ -160,7 +157,7 @@ class _Process:
             with guarded() as guard:
                 task = Task(
                     cast("Cluster", actor.cluster), command, variables, guard,
-                    directory=self._job["directory"], output=cast("BinaryIO", self.output),
+                    directory=self._job["directory"], output=cast("BinaryIO", _Copies(self._log)),
                 )  # fmt: skip
                 try:
                     while task.status is None:
@@ -178,6 +175,16 @@ class _Process:
             self.status = 1 if self.status is None else self.status
             actor.ended.set()
 
+    def check(self) -> None:
+        """Raise `PeerError` if the program has failed."""
+        if self.status and self.status not in _ASKED_TO_END:
+            self._log.seek(max(0, self._log.tell() - 3000))
+            raise PeerError(
+                f"{self.actor.cluster and self.actor.cluster.name} on {platform.node()} ended with "
+                f"exit status {self.status}.",
+                got=self._log.read().decode(errors="replace"),
+            )
+
     def join(self) -> None:
         """End the process, if it still runs, and wait for it."""
         self.actor.ask = self.actor.ask or signal.SIGTERM
@@ -191,11 +198,7 @@ def _follow(process: _Process, board: Any, rank: int, folder: Path) -> int:
     while True:
         began = time.monotonic()
         status = process.status
-        if status and status not in _ASKED_TO_END:
-            raise PeerError(
-                f"Worker {rank} on {platform.node()} ended with exit status {status}.",
-                got=b"".join(process.output.lines).decode(errors="replace"),
-            )
+        process.check()
         message: Any = None
         metrics = None
         if rank == 0:
@@ -212,10 +215,8 @@ def _follow(process: _Process, board: Any, rank: int, folder: Path) -> int:
             break
         time.sleep(max(0.0, _TICK_S - (time.monotonic() - began)))
     process.actor.ended.wait(_FINAL_S)
-    status = process.status
-    if status is None or (status and status not in _ASKED_TO_END):
-        raise PeerError(f"Worker {rank} on {platform.node()} ended with exit status {status}.")
-    return PREEMPTED if status and preempted else status
+    process.check()
+    return PREEMPTED if process.status and preempted else process.status or 0
 
 
 class _News:

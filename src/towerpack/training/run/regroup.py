@@ -53,6 +53,17 @@ def regroup(parts: RunParts, checkpoint: Checkpoint | None) -> RunParts:
     return replace(parts, source=source, batches=batches)
 
 
+def regrouped(flow: DataFlow, description: str) -> DataFlow:
+    """Return the pipeline with the batch size of its description in a run."""
+
+    def resized(batch: BatchData) -> BatchData:
+        match = re.search(r"BatchData\((\d+)", description)
+        factor, more = divmod(int(match[1]) if match else 1, batch.batch_size)
+        return batch if more else _enlarged(batch, max(1, factor))
+
+    return _with_batch(flow, resized) or flow
+
+
 def _is_divided(parts: RunParts, flow: DataFlow) -> bool:
     """Return whether the workers share the data, so that the trainer divides them."""
     team, source = parts.distribution.team, parts.source
