@@ -1,7 +1,7 @@
-"""The same training under `towerpack launch` or under Ray Train, which also knows other machines.
+"""The same training by `towerpack launch` on this machine, or on a Ray cluster.
 
     towerpack launch --workers 2 -- examples/ray_launch.py RUN_DIR
-    python examples/ray_launch.py RUN_DIR           # needs: pip install "ray[train]"
+    python examples/ray_launch.py RUN_DIR           # needs: pip install "towerpack[ray]"
 
 Both describe the cluster in TF_CONFIG, which is all that the trainer asks for. The run directory
 must be one that all machines see: a job that is started again continues there.
@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 
-def train(settings: dict[str, str]) -> None:
-    """What each worker runs; Ray sends it there."""
-    # Imported by the worker alone: the process that starts it needs no TensorFlow.
+def train(run_dir: str) -> None:
+    """Run in each worker. Only the workers import TensorFlow."""
     import keras
     import tensorflow as tf
 
@@ -35,26 +34,16 @@ def train(settings: dict[str, str]) -> None:
         callbacks=[tp.ModelSaver()],
         max_epoch=3,
         seed=0,
-        run_dir=settings["run_dir"],
+        run_dir=run_dir,
     )
     tp.MultiWorkerTrainer(config).train()
-
-
-def under_ray(run_dir: str) -> None:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.tensorflow import TensorflowTrainer
-
-    TensorflowTrainer(
-        train,
-        train_loop_config={"run_dir": run_dir},
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=f"{run_dir}-ray", failure_config=FailureConfig(2)),
-    ).fit()
 
 
 if __name__ == "__main__":
     run_dir = str(Path(sys.argv[1]).absolute())
     if "TF_CONFIG" in os.environ:
-        train({"run_dir": run_dir})
+        train(run_dir)
     else:
-        under_ray(run_dir)
+        from towerpack.cluster import ray
+
+        sys.exit(ray.train([__file__, run_dir], workers=(1, 2), storage=f"{run_dir}-ray"))

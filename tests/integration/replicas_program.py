@@ -338,6 +338,22 @@ def the_number_of_replicas_changes(where: Path) -> None:
         np.testing.assert_allclose(parts.get_weights()[name], value, rtol=1e-5, atol=1e-6)
 
 
+def uneven_rows_count_as_in_one_batch(where: Path) -> None:
+    """Also a last batch of one row, of which the second replica has none."""
+
+    def trained(kind: Any, batch: int) -> Any:
+        data = SplitInput(flow(batch, remainder=True))
+        model = plain(data=data, max_epoch=3)
+        return kind(where / f"{kind.__name__}{batch}", [], **model)
+
+    for batch in (9, 47):
+        whole, parts = trained(one, batch), trained(two, batch)
+        for name, value in whole.get_weights().items():
+            np.testing.assert_allclose(parts.get_weights()[name], value, rtol=1e-5, atol=1e-6)
+        means = [list(dict(t.monitors.history("mean")).values()) for t in (whole, parts)]
+        np.testing.assert_allclose(*means, rtol=1e-5)
+
+
 def devices_are_checked(where: Path) -> None:
     for devices, words in (
         (["CPU:0", "CPU:7"], "no device 'CPU:7'"),
@@ -486,6 +502,7 @@ CASES = [
     devices_are_checked,
     a_bad_batch_of_the_second_replica,
     the_number_of_replicas_changes,
+    uneven_rows_count_as_in_one_batch,
     evaluated_on_both_devices,
     a_loop_of_ones_own,
     resumed_and_deterministic,

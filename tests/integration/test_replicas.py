@@ -15,5 +15,5 @@ def test_on_two_devices(tmp_path: Path) -> None:
     command = [*warm_python(), str(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    cases = 16 + scaled(3)
+    cases = 17 + scaled(3)
     assert len(done.stdout.splitlines()) == cases + scaled(cases)

@@ -167,6 +167,7 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
             "BatchData(4) in worker 0",
             "data.functions",
             "model.drop",
+            "version of keras: 3.0 in worker 0, 3.1 in worker 1",
         ):
             assert name in workers.said(i), workers.said(i)
     assert not list((tmp_path / "run").rglob("step-*"))

@@ -43,6 +43,7 @@ from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
 from towerpack.training.distribution import multi_worker, worker_team
 from towerpack.training.distribution.peers import wait_for_peers
+from towerpack.training.state import settings
 
 # What was made before the workers have met keeps its values.
 BEFORE = keras.layers.Dense(2)
@@ -182,7 +183,8 @@ def own_parts_are_read_whole(where: Path) -> None:
 
 
 def differ(where: Path) -> None:
-    """In every setting that one may forget to give to all workers."""
+    """In every setting that one may forget to give to all workers, and in a version."""
+    settings.library_versions = lambda: {"keras": f"3.{TEAM.index}", "python": f"3.{TEAM.index}"}
     sign = 1 - 2 * TEAM.index
 
     def optimizer() -> Any:

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from warm_python import warm_python
 
@@ -90,6 +91,20 @@ def test_the_table_of_failures_names_tests_that_there_are() -> None:
         assert named, row
         for file, name in named:
             assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
+
+
+def test_the_recipes_for_clusters_can_be_parsed() -> None:
+    page = (ROOT / "docs" / "ray.md").read_text()
+    (job,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    tree = yaml.safe_load(job)
+    cluster = tree["spec"]["rayClusterSpec"]
+    (group,) = cluster["workerGroupSpecs"]
+    assert tree["kind"] == "RayJob" and group["template"] == cluster["headGroupSpec"]["template"]
+    assert f"--workers {group['minReplicas']}:{group['maxReplicas']}" in tree["spec"]["entrypoint"]
+    scripts = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert any("--requeue" in script for script in scripts)
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 PAGE = """\

@@ -100,8 +100,9 @@ def test_commands_load_their_parts_when_they_run() -> None:
 def test_all_is_imported_and_trained_quietly_and_leaves_the_process_as_it_was(
     tmp_path: Path,
 ) -> None:
-    # Gymnasium sets an environment variable for pygame, TensorFlow and Keras set others.
-    first = ["tensorflow", "keras", "gymnasium"]
+    # Gymnasium sets an environment variable for pygame, TensorFlow and Keras set others, and Ray a
+    # hook for exceptions.
+    first = ["tensorflow", "keras", "gymnasium", "ray.train"]
     done = python(
         f"""
 from towerpack._core.extras import require

@@ -25,7 +25,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 # Public modules besides packages and modules of the root. Other modules without an underscore are
 # shared by packages of the library; programs import their names from the packages.
 PUBLIC_MODULES = re.compile(
-    r"towerpack\.(apps\.\w+\.(augmenters|data_sets|\w+_inputter)|dataflow\.(profiling|remote|testing)"
+    r"towerpack\.(apps\.\w+\.(augmenters|data_sets|\w+_inputter)|cluster\.ray|dataflow\.(profiling|remote|testing)"
     r"|gan\.losses|nn\.summary|ops\.\w+|rl\.(a2c|dqn|math|ppo)|tf1\.layers"
     r"|training\.optim\.(gradproc|optimizer)|zoo\.\w+)"
 )

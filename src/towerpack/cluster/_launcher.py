@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import FrameType
 from typing import Final
 
@@ -79,7 +79,7 @@ class Launcher:
                 killed it). If this process gets signal n: 128 + n.
         """
         restarts = short = 0
-        with self._handling_signals(), guarded() as guard:
+        with handling_signals(self._on_signal), guarded() as guard:
             while True:
                 began = time.monotonic()
                 status = self._live(guard, restarts)
@@ -107,7 +107,7 @@ class Launcher:
 
     def _live(self, guard: int, restarts: int) -> int:
         """Run all tasks until they end. Return 0, or the exit status of the first failed task."""
-        ports = iter(_free_ports(sum(self._counts.values())))
+        ports = iter(free_ports(sum(self._counts.values())))
         jobs = {
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
             for kind, count in self._counts.items()
@@ -170,17 +170,18 @@ class Launcher:
         elif number == signal.SIGINT:
             self._kill_now = True
 
-    @contextlib.contextmanager
-    def _handling_signals(self) -> Generator[None]:
-        """Handle signals in a `with` block, except signals that are ignored, as under `nohup`."""
-        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-        numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+@contextlib.contextmanager
+def handling_signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Handle signals in a `with` block, except signals that are ignored, as under `nohup`."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
@@ -192,7 +193,7 @@ def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
     return [(task, status if status >= 0 else 128 - status) for task, status in ended]
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
     ports: list[int] = []
     with contextlib.ExitStack() as probes:
         while len(ports) < number:

@@ -43,10 +43,19 @@ class Task:
         command: Absolute path of a program, and its arguments.
         variables: Environment variables to add to those of this process.
         guard: File descriptor from `guarded`.
+        directory: Working directory; None for that of this process.
+        output: Target of the output; None for the output streams of this process.
     """
 
     def __init__(
-        self, cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], guard: int
+        self,
+        cluster: Cluster,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        guard: int,
+        *,
+        directory: str | None = None,
+        output: BinaryIO | None = None,
     ) -> None:
         self.cluster = cluster
         self.asked = False
@@ -60,11 +69,12 @@ class Task:
             stderr=subprocess.PIPE,
             env={**os.environ, **variables, "TF_CONFIG": cluster.tf_config()},
             pass_fds=[guard],
+            cwd=directory,
             start_new_session=True,
         )
         name = f"{cluster.task_type} {cluster.task_index}"
         streams = (self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)
-        self.outputs = [Output(pipe, stream.buffer, name) for pipe, stream in streams if pipe]
+        self.outputs = [Output(p, output or stream.buffer, name) for p, stream in streams if p]
 
     @property
     def status(self) -> int | None:

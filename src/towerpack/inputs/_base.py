@@ -41,6 +41,16 @@ class InputSource(KeepsArguments, ABC):
             step: Global step, an int64 scalar.
         """
 
+    def weight(self, replica: int) -> tf.Tensor | None:
+        """Return the weight of a replica's last batch in averages over all replicas.
+
+        Called in the graph, after `get` for all replicas of this process. None stands for 1.
+
+        Args:
+            replica: Index of the replica in this process.
+        """
+        return None
+
     def start(self, state: Any = None) -> None:
         """Start reading.
 

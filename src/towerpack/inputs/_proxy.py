@@ -39,6 +39,9 @@ class ProxyInputSource(InputSource):
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         return self.input.get(step)
 
+    def weight(self, replica: int) -> tf.Tensor | None:
+        return self.input.weight(replica)
+
     def start(self, state: Any = None) -> None:
         self.input.start(state)
 

@@ -98,7 +98,7 @@ class Distribution(ABC):
         """Compute a step on all replicas, in the graph.
 
         Args:
-            compute: Takes a replica's index and its batch.
+            compute: Takes a replica's index, its weight in averages or None, and its batch.
             source: Source of the batches.
             step: Global step.
 
@@ -128,10 +128,10 @@ class SharedVariables(Distribution):
     ) -> tuple[list[tf.Tensor], Computed]:
         inputs: list[tf.Tensor] = []
         steps: list[Computed] = []
-        for index, device in enumerate(self.devices):
-            batch = source.get(step)
+        batches = [source.get(step) for _ in self.devices]
+        for index, (device, batch) in enumerate(zip(self.devices, batches, strict=True)):
             with tf.device(device):
-                steps.append(compute(index, *batch))
+                steps.append(compute(index, source.weight(index), *batch))
             inputs.extend(batch)
         return inputs, steps[0] if len(steps) == 1 else _averaged(steps)
 

@@ -92,7 +92,7 @@ class Mirrored(Distribution):
         def compute_replica() -> tuple[list[Any], list[tf.Tensor]]:
             index = _index()
             local = index % self.local_replicas
-            steps[local] = computed = compute(index, *batches[local])
+            steps[local] = computed = compute(index, source.weight(local), *batches[local])
             gradients = [g for group in computed.gradients for g in group if g is not None]
             return [computed.row, *gradients], [v.read_value() for v in self._moved]
 

@@ -56,11 +56,13 @@ class Team:
         size: Number of processes.
         index: Index of this process.
         broken: Whether a collective operation failed in this process, so that no other can succeed.
+        divides_flows: Whether each process reads its own part of a DataFlow.
     """
 
     size: int = 1
     index: int = 0
     broken: bool = False
+    divides_flows: bool = False
 
     @property
     def is_chief(self) -> bool:

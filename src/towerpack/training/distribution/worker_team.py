@@ -55,6 +55,8 @@ _REPORT = re.compile(r"<<(\[.*?\])>>")
 class WorkerTeam(Team):
     """Processes of a cluster of workers, which exchange values through TensorFlow."""
 
+    divides_flows = True
+
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         self.size = cluster.number_of_workers
         self.index = cluster.worker_index

@@ -227,7 +227,7 @@ class Executor:
         source, step = self._parts.source, self._step_number
         if self._parts.xla:  # XLA cannot read a variable in the host's memory.
             step = tf.identity(step)
-        compute: Any = lambda index, *batch: self._compute(step, index, *batch)  # noqa: E731
+        compute: Any = lambda index, weight, *batch: self._compute(step, index, weight, *batch)  # noqa: E731
         if self._parts.xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
         inputs, computed = self._distribution.replicate(compute, source, step)
@@ -256,13 +256,16 @@ class Executor:
         update()
         return computed, tf.constant(1)
 
-    def _compute(self, step: Any, index: int, *batch: tf.Tensor) -> Computed:
+    def _compute(
+        self, step: Any, index: int, weight: tf.Tensor | None, *batch: tf.Tensor
+    ) -> Computed:
         context = StepContext(
             self._parts.tower,
             index=index,
             total=self._distribution.replicas,
             step=step,
             watched=list(self._parts.trained.values()),
+            weight=weight,
         )
         self._parts.step(context, batch)
         result = context.result
@@ -275,6 +278,7 @@ class Executor:
         self._untrained = [n for named in gradients for n, g in named.items() if g is None]
         summaries = result.summaries
         row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
+        row = row if weight is None else row * weight
         fetched = [result.outputs[name] for name in self._packing.names]
         heavy = [s.value for s in summaries if s.kind in HEAVY]
         return Computed(row, fetched, heavy, [list(named.values()) for named in gradients])

@@ -21,6 +21,7 @@ from towerpack.model import as_model
 from towerpack.training.config import TrainConfig
 from towerpack.training.replay.history import Segment, read_history
 from towerpack.training.run.practice import as_practice
+from towerpack.training.run.regroup import regrouped
 from towerpack.training.state.data_log import DataStart
 from towerpack.training.state.run_dir import default_run_dir
 from towerpack.training.state.setting_to_json import described
@@ -165,8 +166,10 @@ def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:
         divided = "ShardData(" in str(start.settings.get("data"))
         if start.workers > 1 and divided and not is_shard(data):
             data = ShardData(data, start.workers, worker)
+        split = "SplitInput" in start.sources
+        data = regrouped(data, str(start.settings.get("data"))) if split else data
         data = QueueInput(data, infinite=start.infinite)
-        if "SplitInput" in start.sources:
+        if split:
             data = SplitInput(data)
     source = as_input(data)
     return source.share(start.workers, worker) if isinstance(source, SplitInput) else source

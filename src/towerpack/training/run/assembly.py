@@ -191,7 +191,7 @@ def _with_numbers(settings: Settings, parts: RunParts, seed: int, trained: int) 
         **settings,
         "seed": seed,
         "steps_per_epoch": parts.state.steps_per_epoch,
-        "replicas": parts.distribution.replicas,
+        "replicas": parts.batches or parts.distribution.replicas,
         "trained variables": trained,
         **parts.hyper_params.values(),
     }

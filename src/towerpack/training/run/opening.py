@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ from towerpack.training.state.run_dir import RunDir, default_run_dir
 from towerpack.training.state.step_costs import StepCosts
 
 _LOG = get_logger(__name__)
+RUN_FILE = "TOWERPACK_RUN_FILE"
+"""Environment variable with the path of a file for the path of the run, set by a launcher."""
 
 
 def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
@@ -139,12 +143,21 @@ def _claim_directory(
         checkpoint = _find_checkpoint(directory.path, config.resume)
         if checkpoint is None and config.resume == "auto":
             _warn_of_lost_steps(directory)
+        if file := os.environ.get(RUN_FILE):
+            Path(file).write_text(str(directory.path))
         where = None if checkpoint is None else str(checkpoint.path)
         seed = _choose_seed(config.seed, directory, checkpoint)
-        team.broadcast([str(directory.path), where, seed, state.steps_per_epoch])
+        probe = directory.path / f".shared-{secrets.token_hex(8)}"
+        probe.touch()
+        stack.callback(probe.unlink, missing_ok=True)
+        team.broadcast([str(probe), where, seed, state.steps_per_epoch])
+        _check_shared(team, probe)
+        probe.unlink(missing_ok=True)
     else:
-        run_dir, where, seed, state.steps_per_epoch = team.broadcast(None)
-        directory = stack.enter_context(RunDir(Path(run_dir) / f"worker-{team.index}"))
+        probe, where, seed, state.steps_per_epoch = team.broadcast(None)
+        run_dir = Path(probe).parent
+        _check_shared(team, Path(probe))
+        directory = stack.enter_context(RunDir(run_dir / f"worker-{team.index}"))
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
         seed=seed,
@@ -152,6 +165,18 @@ def _claim_directory(
         resumed_at=None if checkpoint is None else checkpoint.step,
     )
     return directory, checkpoint, seed
+
+
+def _check_shared(team: Team, probe: Path) -> None:
+    """Raise `ConfigError` in all processes if one does not see the chief's run directory."""
+    seen = team.exchange(probe.exists())
+    if blind := [team.name(i) for i, sees in enumerate(seen) if not sees]:
+        raise ConfigError(
+            f"The run directory {probe.parent} of the chief is not visible to "
+            f"{' and '.join(blind)}.",
+            expected="a directory on storage that all machines of the run share",
+            fix="set run_dir= to a directory on shared storage",
+        )
 
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:

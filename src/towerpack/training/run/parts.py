@@ -22,7 +22,10 @@ from towerpack.training.steps.step_runner import StepRunner
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Parts of a run. `watch` is called often to raise errors of threads and processes."""
+    """Parts of a run. `watch` is called often to raise errors of threads and processes.
+
+    `batches` is the number of batches in a step, if it is not the number of replicas.
+    """
 
     config: TrainConfig
     model: ModelDesc
@@ -37,3 +40,4 @@ class RunParts:
     interrupt: InterruptFlag
     agreement: Agreement
     watch: Callable[[], None]
+    batches: int | None = None

@@ -16,6 +16,7 @@ from towerpack.training.loop.loop import Loop
 from towerpack.training.run.assembly import AssembledRun, assemble
 from towerpack.training.run.opening import OpenRun, open_run
 from towerpack.training.run.parts import RunParts
+from towerpack.training.run.regroup import regroup
 from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
@@ -42,6 +43,7 @@ class Run:
         stack.enter_context(team.ended_by_sigterm())
         run = self.opened = open_run(parts, stack)
         checkpoint = run.checkpoint
+        parts = self._parts = regroup(parts, checkpoint)
         # There is nothing to save yet, so a signal may interrupt anything.
         with parts.interrupt.raised_immediately() if team.size == 1 else team.collective():
             assembled = self.assembled = assemble(parts, run)
@@ -159,7 +161,8 @@ class Run:
         At the end of an epoch, a run may continue with other rows or another number of replicas.
         """
         source, position = self._parts.source, self._parts.state
-        here, checkpoint = self._parts.distribution.replicas, run.checkpoint
+        here = self._parts.batches or self._parts.distribution.replicas
+        checkpoint = run.checkpoint
         saved = {} if checkpoint is None else checkpoint.state.get("settings", {})
         replicas = saved.get("replicas", here)
         try:

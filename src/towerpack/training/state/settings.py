@@ -13,6 +13,7 @@ from towerpack._core.arguments import arguments_of
 from towerpack._core.columns import aligned
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import dotted
+from towerpack._core.versions import library_versions
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow.content import (
@@ -99,6 +100,7 @@ def common_settings(config: Any, source: InputSource, settings: Settings) -> Set
         **{name: getattr(config, name) for name in names},
         "data": stages,
         "data.functions": functions,
+        **{f"version of {name}": v for name, v in library_versions().items() if name != "python"},
     }
 
 

@@ -35,6 +35,7 @@ class StepContext:
         total: Number of replicas.
         step: Global step.
         watched: Variables that `minimize` may train.
+        weight: Weight of the replica in averages over all replicas; None for 1.
 
     Attributes:
         result: Result of the last call of the tower.
@@ -49,13 +50,14 @@ class StepContext:
         total: int,
         step: tf.Variable,
         watched: Sequence[tf.Variable],
+        weight: tf.Tensor | None = None,
     ) -> None:
         self.index = index
         self.total = total
         self.step = step
         self.result: TowerResult | None = None
         self.minimized: list[Minimized] = []
-        self._tower, self._watched = tower, watched
+        self._tower, self._watched, self._weight = tower, watched, weight
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
 
     def tower(self, *batch: tf.Tensor) -> TowerResult:
@@ -96,6 +98,8 @@ class StepContext:
             )
         with self._tape:
             losses = [optimizer.scale_loss(c) for c in tf.nest.flatten(cost)]
+            if self._weight is not None:
+                losses = [loss * tf.cast(self._weight, loss.dtype) for loss in losses]
         gradients = self._tape.gradient(losses, dict(variables))
         if all(gradient is None for gradient in gradients.values()):
             raise LayerError(
