@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import CheckpointError, ConfigError
-from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack._core.files import read_regular
+from towerpack.checkpoint import decode_state, list_checkpoints
 from towerpack.training.state.data_log import DataStart, read_data_log
 from towerpack.training.state.ledger import Life, read_ledger
 from towerpack.training.state.run_dir import read_record
@@ -20,6 +21,15 @@ class Segment:
 
     start: DataStart
     stop: int
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Return the first and last steps of the parts without skipped steps and batches."""
+        cuts = [(step + 1, step) for step in self.start.passed]
+        parts, first = list[tuple[int, int]](), self.start.step + 1
+        for skipped, last in sorted([*map(tuple[int, int], self.start.skip_steps), *cuts]):
+            parts.append((first, min(skipped - 1, self.stop)))
+            first = max(first, last + 1)
+        return [part for part in [*parts, (first, self.stop)] if part[0] <= part[1]]
 
 
 @dataclass(frozen=True)
@@ -37,22 +47,18 @@ class History:
 
     def segment_of(self, step: int) -> Segment:
         """Return the segment of a step. Raise `ConfigError` if the step is not in the history."""
-        if step < 1:
-            raise ConfigError(f"step must be at least 1, got {step}.")
         for segment in self.segments:
             if segment.start.step < step <= segment.stop:
                 return segment
-        number = sum(life.to_step >= step for life in self.lives)
-        if number:
-            raise ConfigError(
-                f"Step {step:,} of {self.run} belongs to an abandoned branch.",
-                got=f"{number} earlier start(s) trained it, but a later one continued from step "
-                f"{self.segments[-1].start.step:,} and ended at step {self.last:,}",
-                fix=f"choose a step from 1 to {self.last}",
-            )
+        number = sum(life.to_step >= step for life in self.lives) if step > 0 else 0
         raise ConfigError(
-            f"{self.run} has not trained step {step:,}.",
-            got=f"{self.last:,} steps",
+            f"Step {step:,} of {self.run} belongs to an abandoned branch."
+            if number
+            else f"{self.run} has not trained step {step:,}.",
+            got=f"{number} earlier start(s) trained it, but a later one continued from step "
+            f"{self.segments[-1].start.step:,} and ended at step {self.last:,}"
+            if number
+            else f"{self.last:,} steps",
             fix=f"choose a step from 1 to {self.last}",
         )
 
@@ -65,36 +71,39 @@ class History:
             nearest: Use the nearest checkpoint, not the state at the beginning of the segment.
         """
         start = segment.start
-        passed = [p for p in start.passed if p < step]
-        if start.known and not nearest:
-            return start.state, step - 1 - start.step + len(passed)
-        least = start.step + start.known
-        for path, saved in reversed(self._checkpoints):
-            if not least <= saved < step:
-                continue
+        states: list[tuple[int, Path | None]] = [(start.step, None)] if start.known else []
+        if nearest or not start.known:
             # A checkpoint at a step after which a batch was passed over may be from before that.
-            if saved not in passed:
-                state = load_checkpoint(path).state["data"]
-                return state, step - 1 - saved + sum(p > saved for p in passed)
-        if not start.known:
+            states += [
+                (saved, path)
+                for saved, path in self._checkpoints
+                if start.step <= saved < step and saved not in start.passed
+            ]
+        if not states:
             raise ConfigError(
                 f"The position of the data before step {step:,} of {self.run} is unknown.",
                 got=f"no checkpoint from step {start.step:,} to {step - 1:,}",
                 fix="choose a later step; keep more checkpoints: ModelSaver(max_to_keep=…)",
             )
-        return start.state, step - 1 - start.step + len(passed)
+        saved, path = max(states, key=lambda state: state[0])
+        ahead = step - 1 - saved + sum(saved <= passed < step for passed in start.passed)
+        return start.state if path is None else _data_in(path), ahead
 
     def checkpoint_before(self, step: int) -> Path | None:
         """Return the last checkpoint with weights from before a step."""
-        return next((path for path, saved in reversed(self._checkpoints) if saved < step), None)
+        return next((path for saved, path in reversed(self._checkpoints) if saved < step), None)
 
     @cached_property
-    def _checkpoints(self) -> list[tuple[Path, int]]:
+    def _checkpoints(self) -> list[tuple[int, Path]]:
         try:
             rows = list_checkpoints(self.run, checksums=False)
         except CheckpointError:
             return []
-        return [(row.path, row.step) for row in rows if row.valid]
+        return [(row.step, row.path) for row in rows if row.valid]
+
+
+def _data_in(checkpoint: Path) -> Any:
+    return decode_state(read_regular(checkpoint / "state.json"))["data"]
 
 
 def read_history(run: Path) -> History:
