@@ -18,10 +18,9 @@ from towerpack.training.replay.history import Segment
 def rows_read(
     replay: Replay, segments: Sequence[Segment] | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return how often the steps of a run trained on each row of each source, by source name.
+    """Return how often a run, or some segments of it, trained on each row of each source.
 
-    Sources of the same name get numbers. Skipped steps, batches that were passed over and steps
-    that later starts trained again do not count. `segments` is a part of the run.
+    Steps and batches that were skipped, or that a later start trained again, do not count.
 
     Raises:
         ConfigError: The rows of the data are unknown, as for a `tf.data.Dataset`.
@@ -38,19 +37,12 @@ def rows_read(
                 raise ConfigError(f"The rows of a {type(source).__name__} are unknown.")
             flow = RepeatedData(flow) if start.infinite else flow
             for first, last in segment.parts():
-                state, ahead = replay.history.before(segment, first, nearest=True)
+                state, ahead = replay.history.before(segment, first)
                 count = each * (last + 1 - first)
-                read = count_rows(flow, state, count, seed=start.seed, ahead=ahead * each)
-                for name, rows in _numbered(read):
-                    rows = rows.copy()
-                    rows.resize(max(len(rows), len(totals[name])))
-                    rows[: len(totals[name])] += totals[name]
-                    totals[name] = rows
+                for name, read in count_rows(
+                    flow, state, count, seed=start.seed, ahead=each * ahead
+                ):
+                    total = np.pad(totals[name], (0, max(0, len(read) - len(totals[name]))))
+                    total[: len(read)] += read
+                    totals[name] = total
     return dict(totals)
-
-
-def _numbered(counts: Sequence[tuple[str, NDArray[np.int64]]]) -> list[tuple[str, NDArray[np.int64]]]:
-    seen = defaultdict[str, int](int)
-    for name, _ in counts:
-        pass
-    return [(name, rows) for name, rows in counts]

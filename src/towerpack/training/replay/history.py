@@ -62,23 +62,16 @@ class History:
             fix=f"choose a step from 1 to {self.last}",
         )
 
-    def before(self, segment: Segment, step: int, *, nearest: bool) -> tuple[Any, int]:
-        """Return a state of the data, and the number of steps between it and a step.
-
-        Args:
-            segment: Segment of the step.
-            step: Step.
-            nearest: Use the nearest checkpoint, not the state at the beginning of the segment.
-        """
+    def before(self, segment: Segment, step: int) -> tuple[Any, int]:
+        """Return the nearest state of the data, and the number of steps from it to a step."""
         start = segment.start
         states: list[tuple[int, Path | None]] = [(start.step, None)] if start.known else []
-        if nearest or not start.known:
-            # A checkpoint at a step after which a batch was passed over may be from before that.
-            states += [
-                (saved, path)
-                for saved, path in self._checkpoints
-                if start.step <= saved < step and saved not in start.passed
-            ]
+        # A checkpoint at a step after which a batch was passed over may be from before that.
+        states += [
+            (saved, path)
+            for saved, path in self._checkpoints
+            if start.step <= saved < step and saved not in start.passed
+        ]
         if not states:
             raise ConfigError(
                 f"The position of the data before step {step:,} of {self.run} is unknown.",

@@ -22,7 +22,10 @@ from towerpack.training.steps.step_runner import StepRunner
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Parts of a run. `watch` is called often to raise errors of threads and processes."""
+    """Parts of a run. `watch` is called often to raise errors of threads and processes.
+
+    `asynchronous` tells whether devices take batches in an order that varies.
+    """
 
     config: TrainConfig
     model: ModelDesc
@@ -36,4 +39,5 @@ class RunParts:
     saves: Saves
     interrupt: InterruptFlag
     agreement: Agreement
+    asynchronous: bool
     watch: Callable[[], None]
