@@ -213,7 +213,7 @@ def test_what_was_trained_is_counted(tmp_path: Path) -> None:
         segments = [s for s in replay.history.segments if not replay.difference(s)]
         (read,) = rows_read(replay, segments).values()
         assert read.tolist() == expected.tolist()
-        with pytest.raises(ConfigError, match="in steps 1 to 12|in steps 13 to 18"):
+        with pytest.raises(ConfigError, match=r"in steps (1 to 12|13 to 18)"):
             rows_read(replay)
 
 
