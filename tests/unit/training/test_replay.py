@@ -118,16 +118,17 @@ def test_changed_pipelines_are_refused_with_the_difference(run: Path) -> None:
         assert all(name in str(refused.value) for name in names)
 
 
-def test_runs_without_the_log_of_the_data(tmp_path: Path) -> None:
+def test_a_damaged_log_of_the_data(tmp_path: Path) -> None:
     train(tmp_path, model=LINE, dataflow=flow())
     expected = batch_of_step(tmp_path, 9, data=flow())
     log = tmp_path / "data.jsonl"
     log.write_text(log.read_text() + '{"event": "start", "step": "x"}\n[1\n')
     assert batch_of_step(tmp_path, 9, data=flow()).origins == expected.origins
-    log.unlink()
-    assert batch_of_step(settings(tmp_path), 9).origins == expected.origins
-    with pytest.raises(ConfigError, match="inputs of its model"):
-        batch_of_step(tmp_path, 9, data=flow())
+    log.write_text('{"event": "start"\n{"event": "passed over", "step": 3}\n')
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no steps whose data are recorded"):
+            batch_of_step(settings(tmp_path), 9)
+        log.unlink(missing_ok=True)
 
 
 def test_generators_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

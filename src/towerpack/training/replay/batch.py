@@ -16,7 +16,6 @@ from towerpack.dataflow import DataFlow, Origin, ShardData
 from towerpack.dataflow.pipeline_names import is_shard
 from towerpack.dataflow.replay import inexact_stages
 from towerpack.inputs import InputSource, QueueInput, SplitInput, as_input
-from towerpack.model import as_model
 from towerpack.training.config import TrainConfig
 from towerpack.training.replay.history import Segment, read_history
 from towerpack.training.run.practice import as_practice
@@ -114,7 +113,7 @@ class Replay:
         batch = source.read_step(*self.history.before(segment, step))
         if batch is None or batch[0] is None:
             raise ConfigError(f"A {type(source).__name__} cannot read past steps again.")
-        names = [str(spec.name) for spec in self._specs(start)]
+        names = [str(name) for name, *_ in start.inputs]
         arrays = dict(zip(names, batch[0][local * len(names) :], strict=False))
         return StepBatch(step, replica, arrays, batch[1][local], self._stages_to_doubt(source))
 
@@ -141,17 +140,9 @@ class Replay:
                     fix="build the pipeline as it was when the run was trained",
                 )
             source = _source_of(self._data, start, worker)
-            source.setup(self._specs(start), seed=start.seed, replicas=start.replicas)
+            source.setup(start.specs, seed=start.seed, replicas=start.replicas)
             self._source = start, worker, source
         return self._source[2]
-
-    def _specs(self, start: DataStart) -> Any:
-        if not start.inputs and self.model is None:
-            raise ConfigError(
-                f"{self.history.run} does not record the inputs of its model.",
-                fix="pass the TrainConfig instead of the directory",
-            )
-        return start.specs or as_model(self.model).inputs()
 
     def _stages_to_doubt(self, source: InputSource) -> list[str]:
         """Return the stages that may yield other datapoints than before. Warn of them once."""

@@ -102,24 +102,19 @@ def _data_in(checkpoint: Path) -> Any:
 def read_history(run: Path) -> History:
     """Return the history of a run.
 
-    A run from before the log of the data was introduced counts as one start from step 0.
-
     Raises:
-        ConfigError: The directory is not a run.
+        ConfigError: The directory is not a run, or the run does not record its data.
     """
-    record = read_record(run)
-    if not record:
+    if not read_record(run):
         raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
-    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
-    settings = record.get("settings", {})
-    starts = read_data_log(run / "data.jsonl") or [
-        DataStart(
-            seed=int(record["seed"]),
-            replicas=int(settings.get("replicas", 1)),
-            settings={n: v for n, v in settings.items() if n.partition(".")[0] == "data"},
+    starts = read_data_log(run / "data.jsonl")
+    if not starts:
+        raise ConfigError(
+            f"{run} has no steps whose data are recorded in data.jsonl.",
+            fix="start the run again, with this version of Towerpack or a later one",
         )
-    ]
-    stop = lives[-1].to_step if lives else 0
+    lives = read_ledger(run / "ledger.jsonl")
+    stop = lives[-1].to_step
     segments: list[Segment] = []
     for start in reversed(starts):
         if start.step < stop:

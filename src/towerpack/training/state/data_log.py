@@ -116,7 +116,7 @@ def read_data_log(path: Path) -> list[DataStart]:
     for entry in json_lines(read_regular(path) if path.exists() else b"", path, _parse):
         if isinstance(entry, DataStart):
             starts.append(entry)
-        else:
+        elif starts:
             starts[-1].passed.append(entry)
     return starts
 
