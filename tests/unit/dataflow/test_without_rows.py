@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from towerpack.dataflow import (
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
+    DiskCacheData,
     FilterData,
     FixedSizeData,
     JoinData,
@@ -160,6 +162,17 @@ def test_sources_of_one_name_are_told_apart() -> None:
     ordered = ConcatData([FLOWS["stream"](), DataFromArrays(np.arange(N))])
     with pytest.raises(ConfigError, match="Several sources"):
         read(WithoutRows(ordered, [(str(ROWS), 3)]), 0)
+
+
+def test_stages_above_need_not_know_the_rows(tmp_path: Path) -> None:
+    """The second flow, and the flow of the disk cache, are opened after the stages above them."""
+    stream = FLOWS["stream"]
+    for flow in (
+        ConcatData([stream(), WithoutRows(stream(), DROPPED)]),
+        DiskCacheData(WithoutRows(stream(), DROPPED), tmp_path / "cache"),
+    ):
+        with BatchData(flow, 64, remainder=True).iterate(seed=4, epoch=0) as batches:
+            assert [(int(i),) for batch in batches for i in batch[0]] == read(flow, 0)
 
 
 def test_flows_that_cannot_tell() -> None:

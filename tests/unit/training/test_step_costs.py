@@ -125,3 +125,8 @@ def test_costs_that_are_not_numbers_stand_out(tmp_path: Path) -> None:
     costs.add(values, 210)  # ten steps were skipped
     costs.close()
     assert [spike.step for spike in spikes(tmp_path, top=3)] == [161, 162, 163]
+    values[9:] = np.nan  # in most of the window
+    costs.resume(0)
+    costs.add(values[:60], 60)
+    costs.close()
+    assert [spike.step for spike in spikes(tmp_path, top=1)] == [10]

@@ -79,7 +79,9 @@ class CacheData(PlannedStage):
 
         # The whole pass is one window.
         inner = CacheStream(self.ds, self._passes, context, inner_state(state))
-        return WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
+        stream = WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
+        stream.transform_origins = shuffled if context.traced else None
+        return stream
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
@@ -128,9 +130,8 @@ class CacheStream(Stream):
         self._seen: list[Traced] | None = [] if from_start else None
         self._inner: Stream | None = None
         self._origins: list[Origin] = []
-        self._traces = context.tally is not None and context.tally.traced
         seed, self._cached = passes.get(context.branch, (-1, list[Traced]()))
-        untraced = self._traces and not all(origins for _, origins in self._cached)
+        untraced = context.traced and not all(origins for _, origins in self._cached)
         if seed != context.seed or untraced:
             self._inner = ds.open_in(context.retained_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
@@ -158,7 +159,7 @@ class CacheStream(Stream):
         return copied(datapoint)
 
     def _read(self, inner: Stream) -> Traced:
-        return _frozen(next(inner)), inner.origins() if self._traces else []
+        return _frozen(next(inner)), inner.origins() if self._context.traced else []
 
     def state(self) -> State:
         # Without `inner`, a resume in a process without the cache reads up to the position.

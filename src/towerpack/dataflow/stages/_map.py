@@ -101,7 +101,7 @@ class MapData(FunctionStage):
             drawn_at = partial(drawn, name=mapper.name, key=mapper.key, epoch=epoch)
             return [drawn_at(r, position=window * _STREAM_BLOCK + i) for i, r in enumerate(rows)]
 
-        stream.transform_origins = with_draws
+        stream.transform_origins = with_draws if context.traced else None
         return stream
 
     def _check(self) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
 from towerpack.dataflow._plan import InnerNode, Node, Origin, RowCounter
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array
@@ -88,9 +88,8 @@ class WithoutRows(PlannedStage):
         return RemainingNode(inner, self._size, traced, rows)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        tally = context.tally or Tally()
-        tally.traced = True
-        below = replace(context, tally=tally, serial=True, workers=None)  # which know no origins
+        # Workers know no origins.
+        below = replace(context, traced=True, serial=True, workers=None)
         sources = {id(f): name_of_stage(f) for f in flows_in(self.ds) if not inputs_of(f)}
         names = [*sources.values()]
         for name, index in self.rows:
