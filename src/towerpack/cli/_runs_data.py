@@ -19,7 +19,12 @@ def data(
     every = replay.history.segments
     segments = [segment for segment in every if not replay.difference(segment)] or every[:1]
     counts = {name: read.tolist() for name, read in rows_read(replay, segments).items()}
-    steps = [[segment.start.step + 1, segment.stop] for segment in segments]
+    steps: list[list[int]] = []
+    for segment in segments:
+        first = segment.start.step + 1
+        if steps and steps[-1][1] == segment.start.step:
+            (first, _) = steps.pop()
+        steps.append([first, segment.stop])
     if as_json:
         typer.echo(json.dumps({"run": str(run), "steps": steps, "times_read": counts}))
         return

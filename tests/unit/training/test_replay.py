@@ -249,6 +249,7 @@ def test_commands(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert np.load(out)["x"].tobytes() == batch.arrays["x"].tobytes()
     times = json.loads(command("data", run, *given, "--json"))["times_read"]
     assert list(times.values()) == [[2] * 48]
+    assert "Steps 1 to 12 have trained" in command("data", run, *given)
     assert "100.0%" in command("data", run, *given)
     with pytest.raises(ConfigError, match="not that of"):
         command("batch", run, "--step", 7, "--flow", f"{program}:other")

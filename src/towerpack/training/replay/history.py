@@ -113,8 +113,8 @@ def read_history(run: Path) -> History:
             f"{run} has no steps whose data are recorded in data.jsonl.",
             fix="start the run again, with this version of Towerpack or a later one",
         )
-    lives = read_ledger(run / "ledger.jsonl")
-    stop = lives[-1].to_step
+    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
+    stop = lives[-1].to_step if lives else 0
     segments: list[Segment] = []
     for start in reversed(starts):
         if start.step < stop:
