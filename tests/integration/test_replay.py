@@ -19,7 +19,7 @@ from processes import free_port
 from scaling import scaled
 from towerpack.apps import Runner, find_recipe
 from towerpack.training.replay.audit import rows_read
-from towerpack.training.replay.batch import Replay, open_replay
+from towerpack.training.replay.batch import Replay
 from warm_python import warm_python
 
 STEPS = scaled(50, at_least=5)
@@ -74,7 +74,7 @@ def assert_counted(replay: Replay, record: Path) -> None:
 @pytest.mark.parametrize("case", ALONE)
 def test_one_process(tmp_path: Path, case: str) -> None:
     finish(start(case, tmp_path))
-    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
+    replay = Replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
     has_ids = case in ("mixture", "filter", "replicas", "split")
     assert_same(replay, tmp_path / "record", ids=has_ids)
     if has_ids:
@@ -83,7 +83,7 @@ def test_one_process(tmp_path: Path, case: str) -> None:
         names = [origin.name for origin in replay.batch(1).origins]
         assert all(Path(str(name)).is_file() for name in names)
         # The configuration itself says the same.
-        again = open_replay(program.config_of(case, tmp_path)).batch(1)
+        again = Replay(program.config_of(case, tmp_path)).batch(1)
         assert [origin.name for origin in again.origins] == names
 
 
@@ -100,7 +100,7 @@ def test_two_processes(tmp_path: Path, case: str) -> None:
             for index, cluster in enumerate(clusters)
         )
     )
-    replay = open_replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
+    replay = Replay(tmp_path / "run", program.flow_of(case, tmp_path, 1))
     assert_same(replay, tmp_path / "record", ids=True)
     assert_counted(replay, tmp_path / "record")
 
@@ -119,7 +119,7 @@ def test_an_application_that_is_killed(tmp_path: Path) -> None:
         process.communicate(timeout=60)
     finish(start("digits", tmp_path, workers=2))
     runner = Runner.from_recipe(find_recipe(tmp_path / "run"), tmp_path / "run")
-    replay = open_replay(runner.train_config())
+    replay = Replay(runner.train_config())
     assert replay.history.last == 152
     assert len(replay.history.segments) >= 2
     assert_same(replay, record)

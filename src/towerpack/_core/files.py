@@ -3,17 +3,19 @@
 import csv
 import errno
 import io
+import json
 import logging
 import os
 import secrets
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from towerpack._core.errors import ConfigError
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)  # `logs.py` imports this module.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -53,6 +55,17 @@ def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
 def read_regular(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb", opener=open_regular) as file:
         return file.read()
+
+
+def json_lines(data: bytes, path: object, parse: Callable[[Any], T]) -> list[T]:
+    """Parse the JSON value of each complete line of a file. Skip damaged lines with a warning."""
+    parsed: list[T] = []
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            parsed.append(parse(json.loads(line)))
+        except Exception as error:  # noqa: BLE001 - damage raises errors of many kinds
+            _log.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
+    return parsed
 
 
 def fsync_dir(path: Path) -> None:

@@ -30,13 +30,13 @@ def replay_of(run: Path, flow: str | None, allow_code: bool) -> Replay:
     """Return the reader of a run's steps, from its recipe or from a function of its program."""
     require("tensorflow", extra="tf", needed_for="Reading steps again")
     with explain_missing("towerpack runs"):
-        from towerpack.training.replay.batch import open_replay
+        from towerpack.training.replay.batch import Replay
     if flow is not None:
-        return open_replay(run, call_flow_function(flow))
+        return Replay(run, call_flow_function(flow))
     record = record_of(run)
     if (run / "recipe.yaml").is_file():
         runner, _ = open_run(str(run), [], run, allow_code)
-        return open_replay(runner.train_config())
+        return Replay(runner.train_config())
     command = record["starts"][-1]["command"]
     script = next((Path(word).name for word in command if word.endswith(".py")), "FILE.py")
     raise ConfigError(

@@ -22,7 +22,6 @@ class Tally:
         self.skipped = skipped
         self.printed: set[int] = set()  # ids of stages
         self.closing: list[Callable[[], None]] = []
-        self.traced = False  # whether `origins` of the streams is called
 
     def uncount(self, state: dict[str, Any]) -> None:
         """Subtract skipped datapoints that a resumed pass reads, skips and counts again."""
@@ -47,7 +46,7 @@ class Stream(ABC):
         """Return the state from which `open` of an equal stage can continue."""
 
     def origins(self) -> list[Origin]:
-        """Return the source rows of the last datapoint, if `Tally.traced` is set."""
+        """Return the source rows of the last datapoint. Call only if the context is traced."""
         return [Origin(type(self).__name__, -1)]
 
     def close(self) -> None:

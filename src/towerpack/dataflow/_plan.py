@@ -22,6 +22,7 @@ from towerpack.dataflow.datapoints import (
 )
 
 N = TypeVar("N", bound="Node")
+Members = Callable[[int, int], Positions]  # of an epoch and a position
 _PIECE = 1 << 16  # positions that are searched at a time
 
 
@@ -95,8 +96,21 @@ class Node:
         return None
 
     def traced(self, tracer: Tracer) -> Node:
-        """Return a plan of the origins of each datapoint. Here, the plan is that of a source."""
-        return tracer.source(self)
+        """Return a plan of the origins of each datapoint.
+
+        A plan that reads other plans has them in the attribute `inner` or `inputs`. A `mapper` may
+        draw random numbers, and `members` returns the positions that a datapoint is made from.
+        """
+        fields = vars(self)
+        if "inputs" in fields:
+            return reading(self, inputs=[node.traced(tracer) for node in fields["inputs"]])
+        if "inner" not in fields:
+            return tracer.source(self)
+        inner = fields["inner"].traced(tracer)
+        if "mapper" in fields:
+            return tracer.mapped(inner, fields["mapper"].name, fields["mapper"].key)
+        members = getattr(self, "members", None)
+        return tracer.gathered(inner, self.size, members) if members else reading(self, inner=inner)
 
     def positions_of(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of a pass whose row numbers contain one of `rows`, in order.
@@ -125,9 +139,6 @@ class InnerNode(Node):
         self.size = inner.size
         self.chunk = inner.chunk
 
-    def traced(self, tracer: Tracer) -> Node:
-        return reading(self, inner=self.inner.traced(tracer))
-
 
 class FirstPassNode(InnerNode):
     """Read the first pass of another plan in each pass."""
@@ -144,27 +155,41 @@ def reading(node: N, **inputs: Any) -> N:
 
 
 class Tracer:
-    """Builder of plans whose datapoints are lists of origins."""
+    """Builder of plans whose datapoints are lists of origins.
+
+    Attributes:
+        sources: Name and number of rows of each source. Sources of the same name get numbers.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[tuple[str, int]] = []
 
     def source(self, node: Node) -> Node:
-        return _SourceRows(node)
+        return _SourceRows(node, self.name(node))
+
+    def name(self, node: Node) -> str:
+        name = node.source or type(node).__name__
+        alike = [each for each, _ in self.sources if each.partition(" #")[0] == name]
+        name = f"{name} #{len(alike) + 1}" if alike else name
+        self.sources.append((name, node.size or 0))
+        return name
 
     def mapped(self, inner: Node, name: str, key: int | None) -> Node:
         """Return the plan of a map, whose random key is `key`."""
-        inner = inner.traced(self)
         return inner if key is None else _DrawnRows(inner, name, key)
 
-    def gathered(
-        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
-    ) -> Node:
+    def gathered(self, inner: Node, size: int | None, members: Members) -> Node:
         """Return the plan of batches. `members` returns the positions of a batch's rows."""
-        return _GatheredRows(inner.traced(self), size, members)
+        return _GatheredRows(inner, size, members)
 
 
 class _SourceRows(InnerNode):
+    def __init__(self, inner: Node, name: str) -> None:
+        super().__init__(inner)
+        self._name = name
+
     def get(self, epoch: int, position: int) -> Datapoint:
-        source = self.inner.source or type(self.inner).__name__
-        return [Origin(source, position, self.inner.name_of(position), epoch, position)]
+        return [Origin(self._name, position, self.inner.name_of(position), epoch, position)]
 
 
 class _DrawnRows(InnerNode):
@@ -178,9 +203,7 @@ class _DrawnRows(InnerNode):
 
 
 class _GatheredRows(InnerNode):
-    def __init__(
-        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
-    ) -> None:
+    def __init__(self, inner: Node, size: int | None, members: Members) -> None:
         super().__init__(inner)
         self.size, self._members = size, members
 
@@ -205,27 +228,18 @@ def placed(rows: Sequence[list[Origin]], positions: Sequence[int]) -> list[Origi
 
 
 class RowCounter(Tracer):
-    """Counter of the rows that plans read.
-
-    Attributes:
-        sources: Name and number of rows of each source.
-    """
-
-    def __init__(self) -> None:
-        self.sources: list[tuple[str, int]] = []
+    """Builder of plans whose datapoints are row numbers, counted over all sources."""
 
     def source(self, node: Node) -> Node:
         first = sum(size for _, size in self.sources)
-        self.sources.append((node.source or type(node).__name__, node.size or 0))
+        self.name(node)
         return _RowNumbers(node, first)
 
     def mapped(self, inner: Node, name: str, key: int | None) -> Node:
-        return inner.traced(self)
+        return inner
 
-    def gathered(
-        self, inner: Node, size: int | None, members: Callable[[int, int], Positions]
-    ) -> Node:
-        return _GatheredNumbers(inner.traced(self), size, members)
+    def gathered(self, inner: Node, size: int | None, members: Members) -> Node:
+        return _GatheredNumbers(inner, size, members)
 
 
 class _RowNumbers(InnerNode):

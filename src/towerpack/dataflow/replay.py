@@ -55,8 +55,7 @@ def _open(flow: DataFlow, state: Any, seed: int, ahead: int) -> tuple[Stream, Da
     if state is not None:
         seed, epoch, position, skipped = read_state(state, signature, seed=None, epoch=None)
     tally = Tally(skipped)
-    tally.traced = True
-    context = StageContext(seed, tally=tally, serial=True)
+    context = StageContext(seed, tally=tally, serial=True, traced=True)
     node = flow.compile_in(context)
     left = ahead
     if node is not None and not isinstance(position, dict):

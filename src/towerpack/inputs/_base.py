@@ -113,7 +113,8 @@ class InputSource(KeepsArguments, ABC):
         Raises:
             Exception: The data source failed.
         """
-        return None
+        batch = self.read_step(self.state(), steps)
+        return None if batch is None else batch[0]
 
     def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
         """Return the arrays of a past step, as `read_again`, and the source rows of each replica.

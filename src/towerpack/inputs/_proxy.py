@@ -54,10 +54,6 @@ class ProxyInputSource(InputSource):
     def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
         return self.input.skip(steps, poll, replicas=replicas)
 
-    def read_again(self, steps: int) -> list[np.ndarray] | None:
-        arrays = self.input.read_again(steps)
-        return None if arrays is None else self.arranged(arrays, [])[0]
-
     def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
         batch = self.input.read_step(state, steps)
         return None if batch is None else self.arranged(*batch)

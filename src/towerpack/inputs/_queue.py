@@ -89,15 +89,6 @@ class _FlowInput(InputSource):
         fresh = {"seed": self._seed, "epoch": 0} if state is None else {}
         return self._flow.iterate(state=state, **fresh)
 
-    def read_again(self, steps: int) -> list[np.ndarray] | None:
-        skipped = steps * self._replicas
-        iterator = self._iterate(self._ready[skipped - 1][0] if skipped else self._state)
-        try:
-            batches = [self._check(next(iterator), 0) for _ in range(self._replicas)]
-        finally:
-            iterator.close()
-        return [array for batch in batches for array in batch]
-
     def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
         arrays: list[np.ndarray] = []
         origins: Origins = []

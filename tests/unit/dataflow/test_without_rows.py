@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from towerpack.dataflow import (
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
+    DiskCacheData,
     FilterData,
     FixedSizeData,
     JoinData,
@@ -143,11 +145,39 @@ def test_wrong_rows(make: Callable[[], DataFlow], rows: Any, message: str) -> No
         WithoutRows(make(), rows)
 
 
+def test_cached_rows_keep_their_origins() -> None:
+    cached = CacheData(FilterData(ROWS, lambda dp: dp[0] % 3 > 0))
+    expected = [(i,) for i in range(N) if i % 3 > 0 and i != 4]
+    assert read(cached, 0)  # fills the cache without origins
+    flow = WithoutRows(cached, [4])
+    assert read(flow, 0) == read(flow, 1) == expected
+
+
+def test_sources_of_one_name_are_told_apart() -> None:
+    mixed = ConcatData([ShuffleData(ROWS), DataFromArrays(np.arange(N) + N)])
+    plan = mixed.plan(seed=4)
+    origins = [origin for i in (3, N + 17) for origin in plan.origin(i, epoch=1)]
+    left = [point for i, point in enumerate(read(mixed, 1)) if i not in (3, N + 17)]
+    assert read(WithoutRows(mixed, origins), 1) == left
+    ordered = ConcatData([FLOWS["stream"](), DataFromArrays(np.arange(N))])
+    with pytest.raises(ConfigError, match="Several sources"):
+        read(WithoutRows(ordered, [(str(ROWS), 3)]), 0)
+
+
+def test_stages_above_need_not_know_the_rows(tmp_path: Path) -> None:
+    """The second flow, and the flow of the disk cache, are opened after the stages above them."""
+    stream = FLOWS["stream"]
+    for flow in (
+        ConcatData([stream(), WithoutRows(stream(), DROPPED)]),
+        DiskCacheData(WithoutRows(stream(), DROPPED), tmp_path / "cache"),
+    ):
+        with BatchData(flow, 64, remainder=True).iterate(seed=4, epoch=0) as batches:
+            assert [(int(i),) for batch in batches for i in batch[0]] == read(flow, 0)
+
+
 def test_flows_that_cannot_tell() -> None:
     numbers = DataFromGenerator(lambda: iter([(i,) for i in range(9)]))
     assert read(WithoutRows(numbers, [3]), 0) == [(i,) for i in range(9) if i != 3]
-    flow = WithoutRows(CacheData(numbers), [3])
-    assert len(read(flow, 0)) == 8
     uneven = WithoutRows(FixedSizeData(DataFromArrays(np.arange(10)), 7), [8])
     with pytest.raises(DataFlowError, match="but other passes contain 0"):
         [read(uneven, epoch) for epoch in range(3)]

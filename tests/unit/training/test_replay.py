@@ -16,7 +16,14 @@ from small_training import LINE, SPECS, X, Y, config, train
 from towerpack import ConfigError
 from towerpack.callbacks import Callback, ModelSaver
 from towerpack.cli import app
-from towerpack.dataflow import BatchData, DataFromArrays, DataFromGenerator, MapData, ShuffleData
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    MapData,
+    ShuffleData,
+    WithoutRows,
+)
 from towerpack.inputs import (
     FeedInput,
     StagingInput,
@@ -24,7 +31,9 @@ from towerpack.inputs import (
     TFDatasetInput,
     remap_input_source,
 )
-from towerpack.training import TrainConfig, batch_of_step
+from towerpack.training import AsyncMultiGPUTrainer, TrainConfig, batch_of_step
+from towerpack.training.replay.audit import rows_read
+from towerpack.training.replay.batch import Replay
 
 PROGRAM = """
 import numpy as np
@@ -73,7 +82,12 @@ def test_the_final_course_counts(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("step", "message"),
-    [(0, "at least 1"), (13, "abandoned"), (24, "abandoned"), (25, "has not trained step 25")],
+    [
+        (0, "has not trained step 0"),
+        (13, "abandoned"),
+        (24, "abandoned"),
+        (25, "has not trained step 25"),
+    ],
 )
 def test_steps_outside_of_the_course(run: Path, step: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -104,7 +118,7 @@ def test_changed_pipelines_are_refused_with_the_difference(run: Path) -> None:
         assert all(name in str(refused.value) for name in names)
 
 
-def test_runs_without_the_log_of_the_data(tmp_path: Path) -> None:
+def test_a_damaged_log_of_the_data(tmp_path: Path) -> None:
     train(tmp_path, model=LINE, dataflow=flow())
     expected = batch_of_step(tmp_path, 9, data=flow())
     log = tmp_path / "data.jsonl"
@@ -113,10 +127,11 @@ def test_runs_without_the_log_of_the_data(tmp_path: Path) -> None:
     lines = [json.dumps({**start, name: value}) for name, value in forged.items()]
     log.write_text("\n".join([json.dumps(start), *lines, "[1", ""]))
     assert batch_of_step(tmp_path, 9, data=flow()).origins == expected.origins
-    log.unlink()
-    assert batch_of_step(settings(tmp_path), 9).origins == expected.origins
-    with pytest.raises(ConfigError, match="inputs of its model"):
-        batch_of_step(tmp_path, 9, data=flow())
+    log.write_text('{"event": "start"\n{"event": "passed over", "step": 3}\n')
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no steps whose data are recorded"):
+            batch_of_step(settings(tmp_path), 9)
+        log.unlink(missing_ok=True)
 
 
 def test_generators_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,6 +182,8 @@ def test_every_kind_of_source(tmp_path: Path, make: Any) -> None:
     for step, x in enumerate(recorded, 1):
         batch = batch_of_step(settings(tmp_path, data=make()), step)
         assert batch.arrays["x"].tobytes() == x.tobytes()
+        # The data in a tf.data.Dataset cannot be compared.
+        assert bool(batch.inexact) == isinstance(make(), TFDatasetInput)
 
 
 def test_passed_over_batches(tmp_path: Path) -> None:
@@ -183,6 +200,33 @@ def test_passed_over_batches(tmp_path: Path) -> None:
     )  # fmt: skip
     read = [batch_of_step(tmp_path, step, data=data).origins[0].index for step in range(1, 13)]
     assert read == [0, 8, 24, 32, 40, 0, 8, 24, 32, 40, 0, 8]
+
+
+def test_what_was_trained_is_counted(tmp_path: Path) -> None:
+    """Skipped steps and batches that were passed over are not; other rows are another pipeline."""
+    clean = BatchData(WithoutRows(ShuffleData(DataFromArrays(X, Y)), [5]), 8)
+    shared: dict[str, Any] = {"model": LINE, "steps_per_epoch": 6}
+    skips = [(2, 3), 9, (11, 20)]
+    train(tmp_path, [ModelSaver()], dataflow=flow(), max_epoch=2, skip_steps=skips, **shared)
+    train(tmp_path, [ModelSaver()], dataflow=clean, max_epoch=3, **shared)
+    for pipeline, steps in ((flow(), (1, 4, 5, 6, 7, 8, 10)), (clean, range(13, 19))):
+        replay = Replay(tmp_path, pipeline)
+        expected = np.zeros(48, np.int64)
+        for step in steps:
+            np.add.at(expected, [origin.index for origin in replay.batch(step).origins], 1)
+        segments = [s for s in replay.history.segments if not replay.difference(s)]
+        (read,) = rows_read(replay, segments).values()
+        assert read.tolist() == expected.tolist()
+        with pytest.raises(ConfigError, match=r"in steps (1 to 12|13 to 18)"):
+            rows_read(replay)
+
+
+def test_asynchronous_steps_are_refused(tmp_path: Path) -> None:
+    trainer = AsyncMultiGPUTrainer(settings(tmp_path), ["CPU:0"])
+    trainer.train()
+    with pytest.raises(ConfigError, match="do not wait for each other"):
+        batch_of_step(tmp_path, 3, data=flow())
+    assert {*np.concatenate([*rows_read(Replay(tmp_path, flow())).values()])} == {2}
 
 
 def command(*arguments: object) -> str:
@@ -208,6 +252,7 @@ def test_commands(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert np.load(out)["x"].tobytes() == batch.arrays["x"].tobytes()
     times = json.loads(command("data", run, *given, "--json"))["times_read"]
     assert list(times.values()) == [[2] * 48]
+    assert "Steps 1 to 12 have trained" in command("data", run, *given)
     assert "100.0%" in command("data", run, *given)
     with pytest.raises(ConfigError, match="not that of"):
         command("batch", run, "--step", 7, "--flow", f"{program}:other")

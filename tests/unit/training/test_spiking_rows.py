@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from towerpack.cli import app
 from towerpack.cli._user_code import load_module
 from towerpack.dataflow import Origin
 from towerpack.training import SimpleTrainer, StepBatch, TrainConfig
-from towerpack.training.replay.rows import Feature, common_features, fisher_chance
+from towerpack.training.replay.batch import Replay
+from towerpack.training.replay.rows import Feature, common_features, fisher_chance, row_costs
 
 RNG = np.random.default_rng(3)
 
@@ -102,13 +104,22 @@ def test_the_row_that_caused_the_spikes_is_named(tmp_path: Path) -> None:
     text = show(run, "--top", 8, "--flow", flow, "--losses")
     rows = [line.split() for line in text.splitlines()]
     assert ["row", "DataFromArrays(200)", "94", "10.0%", "0.0%"] in rows
-    assert sum(row[-2:] == ["DataFromArrays(200)", "94"] for row in rows) == 7
-    assert sum("no checkpoint before it" in line for line in text.splitlines()) == 1
+    named = [row for row in rows if row[-2:] == ["DataFromArrays(200)", "94"]]
+    weights = ["initial", *(f"step-{n:08}" for n in range(20, 160, 20))]
+    assert [row[1] for row in named[-8:]] == weights
+    # Initial weights are those of the run: the cost of the first step is the mean of its rows'.
     train(tmp_path / "unsaved", 2, [])
+    replay = Replay(tmp_path / "unsaved", program.flow())
+    ((_, _, costs),) = row_costs(replay, program.Model(), [1])
+    first = np.fromfile(tmp_path / "unsaved/step_costs.f32", "<f4")[0]
+    assert np.mean(costs) == pytest.approx(first, rel=1e-5)
+    record = json.loads((tmp_path / "unsaved/run.json").read_text())
+    record["config"]["init"] = "weights.npz"
+    (tmp_path / "unsaved/run.json").write_text(json.dumps(record))
+    assert "no checkpoint before it" in show(tmp_path / "unsaved", "--flow", flow, "--losses")
     train(tmp_path / "without", 1, [], step_costs=False)
     for arguments, message in (
         ([run, "--losses"], "program that made .* is needed"),
-        ([tmp_path / "unsaved", "--flow", flow, "--losses"], "no checkpoint"),
         ([tmp_path / "without"], "no costs of single steps"),
         ([tmp_path], "not a run directory"),
         ([run, "--number", "costs"], "Did you mean 'cost'"),

@@ -13,7 +13,7 @@ import pytest
 from small_training import Do, Recorded, config, fail, train
 from towerpack import ConfigError
 from towerpack.callbacks import ModelSaver
-from towerpack.training import SimpleTrainer
+from towerpack.training import SimpleTrainer, spikes
 from towerpack.training.state.step_costs import StepCosts, read_step_costs
 
 
@@ -115,3 +115,18 @@ def test_the_file_has_what_callbacks_saw(
     assert len(read_step_costs(tmp_path / "step_costs.f32")) == 24
     train(tmp_path / "without", step_costs=False)
     assert not (tmp_path / "without" / "step_costs.f32").exists()
+
+
+def test_costs_that_are_not_numbers_stand_out(tmp_path: Path) -> None:
+    costs = StepCosts(tmp_path / "step_costs.f32", enabled=True)
+    costs.resume(0)
+    values = np.random.default_rng(0).normal(size=200)
+    values[150:] = np.nan
+    costs.add(values, 210)  # ten steps were skipped
+    costs.close()
+    assert [spike.step for spike in spikes(tmp_path, top=3)] == [161, 162, 163]
+    values[9:] = np.nan  # in most of the window
+    costs.resume(0)
+    costs.add(values[:60], 60)
+    costs.close()
+    assert [spike.step for spike in spikes(tmp_path, top=1)] == [10]

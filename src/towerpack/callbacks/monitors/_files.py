@@ -25,15 +25,12 @@ from towerpack._core.files import (
     append_whole,
     count_of,
     csv_of,
+    json_lines,
     open_lines,
-    open_regular,
     read_regular,
     replace_file,
 )
-from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
-
-_logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -129,28 +126,17 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
         path: The file.
     """
     records: list[Record] = []
-    with open(path, "rb", opener=open_regular) as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                entry = _parse(line)
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-                _logger.warning("Skipped line %d of %s: %s.", number, path, error)
-                continue
-            if isinstance(entry, Record):
-                if records and records[-1].step == entry.step:
-                    entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
-                records.append(entry)
-            else:
-                records = [record for record in records if record.step <= entry]
+    for entry in json_lines(read_regular(path), path, _parse):
+        if not isinstance(entry, Record):
+            records = [record for record in records if record.step <= entry]
+            continue
+        if records and records[-1].step == entry.step:
+            entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
+        records.append(entry)
     return records
 
 
-def _parse(line: bytes) -> Record | int:
-    tree: Any = json.loads(line)
-    if not isinstance(tree, dict):
-        raise ValueError("not an object")
+def _parse(tree: dict[str, Any]) -> Record | int:
     if "resumed_at" in tree:
         return count_of(tree["resumed_at"])
     scalars = {str(name): float(value) for name, value in dict(tree["scalars"]).items()}

@@ -60,13 +60,13 @@ class UnitNode(Node):
     """Node that converts uint8 images to float32 and scales `white` to 1."""
 
     def __init__(self, inner: ArraysNode, white: int) -> None:
-        self.inner = inner
+        self._inner = inner
         self.size = inner.size
         self.chunk = inner.chunk
         self._white = np.float32(white)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        block = cast("Columns", self.inner.read(epoch, positions))
+        block = cast("Columns", self._inner.read(epoch, positions))
         images, labels = block.data
         units = np.divide(images, self._white, dtype=np.float32)
         return Columns([units, labels], block.size)

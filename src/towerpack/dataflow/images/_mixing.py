@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow._plan import Node, Tracer
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import empty_alike
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Datapoint, array_of, describe, name_of, replaced
@@ -308,11 +308,8 @@ class MosaicNode(Node):
             where = f"datapoints {', '.join(map(str, members))} of epoch {epoch}"
             raise self._mapper.failure(error, where, datapoints[0]) from error
 
-    def traced(self, tracer: Tracer) -> Node:
-        def members(epoch: int, position: int) -> NDArray[np.int64]:
-            return self._members(position_rng(self._key, epoch, position), position)
-
-        return tracer.gathered(self.inner, self.size, members)
+    def members(self, epoch: int, position: int) -> NDArray[np.int64]:
+        return self._members(position_rng(self._key, epoch, position), position)
 
     def _members(self, rng: RNG, position: int) -> NDArray[np.int64]:
         return np.array([position, *rng.integers(self._count, size=3)])

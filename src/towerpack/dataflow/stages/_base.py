@@ -63,7 +63,7 @@ class WindowStage(PlannedStage):
         inner = self.ds.open_in(below, epoch, inner_state(state))
         transform = self.transform(context, epoch)
         stream = WindowStream(inner, self.window_size, transform, state, context.tally)
-        if context.tally is not None and context.tally.traced:
+        if context.traced:
             stream.transform_origins = self.transform_origins(context, epoch)
         return stream
 
@@ -88,7 +88,7 @@ class WindowStream(InnerStream):
         self._pending: list[Datapoint] = []
         self._ready: list[Datapoint] | None = None
         self._ended = False
-        self.transform_origins: Transform = transform
+        self.transform_origins: Transform | None = None  # if the pass is traced
         self._pending_origins: list[Any] = []
         self._origins: list[Any] = []  # of the datapoints of the last window
 
@@ -128,14 +128,14 @@ class WindowStream(InnerStream):
         try:
             while len(pending) < self._size:
                 pending.append(next(self._inner))
-                if self._tally.traced:
+                if self.transform_origins:
                     self._pending_origins.append(self._inner.origins())
         except StopIteration:
             ended = True
         finally:
             self._skipped += self._tally.skipped - before
         ready = self._transform(self._window, pending) if pending else []
-        if pending and self._tally.traced:
+        if pending and self.transform_origins:
             self._origins = self.transform_origins(self._window, self._pending_origins)
             self._pending_origins = []
         self._pending = []

@@ -12,7 +12,7 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._batch_rows import RowLender, RowMaker
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._plan import Node, Tracer, makers_of, placed
+from towerpack.dataflow._plan import Node, makers_of, placed
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
 from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import Block, Columns, Datapoint, to_rows, values_of
@@ -147,17 +147,14 @@ class BatchNode(Node):
         self.collate = replace(self.collate, allocate=allocate)
         self.inner.lay_into(allocate)
 
-    def members(self, position: int) -> range:
+    def members(self, epoch: int, position: int) -> range:
         stop = (position + 1) * self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
         return range(position * self.batch_size, stop)[self.rows]
 
-    def traced(self, tracer: Tracer) -> Node:
-        return tracer.gathered(self.inner, self.size, lambda epoch, p: self.members(p))
-
     def get(self, epoch: int, position: int) -> Datapoint:
-        members = self.members(position)
+        members = self.members(epoch, position)
         if not self._makers:
             return self.collate(self.inner.read(epoch, members))
         lender = RowLender(len(members), self.collate.allocate, self._makers)

@@ -14,7 +14,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._permutation import permute
-from towerpack.dataflow._plan import Node, Tracer
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Datapoint, keys_of, replaced, to_rows, values_of
@@ -214,15 +214,12 @@ class BucketNode(Node):
     key: int | None  # random key of the shuffle, if any
     size: int | None
 
-    def traced(self, tracer: Tracer) -> Node:
-        return tracer.gathered(self.inner, self.size, self._members)
-
-    def _members(self, epoch: int, position: int) -> Array:
+    def members(self, epoch: int, position: int) -> Array:
         order, starts = self._batches(epoch)
         return order[starts[position] : starts[position + 1]]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        members = self._members(epoch, position)
+        members = self.members(epoch, position)
         rows = to_rows(self.inner.read(epoch, members))
         expected = self.lengths[members].tolist()
         for row, number, length in zip(rows, members.tolist(), expected, strict=True):

@@ -67,7 +67,7 @@ class GroupStream(InnerStream):
         self._pending: list[Waiting] = []  # read but not sorted in yet; retained for a retry
         self._read = 0
         self._tally = context.tally or Tally()
-        self._skipped = 0
+        self._skipped, self._traced = 0, context.traced
         if state is not None:
             self._tally.uncount(state)
         context = context.retained_in_order()
@@ -79,7 +79,7 @@ class GroupStream(InnerStream):
             self._read = state["read"]
             if numbers := state["waiting"]:
                 rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
-                traced = node.traced(Tracer()) if self._tally.traced else None
+                traced = node.traced(Tracer()) if self._traced else None
                 for number, row in zip(numbers, rows, strict=True):
                     origins = list[Origin]() if traced is None else traced.get(epoch, number)
                     self._sort_in(Waiting(number, number, 0, row, origins))
@@ -125,7 +125,7 @@ class GroupStream(InnerStream):
         state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
         try:
             row = next(self._inner)
-            origins = self._inner.origins() if self._tally.traced else []
+            origins = self._inner.origins() if self._traced else []
             return Waiting(number, state, skipped, row, origins)
         finally:
             self._skipped += self._tally.skipped - before

@@ -30,6 +30,8 @@ from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 T = TypeVar("T")
 Cache = dict[str, tuple[int, T]]
 """Seed and cached data for each branch of a pipeline."""
+Traced = tuple[Datapoint, list[Origin]]
+"""Datapoint and its source rows; none if the iteration is not traced."""
 
 
 class CacheData(PlannedStage):
@@ -58,7 +60,7 @@ class CacheData(PlannedStage):
             what = f"CacheData must wrap a finite flow, got the infinite flow {ds}."
             raise ConfigError(what, fix="repeat the cache: RepeatedData(CacheData(ds))")
         self._by_position: Cache[dict[int, Datapoint]] = {}
-        self._passes: Cache[list[Datapoint]] = {}
+        self._passes: Cache[list[Traced]] = {}
 
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
@@ -77,7 +79,9 @@ class CacheData(PlannedStage):
 
         # The whole pass is one window.
         inner = CacheStream(self.ds, self._passes, context, inner_state(state))
-        return WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
+        stream = WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
+        stream.transform_origins = shuffled if context.traced else None
+        return stream
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
@@ -116,22 +120,23 @@ class CacheStream(Stream):
     """Stream of a cached pass, or of a pass that is read now and cached if it is complete."""
 
     def __init__(
-        self, ds: DataFlow, passes: Cache[list[Datapoint]], context: StageContext, state: State
+        self, ds: DataFlow, passes: Cache[list[Traced]], context: StageContext, state: State
     ) -> None:
         self._passes = passes
         self._context = context
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         saved = inner_state(state)
         from_start = saved is None or self._position == 0
-        self._seen: list[Datapoint] | None = [] if from_start else None
+        self._seen: list[Traced] | None = [] if from_start else None
         self._inner: Stream | None = None
-        entry = passes.get(context.branch)
-        self._cached = [] if entry is None else entry[1]
-        if entry is None or entry[0] != context.seed:
+        self._origins: list[Origin] = []
+        seed, self._cached = passes.get(context.branch, (-1, list[Traced]()))
+        untraced = context.traced and not all(origins for _, origins in self._cached)
+        if seed != context.seed or untraced:
             self._inner = ds.open_in(context.retained_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
-                    self._seen.append(_frozen(next(self._inner)))
+                    self._seen.append(self._read(self._inner))
                 except StopIteration:
                     raise ended_early(ds, len(self._seen), self._position) from None
 
@@ -139,18 +144,22 @@ class CacheStream(Stream):
         if self._inner is None:
             if self._position >= len(self._cached):
                 raise StopIteration
-            datapoint = self._cached[self._position]
+            traced = self._cached[self._position]
         else:
             try:
-                datapoint = _frozen(next(self._inner))
+                traced = self._read(self._inner)
             except StopIteration:
                 if self._seen is not None:
                     self._passes[self._context.branch] = self._context.seed, self._seen
                 raise
             if self._seen is not None:
-                self._seen.append(datapoint)
+                self._seen.append(traced)
         self._position += 1
+        datapoint, self._origins = traced
         return copied(datapoint)
+
+    def _read(self, inner: Stream) -> Traced:
+        return _frozen(next(inner)), inner.origins() if self._context.traced else []
 
     def state(self) -> State:
         # Without `inner`, a resume in a process without the cache reads up to the position.
@@ -158,10 +167,7 @@ class CacheStream(Stream):
         return {"position": self._position, "inner": inner}
 
     def origins(self) -> list[Origin]:
-        # A pass from the cache has only the order of its datapoints.
-        if self._inner is not None:
-            return self._inner.origins()
-        return [Origin("CacheData", self._position - 1)]
+        return self._origins
 
     def close(self) -> None:
         if self._inner is not None:

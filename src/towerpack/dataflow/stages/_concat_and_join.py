@@ -15,7 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
-from towerpack.dataflow._plan import Node, Origin, Tracer, reading
+from towerpack.dataflow._plan import Node, Origin
 from towerpack.dataflow.datapoints import (
     Block,
     Columns,
@@ -90,9 +90,6 @@ class LocatedNode(Node):
         self.size = size
         self.chunk = min(node.chunk for node in nodes)
         self._locate = locate
-
-    def traced(self, tracer: Tracer) -> Node:
-        return reading(self, inputs=[node.traced(tracer) for node in self.inputs])
 
     def read(self, epoch: int, positions: Positions) -> Block:
         inputs, local = self._locate(epoch, as_array(positions))
@@ -229,9 +226,6 @@ class JoinNode(Node):
         if len(columns) == len(blocks):
             return Columns(join([block.data for block in columns]), len(positions))
         return [join(parts) for parts in zip(*map(to_rows, blocks), strict=True)]
-
-    def traced(self, tracer: Tracer) -> Node:
-        return reading(self, inputs=[node.traced(tracer) for node in self.inputs])
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return join([node.get(epoch, position) for node in self.inputs])

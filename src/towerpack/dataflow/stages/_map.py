@@ -9,7 +9,7 @@ from towerpack.dataflow._batch_rows import RowMaker, without_rows
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
-from towerpack.dataflow._plan import InnerNode, Node, Tracer, drawn
+from towerpack.dataflow._plan import InnerNode, Node, drawn
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.datapoints import (
     Block,
@@ -101,7 +101,7 @@ class MapData(FunctionStage):
             drawn_at = partial(drawn, name=mapper.name, key=mapper.key, epoch=epoch)
             return [drawn_at(r, position=window * _STREAM_BLOCK + i) for i, r in enumerate(rows)]
 
-        stream.transform_origins = with_draws
+        stream.transform_origins = with_draws if context.traced else None
         return stream
 
     def _check(self) -> None:
@@ -208,9 +208,6 @@ class MapNode(RowMaker, InnerNode):
         self.chunk = 1
         self.mapper = mapper
 
-    def traced(self, tracer: Tracer) -> Node:
-        return tracer.mapped(self.inner, self.mapper.name, self.mapper.key)
-
     def get(self, epoch: int, position: int) -> Datapoint:
         return without_rows(self.mapper, self.inner.get(epoch, position), epoch, position)
 
@@ -224,11 +221,8 @@ class MapNode(RowMaker, InnerNode):
 class BatchedMapNode(InnerNode):
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
-        self._mapper = mapper
+        self.mapper = mapper
         self._map = BlockMapper(mapper, inner.size)
-
-    def traced(self, tracer: Tracer) -> Node:
-        return tracer.mapped(self.inner, self._mapper.name, self._mapper.key)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self._map(self.inner.read(epoch, positions), epoch, positions)
@@ -237,37 +231,34 @@ class BatchedMapNode(InnerNode):
 class SelectNode(InnerNode):
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         super().__init__(inner)
-        self._mapper = mapper
-
-    def traced(self, tracer: Tracer) -> Node:
-        return tracer.mapped(self.inner, self._mapper.name, self._mapper.key)
+        self.mapper = mapper
 
     def read(self, epoch: int, positions: Positions) -> Block:
         block = self.inner.read(epoch, positions)
         if isinstance(block, Columns):
-            return Columns(self._mapper(block.data, epoch, positions[0]), block.size)
-        return [self._mapper(row, epoch, positions[i]) for i, row in enumerate(block)]
+            return Columns(self.mapper(block.data, epoch, positions[0]), block.size)
+        return [self.mapper(row, epoch, positions[i]) for i, row in enumerate(block)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self._mapper(self.inner.get(epoch, position), epoch, position)
+        return self.mapper(self.inner.get(epoch, position), epoch, position)
 
 
 class BlockMapper:
     """Applies a vectorized function to blocks. `size` is the length of a pass, if known."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
-        self._mapper = mapper
+        self.mapper = mapper
         self._rngs = None if mapper.key is None else ItemRNGs(mapper.key, size)
 
     def __call__(self, block: Block, epoch: int, positions: Positions) -> Columns:
         data = block.data if isinstance(block, Columns) else stack_rows(block)
         arguments = () if self._rngs is None else (self._rngs(epoch, positions),)
         try:
-            result = self._mapper.f(copied(data), *arguments)
+            result = self.mapper.f(copied(data), *arguments)
         except Exception as error:
-            raise self._mapper.failure(error, _where(epoch, positions), data) from error
+            raise self.mapper.failure(error, _where(epoch, positions), data) from error
         size = block.size if isinstance(block, Columns) else len(block)
-        name = self._mapper.name
+        name = self.mapper.name
         if not is_datapoint(result):
             raise MapError(
                 f"{name} returned a {type(result).__name__} for {_where(epoch, positions)}.",

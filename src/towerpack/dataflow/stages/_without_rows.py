@@ -10,11 +10,17 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
+from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
 from towerpack.dataflow._plan import InnerNode, Node, Origin, RowCounter
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow.pipeline_names import Length, pipeline_of
+from towerpack.dataflow.pipeline_names import (
+    Length,
+    flows_in,
+    inputs_of,
+    name_of_stage,
+    pipeline_of,
+)
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 from towerpack.dataflow.stages._batch import is_batched
@@ -36,8 +42,8 @@ class WithoutRows(PlannedStage):
             records of `Plan.origin`.
 
     Raises:
-        ConfigError: A row does not exist, the name of its source is missing, or `ds` is infinite or
-            consists of batches.
+        ConfigError: A row does not exist, the name of its source is missing or shared, or `ds` is
+            infinite or consists of batches.
         DataFlowError: The flow does not tell which rows it yields, or a pass contains the rows more
             or less often than another; raised while iterating.
     """
@@ -55,7 +61,8 @@ class WithoutRows(PlannedStage):
         if is_batched(ds) or length_of(ds) == float("inf"):
             raise ConfigError(
                 f"WithoutRows drops single rows of a finite flow, got {ds}.",
-                fix="put WithoutRows below BatchData and RepeatedData",
+                fix="put WithoutRows below BatchData and RepeatedData, and below MixData if that "
+                "repeats its flows",
             )
         self._size: int | None = None
         self.length()
@@ -81,9 +88,17 @@ class WithoutRows(PlannedStage):
         return RemainingNode(inner, self._size, traced, rows)
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        tally = context.tally or Tally()
-        tally.traced = True
-        below = replace(context, tally=tally, serial=True, workers=None)  # which know no origins
+        # Workers know no origins.
+        below = replace(context, traced=True, serial=True, workers=None)
+        sources = {id(f): name_of_stage(f) for f in flows_in(self.ds) if not inputs_of(f)}
+        names = [*sources.values()]
+        for name, index in self.rows:
+            if len(names) > 1 if name is None else names.count(name) > 1:
+                raise ConfigError(
+                    f"Several sources of WithoutRows may yield row {index}: {', '.join(names)}.",
+                    fix="pass pairs (name of the source, index), or put WithoutRows above one of "
+                    "the sources",
+                )
         inner = self.ds.open_in(below, epoch, inner_state(state))
         return RemainingStream(inner, self.rows, pipeline_of(self.ds))
 

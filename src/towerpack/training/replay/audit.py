@@ -1,9 +1,9 @@
-"""Counts of the rows that a run has read."""
+"""Counts of the rows that a run has trained on."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,35 +12,37 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow import DataFlow, RepeatedData
 from towerpack.dataflow.replay import count_rows
 from towerpack.training.replay.batch import Replay
+from towerpack.training.replay.history import Segment
 
 
-def rows_read(replay: Replay) -> dict[str, NDArray[np.int64]]:
-    """Return how often the steps of a run read each row of each source, by the source's name.
+def rows_read(
+    replay: Replay, segments: Sequence[Segment] | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """Return how often a run, or some segments of it, trained on each row of each source.
 
-    Sources of the same name get numbers. Steps that later starts trained again do not count.
+    Steps and batches that were skipped, or that a later start trained again, do not count.
 
     Raises:
         ConfigError: The rows of the data are unknown, as for a `tf.data.Dataset`.
     """
-    totals = defaultdict[str, Any](lambda: np.zeros(0, np.int64))
-    for segment in replay.history.segments:
-        first, stop = segment.start.step + 1, segment.stop
-        splits = "SplitInput" in segment.start.sources
-        for worker in range(1 if splits else segment.start.workers):
+    totals = defaultdict[str, NDArray[np.int64]](lambda: np.zeros(0, np.int64))
+    for segment in replay.history.segments if segments is None else segments:
+        start = segment.start
+        splits = "SplitInput" in start.sources
+        each = 1 if splits else start.replicas
+        for worker in range(1 if splits else start.workers):
             source = replay.source(segment, worker)
-            state, _ = replay.history.before(segment, first, nearest=not segment.start.known)
-            steps = stop - first + 1 + sum(p < stop for p in segment.start.passed)
             flow = getattr(source, "dataflow", None)
             if not isinstance(flow, DataFlow):
                 raise ConfigError(f"The rows of a {type(source).__name__} are unknown.")
-            flow = RepeatedData(flow) if segment.start.infinite else flow
-            batches = steps if splits else steps * segment.start.replicas
-            numbers = defaultdict[str, int](int)
-            for name, read in count_rows(flow, state, batches, seed=segment.start.seed):
-                numbers[name] += 1
-                key = name if numbers[name] == 1 else f"{name} #{numbers[name]}"
-                total = np.zeros(max(len(read), len(totals[key])), np.int64)
-                total[: len(read)] += read
-                total[: len(totals[key])] += totals[key]
-                totals[key] = total
+            flow = RepeatedData(flow) if start.infinite else flow
+            for first, last in segment.parts():
+                state, ahead = replay.history.before(segment, first)
+                count = each * (last + 1 - first)
+                for name, read in count_rows(
+                    flow, state, count, seed=start.seed, ahead=each * ahead
+                ):
+                    total = np.pad(totals[name], (0, max(0, len(read) - len(totals[name]))))
+                    total[: len(read)] += read
+                    totals[name] = total
     return dict(totals)

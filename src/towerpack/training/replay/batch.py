@@ -15,9 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, Origin, ShardData
 from towerpack.dataflow.pipeline_names import is_shard
 from towerpack.dataflow.replay import inexact_stages
-from towerpack.dataflow.stage_context import StageContext
 from towerpack.inputs import InputSource, QueueInput, SplitInput, as_input
-from towerpack.model import as_model
 from towerpack.training.config import TrainConfig
 from towerpack.training.replay.history import Segment, read_history
 from towerpack.training.run.practice import as_practice
@@ -68,96 +66,97 @@ def batch_of_step(
         data: Data of the run, if `run_or_config` is a directory.
 
     Raises:
-        ConfigError: The run has not trained this step, or the data are not those of the run.
+        ConfigError: The run has not trained this step, or trained it asynchronously, or the data
+            are not those of the run.
         StateError: The pipeline is not that of the run.
     """
-    return open_replay(run_or_config, data).batch(step, replica)
-
-
-def open_replay(
-    run_or_config: str | os.PathLike[str] | TrainConfig,
-    data: DataFlow | InputSource | None = None,
-) -> Replay:
-    """Return a reader of the steps of a run. The arguments are as for `batch_of_step`."""
-    model = None
-    if isinstance(run_or_config, TrainConfig):
-        config = as_practice(run_or_config)
-        model, run = config.model, Path(config.run_dir or default_run_dir())
-        data = config.data if config.dataflow is None else config.dataflow
-    else:
-        run = Path(run_or_config)
-    if data is None:
-        raise ConfigError(
-            f"The data of {run} are needed to read a step again.",
-            fix="pass the TrainConfig instead of the directory, or pass data=",
-        )
-    return Replay(run, data, model)
+    return Replay(run_or_config, data).batch(step, replica)
 
 
 class Replay:
-    """Reader of the batches of a run's past steps."""
+    """Reader of the batches of a run's past steps. The arguments are as for `batch_of_step`."""
 
-    def __init__(self, run: Path, data: Any, model: Any = None) -> None:
-        self.history = read_history(run)
-        self._data, self.model = data, model
+    def __init__(
+        self,
+        run_or_config: str | os.PathLike[str] | TrainConfig,
+        data: DataFlow | InputSource | None = None,
+    ) -> None:
+        self.model: Any = None
+        if isinstance(run_or_config, TrainConfig):
+            config = as_practice(run_or_config)
+            self.model, run_or_config = config.model, config.run_dir or default_run_dir()
+            data = config.data if config.dataflow is None else config.dataflow
+        if data is None:
+            raise ConfigError(
+                f"The data of {run_or_config} are needed to read a step again.",
+                fix="pass the TrainConfig instead of the directory, or pass data=",
+            )
+        self.history = read_history(Path(run_or_config))
+        self._data = data
         self._source: tuple[DataStart, int, InputSource] | None = None
+        self._inexact: list[str] | None = None
 
     def batch(self, step: int, replica: int = 0) -> StepBatch:
         """Read the batch of a step; see `batch_of_step`."""
         segment = self.history.segment_of(step)
         start = segment.start
         number = start.replicas * start.workers
+        if start.asynchronous:
+            raise ConfigError(
+                f"The batch of step {step:,} is unknown: devices that do not wait for each other "
+                "take batches in an order that varies.",
+                fix="use the flow: flow.plan(seed=…).get(position) returns any batch",
+            )
         if not 0 <= replica < number:
             raise ConfigError(f"replica must be from 0 to {number - 1}, got {replica}.")
         worker, local = divmod(replica, start.replicas)
         source = self.source(segment, worker)
-        flow = getattr(source, "dataflow", None)
-        inexact = inexact_stages(flow) if isinstance(flow, DataFlow) else []
-        if inexact:
-            _LOG.warning(
-                "The batch of step %d is exact only if %s yield the same datapoints again.",
-                step,
-                " and ".join(inexact),
-            )
-        state, ahead = self.history.before(segment, step, nearest=not _has_plan(flow))
-        batch = source.read_step(state, ahead)
+        batch = source.read_step(*self.history.before(segment, step))
         if batch is None or batch[0] is None:
             raise ConfigError(f"A {type(source).__name__} cannot read past steps again.")
-        names = [str(spec.name) for spec in self._specs(start)]
-        arrays = batch[0][local * len(names) :][: len(names)]
-        return StepBatch(
-            step, replica, dict(zip(names, arrays, strict=True)), batch[1][local], inexact
+        names = [str(name) for name, *_ in start.inputs]
+        arrays = dict(zip(names, batch[0][local * len(names) :], strict=False))
+        return StepBatch(step, replica, arrays, batch[1][local], self._stages_to_doubt(source))
+
+    def difference(self, segment: Segment) -> str:
+        """Describe how the pipeline differs from that of a segment. Empty if they are equal."""
+        source = _source_of(self._data, segment.start, 0)
+        new = {name: described(value) for name, value in data_settings(source).items()}
+        old = {name: value for name, value in segment.start.settings.items() if name in new}
+        changed = changes(old, new) if old else []
+        lines = (
+            f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program" for c in changed
         )
+        return "\n".join(lines)
 
     def source(self, segment: Segment, worker: int) -> InputSource:
         """Return the source of the data of a worker."""
         start = segment.start
         if self._source is None or self._source[:2] != (start, worker):
-            first = _source_of(self._data, start, 0)
-            new = {name: described(value) for name, value in data_settings(first).items()}
-            old = {name: value for name, value in start.settings.items() if name in new}
-            changed = changes(old, new) if old else []
-            if changed:
+            if difference := self.difference(segment):
                 raise ConfigError(
-                    f"The pipeline is not that of {self.history.run}.",
-                    details="\n".join(
-                        f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program"
-                        for c in changed
-                    ),
+                    f"The pipeline is not that of {self.history.run} in steps "
+                    f"{start.step + 1:,} to {segment.stop:,}.",
+                    details=difference,
                     fix="build the pipeline as it was when the run was trained",
                 )
-            source = first if worker == 0 else _source_of(self._data, start, worker)
-            source.setup(self._specs(start), seed=start.seed, replicas=start.replicas)
+            source = _source_of(self._data, start, worker)
+            source.setup(start.specs, seed=start.seed, replicas=start.replicas)
             self._source = start, worker, source
         return self._source[2]
 
-    def _specs(self, start: DataStart) -> Any:
-        if not start.inputs and self.model is None:
-            raise ConfigError(
-                f"{self.history.run} does not record the inputs of its model.",
-                fix="pass the TrainConfig instead of the directory",
+    def _stages_to_doubt(self, source: InputSource) -> list[str]:
+        """Return the stages that may yield other datapoints than before. Warn of them once."""
+        if self._inexact is None:
+            flow = getattr(source, "dataflow", None)
+            known = isinstance(flow, DataFlow)
+            self._inexact = (
+                inexact_stages(flow) if known else [f"the dataset of {type(source).__name__}"]
             )
-        return start.specs or as_model(self.model).inputs()
+            if self._inexact:
+                text = "Batches of past steps are exact only if %s yield the same datapoints again."
+                _LOG.warning(text, " and ".join(self._inexact))
+        return self._inexact
 
 
 def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:
@@ -173,7 +172,3 @@ def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:
             data = SplitInput(data)
     source = as_input(data)
     return source.share(start.workers, worker) if isinstance(source, SplitInput) else source
-
-
-def _has_plan(flow: Any) -> bool:
-    return isinstance(flow, DataFlow) and flow.compile_in(StageContext(0, serial=True)) is not None

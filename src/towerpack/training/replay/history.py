@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import CheckpointError, ConfigError
-from towerpack.checkpoint import list_checkpoints, load_checkpoint
-from towerpack.training.state.checkpoint_contents import restoring
+from towerpack._core.files import read_regular
+from towerpack.checkpoint import decode_state, list_checkpoints
 from towerpack.training.state.data_log import DataStart, read_data_log
 from towerpack.training.state.ledger import Life, read_ledger
 from towerpack.training.state.run_dir import read_record
@@ -21,6 +21,15 @@ class Segment:
 
     start: DataStart
     stop: int
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Return the first and last steps of the parts without skipped steps and batches."""
+        cuts = [(step + 1, step) for step in self.start.passed]
+        parts, first = list[tuple[int, int]](), self.start.step + 1
+        for skipped, last in sorted([*map(tuple[int, int], self.start.skip_steps), *cuts]):
+            parts.append((first, min(skipped - 1, self.stop)))
+            first = max(first, last + 1)
+        return [part for part in [*parts, (first, self.stop)] if part[0] <= part[1]]
 
 
 @dataclass(frozen=True)
@@ -38,88 +47,79 @@ class History:
 
     def segment_of(self, step: int) -> Segment:
         """Return the segment of a step. Raise `ConfigError` if the step is not in the history."""
-        if step < 1:
-            raise ConfigError(f"step must be at least 1, got {step}.")
         for segment in self.segments:
             if segment.start.step < step <= segment.stop:
                 return segment
-        number = sum(life.to_step >= step for life in self.lives)
-        if number:
-            raise ConfigError(
-                f"Step {step:,} of {self.run} belongs to an abandoned branch.",
-                got=f"{number} earlier start(s) trained it, but a later one continued from step "
-                f"{self.segments[-1].start.step:,} and ended at step {self.last:,}",
-                fix=f"choose a step from 1 to {self.last}",
-            )
+        number = sum(life.to_step >= step for life in self.lives) if step > 0 else 0
         raise ConfigError(
-            f"{self.run} has not trained step {step:,}.",
-            got=f"{self.last:,} steps",
+            f"Step {step:,} of {self.run} belongs to an abandoned branch."
+            if number
+            else f"{self.run} has not trained step {step:,}.",
+            got=f"{number} earlier start(s) trained it, but a later one continued from step "
+            f"{self.segments[-1].start.step:,} and ended at step {self.last:,}"
+            if number
+            else f"{self.last:,} steps",
             fix=f"choose a step from 1 to {self.last}",
         )
 
-    def before(self, segment: Segment, step: int, *, nearest: bool) -> tuple[Any, int]:
-        """Return a state of the data, and the number of steps between it and a step.
-
-        Args:
-            segment: Segment of the step.
-            step: Step.
-            nearest: Use the nearest checkpoint, not the state at the beginning of the segment.
-        """
+    def before(self, segment: Segment, step: int) -> tuple[Any, int]:
+        """Return the nearest state of the data, and the number of steps from it to a step."""
         start = segment.start
-        passed = [p for p in start.passed if p < step]
-        if start.known and not nearest:
-            return start.state, step - 1 - start.step + len(passed)
-        least = start.step + start.known
-        for path, saved in reversed(self._checkpoints):
-            if not least <= saved < step:
-                continue
-            # A checkpoint at a step after which a batch was passed over may be from before that.
-            if saved not in passed:
-                checkpoint = load_checkpoint(path)
-                with restoring(checkpoint):
-                    state = checkpoint.state["data"]
-                return state, step - 1 - saved + sum(p > saved for p in passed)
-        if not start.known:
+        states: list[tuple[int, Path | None]] = [(start.step, None)] if start.known else []
+        # A checkpoint at a step after which a batch was passed over may be from before that.
+        states += [
+            (saved, path)
+            for saved, path in self._checkpoints
+            if start.step <= saved < step and saved not in start.passed
+        ]
+        if not states:
             raise ConfigError(
                 f"The position of the data before step {step:,} of {self.run} is unknown.",
                 got=f"no checkpoint from step {start.step:,} to {step - 1:,}",
                 fix="choose a later step; keep more checkpoints: ModelSaver(max_to_keep=…)",
             )
-        return start.state, step - 1 - start.step + len(passed)
+        saved, path = max(states, key=lambda state: state[0])
+        ahead = step - 1 - saved + sum(saved <= passed < step for passed in start.passed)
+        return start.state if path is None else _data_in(path), ahead
 
     def checkpoint_before(self, step: int) -> Path | None:
         """Return the last checkpoint with weights from before a step."""
-        return next((path for path, saved in reversed(self._checkpoints) if saved < step), None)
+        return next((path for saved, path in reversed(self._checkpoints) if saved < step), None)
 
     @cached_property
-    def _checkpoints(self) -> list[tuple[Path, int]]:
+    def _checkpoints(self) -> list[tuple[int, Path]]:
         try:
             rows = list_checkpoints(self.run, checksums=False)
         except CheckpointError:
             return []
-        return [(row.path, row.step) for row in rows if row.valid]
+        return [(row.step, row.path) for row in rows if row.valid]
+
+
+def _data_in(checkpoint: Path) -> Any:
+    try:
+        return decode_state(read_regular(checkpoint / "state.json"))["data"]
+    except (TypeError, LookupError) as error:
+        raise CheckpointError(
+            f"The state in {checkpoint} has no position of the data: {error!r:.300}.",
+            fix="remove this checkpoint, so that an earlier one is used",
+        ) from error
 
 
 def read_history(run: Path) -> History:
     """Return the history of a run.
 
-    A run from before the log of the data was introduced counts as one start from step 0.
-
     Raises:
-        ConfigError: The directory is not a run.
+        ConfigError: The directory is not a run, or the run does not record its data.
     """
-    record = read_record(run)
-    if not record:
+    if not read_record(run):
         raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
-    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
-    settings = record.get("settings", {})
-    starts = read_data_log(run / "data.jsonl") or [
-        DataStart(
-            seed=int(record["seed"]),
-            replicas=int(settings.get("replicas", 1)),
-            settings={n: v for n, v in settings.items() if n.partition(".")[0] == "data"},
+    starts = read_data_log(run / "data.jsonl")
+    if not starts:
+        raise ConfigError(
+            f"{run} has no steps whose data are recorded in data.jsonl.",
+            fix="start the run again, with this version of Towerpack or a later one",
         )
-    ]
+    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
     stop = lives[-1].to_step if lives else 0
     segments: list[Segment] = []
     for start in reversed(starts):

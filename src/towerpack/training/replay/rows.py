@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from towerpack.inference import Predictor
-from towerpack.tower import COST
+from towerpack.model import as_model
+from towerpack.tower import COST, TowerFunction
 from towerpack.training.replay.batch import Replay, StepBatch
+from towerpack.training.state.run_dir import read_record
 
 # Probability, over all features, of listing one that is as frequent in other steps.
 _CHANCE = 0.01
@@ -24,8 +26,8 @@ _PLACE_IN_FILE = re.compile(r", (row|byte) [\d,]+$")
 class Feature(NamedTuple):
     """Feature of rows, with its shares of the rows of some steps and of other steps.
 
-    `kind` is 'source', 'file', 'folder' or 'row', the name of an input with one value for each row
-    (a class), or 'length of INPUT'.
+    `kind` is 'source', 'file' or 'row', the name of an input with one value for each row (a class),
+    or 'length of INPUT'.
     """
 
     kind: str
@@ -48,7 +50,10 @@ def common_features(batches: Iterable[StepBatch], others: Iterable[StepBatch]) -
     They pass Fisher's exact test at one percent, divided by the number of features (Bonferroni).
     """
     ours, theirs = (Counter(f for b in part for f in _features(b)) for part in (batches, others))
-    totals, other_totals = (_by_kind(counts) for counts in (ours, theirs))
+    totals, other_totals = Counter[str](), Counter[str]()
+    for counts, total in ((ours, totals), (theirs, other_totals)):
+        for (kind, _), count in counts.items():
+            total[kind] += count
     listed: list[tuple[float, Feature]] = []
     for (kind, value), count in ours.items():
         other, n, m = theirs[kind, value], totals[kind], other_totals[kind]
@@ -59,50 +64,59 @@ def common_features(batches: Iterable[StepBatch], others: Iterable[StepBatch]) -
     return [feature for _, feature in sorted(listed)]
 
 
-def cost_predictor(model: Any, checkpoint: Path) -> Predictor:
-    return Predictor(model, checkpoint, outputs=COST)
+def row_costs(
+    replay: Replay, model: Any, steps: Iterable[int]
+) -> Iterator[tuple[StepBatch, str, list[float]]]:
+    """Iterate over the batches of steps with the weights and the cost of each row, alone.
 
+    The weights are those of the last checkpoint before the step, or the initial weights of a run
+    that did not load any. Without both, there are no costs.
+    """
+    desc = as_model(model or replay.model)
+    loaded = read_record(replay.history.run)["config"].get("init") is not None
 
-def row_costs(predictor: Predictor, batch: StepBatch) -> np.ndarray:
-    """Return the cost of each row of a batch, alone and in inference mode."""
-    sizes = {str(spec.name): spec.shape[0] or 1 for spec in predictor.specs}
-    rows = [
-        {name: np.repeat(batch.arrays[name][i : i + 1], n, axis=0) for name, n in sizes.items()}
-        for i in range(len(batch.arrays[predictor.input_names[0]]))
-    ]
-    return np.array([predictor(**row) for row in rows])
+    @functools.lru_cache(maxsize=1)  # Steps are in order.
+    def predictor(checkpoint: Path | None) -> Predictor:
+        if checkpoint is not None:
+            return Predictor(desc, checkpoint, outputs=COST)
+        seed = replay.history.segments[0].start.seed
+        tower = TowerFunction(desc.build_graph, desc.inputs(), seed=seed)
+        return Predictor.of_tower(tower, outputs=COST)
+
+    for batch in read_steps(replay, sorted(steps)):
+        checkpoint = replay.history.checkpoint_before(batch.step)
+        if checkpoint is None and loaded:
+            yield batch, "no checkpoint before it", []
+            continue
+        cost = predictor(checkpoint)
+        # A dimension of fixed size is filled with copies of the row.
+        sizes = {str(spec.name): spec.shape[0] or 1 for spec in cost.specs}
+        rows = range(len(batch.arrays[cost.input_names[0]]))
+        costs = [
+            float(
+                cost(**{n: np.repeat(batch.arrays[n][i : i + 1], k, 0) for n, k in sizes.items()})
+            )
+            for i in rows
+        ]
+        yield batch, checkpoint.name if checkpoint else "initial", costs
 
 
 def _features(batch: StepBatch) -> Iterator[tuple[str, str]]:
     for origin in batch.origins:
         yield "source", origin.source
         yield "row", f"{origin.source} {origin.index:,}"
-        if origin.name is not None:
-            file = _PLACE_IN_FILE.sub("", origin.name)
-            if file != origin.name:
-                yield "file", file
-            elif "/" in file:
-                yield "folder", os.path.dirname(file)
+        file = _PLACE_IN_FILE.sub("", origin.name or "")
+        if file != (origin.name or ""):
+            yield "file", file
     for name, array in batch.arrays.items():
         if array.ndim == 1 and array.dtype.kind != "f":
             yield from ((name, str(value)) for value in array.tolist())
         elif array.ndim == 2 and array.dtype.kind in "iu":
-            yield from ((f"length of {name}", length) for length in _lengths(array))
-
-
-def _lengths(array: np.ndarray) -> Iterator[str]:
-    """Return the range of each row's length, such as "17 to 32". Trailing 0 and -1 are padding."""
-    unpadded = ~np.isin(array, (0, -1))[:, ::-1]
-    for length in (array.shape[1] - unpadded.argmax(axis=1)).tolist():
-        largest = 1 << (length - 1).bit_length()
-        yield f"{largest // 2 + 1} to {largest}"
-
-
-def _by_kind(counts: Counter[tuple[str, str]]) -> Counter[str]:
-    totals = Counter[str]()
-    for (kind, _), count in counts.items():
-        totals[kind] += count
-    return totals
+            # Trailing 0 and -1 are padding.
+            unpadded = ~np.isin(array, (0, -1))[:, ::-1]
+            for length in (array.shape[1] - unpadded.argmax(axis=1)).tolist():
+                largest = 1 << (length - 1).bit_length()
+                yield f"length of {name}", f"{largest // 2 + 1} to {largest}"
 
 
 def fisher_chance(count: int, n: int, other: int, m: int) -> float:

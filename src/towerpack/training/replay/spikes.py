@@ -62,11 +62,13 @@ def spikes(
     hop = max(1, window // 4)
     near = ((np.arange(len(values)) - (window - hop) // 2) // hop).clip(0, last // hop)
     medians, scales = _windows(values, np.arange(0, last + 1, hop), window)
-    distances = np.abs(_distances(values, medians[near], scales[near]))
+    # Costs that stay infinite have a median without distances.
+    sudden = np.isinf(values) & ~np.isinf(np.append(0, values[:-1]))
+    distances = np.where(sudden, np.inf, np.abs(_distances(values, medians[near], scales[near])))
     size = min(len(values), 1000 + 10 * top)
     chosen = np.sort(np.argpartition(distances, -size)[-size:])
     medians, scales = _windows(values, (chosen - window // 2).clip(0, last), window)
-    z = _distances(values[chosen], medians, scales)
+    z = np.where(sudden[chosen], values[chosen], _distances(values[chosen], medians, scales))
     order = np.argsort(-np.abs(z), kind="stable")[:top]
     columns = (steps[chosen], values[chosen], medians, z)
     return [Spike(*row) for row in zip(*(c[order].tolist() for c in columns), strict=True)]

@@ -24,7 +24,8 @@ from towerpack.training.steps.step_runner import StepRunner
 class RunParts:
     """Parts of a run. `watch` is called often to raise errors of threads and processes.
 
-    `batches` is the number of batches in a step, if it is not the number of replicas.
+    `asynchronous` tells whether devices take batches in an order that varies. `batches` is the
+    number of batches in a step, if it is not the number of replicas.
     """
 
     config: TrainConfig
@@ -39,5 +40,6 @@ class RunParts:
     saves: Saves
     interrupt: InterruptFlag
     agreement: Agreement
+    asynchronous: bool
     watch: Callable[[], None]
     batches: int | None = None

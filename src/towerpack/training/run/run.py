@@ -71,6 +71,8 @@ class Run:
                 seed=run.seed,
                 replicas=parts.distribution.local_replicas,
                 workers=team.size,
+                asynchronous=parts.asynchronous,
+                skip_steps=parts.config.skip_steps,
                 settings=assembled.data_settings,
             )
         stack.callback(parts.source.stop)

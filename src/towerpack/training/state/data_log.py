@@ -19,13 +19,11 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.arguments import arguments_of
-from towerpack._core.files import append_whole, count_of, open_lines, read_regular
-from towerpack._core.logs import get_logger
+from towerpack._core.files import append_whole, count_of, json_lines, open_lines, read_regular
 from towerpack.checkpoint import decode_state, encode_state
 from towerpack.inputs import InputSource
 from towerpack.inputs.components import ComponentSpec
 
-_LOG = get_logger(__name__)
 _MOST_BYTES = _MOST_PARTS = 1 << 16
 
 
@@ -40,6 +38,8 @@ class DataStart:
         seed: Seed of the run.
         replicas: Number of replicas in each worker.
         workers: Number of workers.
+        asynchronous: Whether devices take batches in an order that varies.
+        skip_steps: First and last step of each skipped range.
         sources: Names of the input sources, the outermost first.
         infinite: Whether the source starts over at the end of the data.
         inputs: Name, dtype, shape and, if it has one, second key of each input of the model.
@@ -53,6 +53,8 @@ class DataStart:
     seed: int
     replicas: int = 1
     workers: int = 1
+    asynchronous: bool = False
+    skip_steps: Sequence[Any] = ()
     sources: Sequence[str] = ()
     infinite: bool = True
     inputs: Sequence[Any] = ()
@@ -83,17 +85,17 @@ class DataLog:
         sources = [source]
         while (inner := getattr(sources[-1], "input", None)) is not None:
             sources.append(inner)
+        state = json.loads(encode_state(source.state()))
+        known = len(json.dumps(state)) <= _MOST_BYTES
         start = DataStart(
-            state=source.state(),
+            state=state if known else None,
+            known=known,
             sources=[type(each).__name__ for each in sources],
             infinite=arguments_of(sources[-1]).get("infinite") is not False,
             inputs=[_recorded(spec) for spec in specs],
             **fields,
         )
-        tree = {**asdict(start), "state": json.loads(encode_state(start.state))}
-        if len(json.dumps(tree["state"])) > _MOST_BYTES:
-            tree |= {"state": None, "known": False}
-        self._append({"event": "start", **tree})
+        self._append({"event": "start", **asdict(start)})
 
     def passed_over(self, step: int) -> None:
         self._append({"event": "passed over", "step": step})
@@ -109,21 +111,24 @@ class DataLog:
 
 
 def read_data_log(path: Path) -> list[DataStart]:
-    """Return the starts in a file, oldest first. Damaged lines are skipped with a warning."""
+    """Return the starts in a file, oldest first. Skip damaged lines with a warning."""
     starts: list[DataStart] = []
-    for number, line in enumerate(read_regular(path).splitlines() if path.exists() else (), 1):
-        try:
-            tree = json.loads(line)
-            if tree.pop("event") == "start":
-                state = decode_state(json.dumps(tree.pop("state")).encode())
-                tree["step"] = count_of(tree.get("step", 0))
-                tree |= {n: count_of(tree.get(n, 1), _MOST_PARTS) for n in ("replicas", "workers")}
-                tree |= {"seed": int(tree["seed"]), "settings": dict(tree["settings"])}
-                start = DataStart(state=state, **{**tree, "passed": []})
-                _ = start.specs, [*start.sources]
-                starts.append(start)
-            else:
-                starts[-1].passed.append(count_of(tree["step"]))
-        except Exception as error:  # noqa: BLE001 - damage raises errors of many kinds
-            _LOG.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
+    for entry in json_lines(read_regular(path) if path.exists() else b"", path, _parse):
+        if isinstance(entry, DataStart):
+            starts.append(entry)
+        elif starts:
+            starts[-1].passed.append(entry)
     return starts
+
+
+def _parse(tree: dict[str, Any]) -> DataStart | int:
+    if tree["event"] != "start":
+        return count_of(tree["step"])
+    state = decode_state(json.dumps(tree["state"]).encode())
+    fields = {name: value for name, value in tree.items() if name not in ("event", "state")}
+    fields["step"] = count_of(fields.get("step", 0))
+    fields |= {n: count_of(fields.get(n, 1), _MOST_PARTS) for n in ("replicas", "workers")}
+    fields |= {"seed": int(fields["seed"]), "settings": dict(fields["settings"]), "passed": []}
+    start = DataStart(state=state, **fields)
+    _ = start.specs, [*start.sources]
+    return start

@@ -12,6 +12,7 @@ with the event "beat" replaces the previous beat. It shows when a killed program
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
-from towerpack._core.files import count_of, open_plain, read_regular
+from towerpack._core.files import count_of, json_lines, open_plain, read_regular
 from towerpack._core.logs import get_logger
 from towerpack.training.interrupt import Interrupted
 from towerpack.training.state.clock import COMPILE, PARTS, PRODUCTIVE, Clock
@@ -184,24 +185,22 @@ class Ledger:
 
 
 def _records(written: bytes, path: object) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            tree = cast("dict[str, Any]", json.loads(line))
-            tree = {
-                **tree,
-                "time": float(tree["time"]),
-                "step": count_of(tree["step"]),
-                "seconds": {part: float(tree["seconds"][part]) for part in PARTS},
-                "pid": count_of(tree.get("pid", 0)),
-            }
-            if not abs(tree["time"]) + sum(map(abs, tree["seconds"].values())) < _MOST_SECONDS:
-                raise ValueError("a time is beyond the year 3800")
-            if tree["event"] == "start" or records:
-                records.append(tree)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            _LOG.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
-    return records
+    records = json_lines(written, path, _record)
+    return list(itertools.dropwhile(lambda record: record["event"] != "start", records))
+
+
+def _record(tree: dict[str, Any]) -> dict[str, Any]:
+    tree = {
+        **tree,
+        "time": float(tree["time"]),
+        "step": count_of(tree["step"]),
+        "event": str(tree["event"]),
+        "seconds": {part: float(tree["seconds"][part]) for part in PARTS},
+        "pid": count_of(tree.get("pid", 0)),
+    }
+    if not abs(tree["time"]) + sum(map(abs, tree["seconds"].values())) < _MOST_SECONDS:
+        raise ValueError("a time is beyond the year 3800")
+    return tree
 
 
 def _lives(records: Sequence[Mapping[str, Any]]) -> list[Life]:

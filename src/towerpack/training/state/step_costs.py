@@ -1,7 +1,8 @@
 """Costs of single steps in a compact file: little-endian float32, step n at byte 4·(n-1).
 
-A step that did not run is NaN. The file is exact when a killed run continues: it is synced before
-each checkpoint, and a resumed run cuts it off at its own step.
+A step that did not run is NaN, and a cost that is not a number is infinite. The file is exact when
+a killed run continues: it is synced before each checkpoint, and a resumed run cuts it off at its
+own step.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class StepCosts:
             return
         if skipped := step - len(costs) - self._end:
             self._pending.append(np.full(skipped, np.nan))
-        self._pending.append(costs)
+        self._pending.append(np.where(np.isnan(costs), np.inf, costs))
         self._end = step
         if self._clock() >= self._due:
             self._write()

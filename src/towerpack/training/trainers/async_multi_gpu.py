@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
 from towerpack.inputs import InputSource
 from towerpack.training.config import TrainConfig
 from towerpack.training.distribution.base import Compute, Computed, Distribution, SharedVariables
@@ -39,6 +38,8 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
         ConfigError: A device does not exist or is listed twice, or `deterministic` is set.
     """
 
+    _asynchronous = True
+
     def __init__(
         self,
         config: TrainConfig | Devices | None = None,
@@ -57,24 +58,6 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
     def _make_runner(self, parts: StepParts) -> StepRunner:
         scale = 1.0 / len(self._devices) if self._scale_gradient else 1.0
         return AsyncExecutor(parts, self._devices, scale)
-
-    def configure(self, config: TrainConfig) -> None:
-        """Set the configuration; see `Trainer.configure`.
-
-        Args:
-            config: Configuration, without `deterministic=True`.
-        """
-        refuse_deterministic(config, type(self).__name__)
-        super().configure(config)
-
-
-def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
-    if config.deterministic:
-        raise ConfigError(
-            f"{trainer} does not support deterministic=True, because the order of asynchronous "
-            "updates varies.",
-            fix="use SyncMultiGPUTrainer or MultiWorkerTrainer",
-        )
 
 
 class AsyncExecutor:

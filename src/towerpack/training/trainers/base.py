@@ -50,6 +50,8 @@ class Trainer(RunStateView):
             device.
     """
 
+    _asynchronous = False  # whether the order of updates varies
+
     def __init__(
         self,
         config: TrainConfig | None = None,
@@ -80,6 +82,12 @@ class Trainer(RunStateView):
             )
         # Check settings that were assigned after construction too: `config.session_init = …`.
         self.config = config = as_practice(dataclasses.replace(config))
+        if self._asynchronous and config.deterministic:
+            raise ConfigError(
+                f"{type(self).__name__} does not support deterministic=True, because the order of "
+                "asynchronous updates varies.",
+                fix="use SyncMultiGPUTrainer or MultiWorkerTrainer",
+            )
         self.model = as_model(config.model)
         team = self._distribution.team
         data = config.data if config.dataflow is None else config.dataflow
@@ -225,6 +233,7 @@ class Trainer(RunStateView):
             saves=Saves(lambda name: self.monitors.latest(name), writes=team.is_chief),
             interrupt=self._interrupt,
             agreement=Agreement(team, self._hyper_params, self._interrupt),
+            asynchronous=self._asynchronous,
             watch=self._watch,
         )
 

@@ -28,7 +28,6 @@ from towerpack.training.loop.executor import StepParts
 from towerpack.training.loop.remote_executor import RemoteExecutor
 from towerpack.training.steps.step import TrainStep
 from towerpack.training.steps.step_runner import StepRunner
-from towerpack.training.trainers.async_multi_gpu import refuse_deterministic
 from towerpack.training.trainers.base import Trainer
 
 
@@ -55,6 +54,8 @@ class ParameterServerTrainer(Trainer):
             `eager` is set.
     """
 
+    _asynchronous = True
+
     def __init__(
         self,
         config: TrainConfig | None = None,
@@ -77,7 +78,6 @@ class ParameterServerTrainer(Trainer):
         Raises:
             ConfigError: One of these settings is True.
         """
-        refuse_deterministic(config, type(self).__name__)
         for name in ("xla", "eager"):
             if getattr(config, name):
                 raise ConfigError(f"ParameterServerTrainer does not support {name}=True.")
