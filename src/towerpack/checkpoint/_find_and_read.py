@@ -17,6 +17,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.remote_path import is_url
 from towerpack.checkpoint._codec import decode_state
 from towerpack.checkpoint._layout import (
     ABANDONED,
@@ -154,13 +155,17 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
     are skipped, and a warning gives the reason for each.
 
     Args:
-        path: Run directory, its `checkpoints` directory, or one checkpoint.
+        path: Run directory, its `checkpoints` directory, or one checkpoint. May be a URL.
         tag: Load the newest checkpoint with this tag, such as "best-val/error". If None, the newest
             valid `step-…` checkpoint is loaded, or the newest tagged one if there is none.
 
     Raises:
         CheckpointError: No valid checkpoint exists.
     """
+    if is_url(path):
+        from towerpack.checkpoint.remote_copies import local_checkpoint
+
+        path, tag = local_checkpoint(str(path), tag), None
     where = Path(path)
     if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
         try:
@@ -193,13 +198,17 @@ def list_checkpoints(
     """Return all checkpoints of a run, valid or not, oldest first.
 
     Args:
-        path: Run directory or its `checkpoints` directory.
+        path: Run directory or its `checkpoints` directory. May be a URL.
         checksums: Whether to verify the checksum of every file. If False, only names, sizes and
         structure are checked. This is fast, but does not detect changed bytes.
 
     Raises:
         CheckpointError: The path is not a directory with checkpoints.
     """
+    if is_url(path):
+        from towerpack.checkpoint.remote_copies import list_remote
+
+        return list_remote(str(path), checksums=checksums)
     rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
 
