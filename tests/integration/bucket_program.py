@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from resumable_program import main
+
 from towerpack.checkpoint import _lease, remote_run
 
 remote_run.PAUSE_S = 0.05

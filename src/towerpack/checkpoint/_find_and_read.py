@@ -32,6 +32,7 @@ from towerpack.checkpoint._layout import (
 )
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
+    CheckpointRow,
     InvalidCheckpointError,
     Manifest,
     fingerprint,
@@ -118,34 +119,6 @@ class Checkpoint:
                 fix="train with WeightEMA(optimizer, decay)",
             )
         return {name: averages.get(name, array) for name, array in self.model.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRow:
-    """Properties of one checkpoint directory, as returned by `list_checkpoints`.
-
-    Attributes:
-        step: Step in the directory's name.
-        tag: Tag, or None for `step-…`.
-        path: Path of the directory.
-        nbytes: Size on disk in bytes. Files that several checkpoints share count in each.
-        saved_at: Time of the save in seconds since 1970, or None if the manifest is not readable.
-        info: Values that the caller of `save` added.
-        problem: Reason why the checkpoint is not valid, or None.
-    """
-
-    step: int
-    tag: str | None
-    path: Path
-    nbytes: int
-    saved_at: float | None
-    info: Mapping[str, Any]
-    problem: str | None
-
-    @property
-    def valid(self) -> bool:
-        """Whether `list_checkpoints` found no problem in the checkpoint."""
-        return self.problem is None
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> Checkpoint:

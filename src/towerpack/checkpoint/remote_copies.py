@@ -20,10 +20,10 @@ from towerpack._core.files import replacing
 from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
 from towerpack._core.remote_path import RemotePath, is_url
-from towerpack.checkpoint._find_and_read import CheckpointRow
 from towerpack.checkpoint._layout import CHECKPOINTS, MANIFEST, Place, place, tag_name
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
+    CheckpointRow,
     InvalidCheckpointError,
     Manifest,
     parse_manifest,
