@@ -14,13 +14,13 @@ import platform
 import secrets
 import threading
 import time
-from typing import Any, Final
+from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.remote_path import RemotePath
+from towerpack.checkpoint._layout import LEASE
 
-LEASE: Final = ".lease.json"
 BEAT_S = 15.0
 SETTLE_S = 0.5
 _logger = get_logger(__name__)
@@ -97,7 +97,7 @@ class Lease:
 
     def _write(self, *, ended: bool = False) -> None:
         self._mine["beat"] += 1
-        self._file.write(json.dumps({**self._mine, "ended": ended}).encode())
+        self._file.write(json.dumps({**self._mine, "time": time.time(), "ended": ended}).encode())
 
     def _read(self) -> dict[str, Any]:
         try:

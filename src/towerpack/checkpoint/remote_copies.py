@@ -20,7 +20,7 @@ from towerpack._core.files import replacing
 from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
 from towerpack._core.remote_path import RemotePath, is_url
-from towerpack.checkpoint._layout import CHECKPOINTS, MANIFEST, Place, place, tag_name
+from towerpack.checkpoint._layout import CHECKPOINTS, LEASE, MANIFEST, Place, place, tag_name
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointRow,
@@ -50,7 +50,7 @@ def local_files(
         return Path(where)
     run = RemotePath(str(where).rstrip("/"))
     folder = cache_folder(run.url, "copy")
-    files = [name for name in run.files() if not hidden(name)]
+    files = [name for name in run.files() if not hidden(name) or name == LEASE]
     if names is not None:
         wanted = [name for name in files if name.rpartition("/")[2] in names]
     else:
