@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 from s3_server import s3_server
 from small_training import Model, X, train
 from towerpack import ConfigError, logger
+from towerpack._core.remote_path import RemotePath
 from towerpack.apps import Runner, find_recipe
 from towerpack.callbacks import MinSaver, ModelSaver
 from towerpack.checkpoint import _lease, load_checkpoint, remote_run
+from towerpack.checkpoint.remote_copies import local_files
 from towerpack.cli import app
-from towerpack.inference import Predictor
+from towerpack.inference import Predictor, load_exported
 from towerpack.training.state.run_dir import choose_run_dir
 from towerpack.training.trainers.base import Trainer
 
@@ -89,6 +91,14 @@ def test_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     runner = Runner.from_recipe(find_recipe(url))
     assert runner.checkpoint().step == 2 and runner.evaluate().step == 2
     assert "step 2" in run("eval", url)
+    version = Path(run("export", url).rpartition("exported: ")[2].strip())
+    for file in version.rglob("*"):
+        if file.is_file():
+            name = file.relative_to(version).as_posix()
+            RemotePath(f"{url}/export/saved_model/1/{name}").upload(file)
+    monkeypatch.setenv("TOWERPACK_CACHE", str(tmp_path / "server"))
+    served = local_files(url, "export") / "export/saved_model/1"
+    assert load_exported(served).signatures
 
 
 @pytest.mark.parametrize(

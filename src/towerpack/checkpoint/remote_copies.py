@@ -114,8 +114,8 @@ def hidden(name: str) -> bool:
 def visible(files: Iterable[str]) -> list[Place]:
     """Return the checkpoints of a run that have a manifest, from the lowest step."""
     paths = (Path(name) for name in files if name.endswith(f"/{MANIFEST}"))
-    found = (place(p.parent) for p in paths if p.parts[0] == CHECKPOINTS and len(p.parts) == 3)
-    return sorted(entry for entry in found if entry is not None)
+    entries = (place(p.parent) for p in paths if p.parts[0] == CHECKPOINTS and len(p.parts) == 3)
+    return sorted(entry for entry in entries if entry is not None)
 
 
 def rank(entry: Place) -> tuple[bool, int]:

@@ -104,21 +104,21 @@ class RunMirror(AbstractContextManager["RunMirror"]):
         file = self.path.parent / "owner"
         owner, same = self.lease.claim(file.read_text() if file.exists() else None)
         files = self._remote.files()
-        there = visible(files)
-        here = places(self._checkpoints) if self._checkpoints.is_dir() else []
-        names = {entry.name for entry in here}
-        for entry in there:
+        uploaded = visible(files)
+        local = places(self._checkpoints) if self._checkpoints.is_dir() else []
+        names = {entry.name for entry in local}
+        for entry in uploaded:
             manifest = self._remote / CHECKPOINTS / entry.name / MANIFEST
             self._manifests[entry.name] = manifest.read() if entry.name in names else b""
         if not same and self.path.exists():
             self._set_aside()
-            here = []
+            local = []
         self.path.mkdir(exist_ok=True)
         write_bytes_synced(file, owner.encode())
         tops = [n for n in files if "/" not in n and not hidden(n) and _RECORD in files]
         pull(self._remote, [n for n in tops if not (self.path / n).exists()], self.path)
-        newest = max((rank(entry) for entry in here if _valid(entry)), default=(False, -1))
-        if there and newest < max(map(rank, there)):
+        newest = max((rank(entry) for entry in local if _valid(entry)), default=(False, -1))
+        if uploaded and newest < max(map(rank, uploaded)):
             checkpoint = fetch_newest(self._remote, self._checkpoints)
             self._manifests[checkpoint.name] = (checkpoint / MANIFEST).read_bytes()
 

@@ -255,6 +255,21 @@ def test_a_full_local_disk(monkeypatch: Any) -> None:
         load_checkpoint(URL)
 
 
+def test_a_wrong_clock(monkeypatch: Any) -> None:
+    from botocore.exceptions import ClientError
+    from s3fs.errors import translate_boto_error
+
+    code = {"Code": "RequestTimeTooSkewed", "Message": "The times differ too much."}
+    error = translate_boto_error(ClientError({"Error": code}, "GetObject"))
+
+    def skewed(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", skewed)
+    with pytest.raises(ConfigError, match=r"differ too much(.|\n)*the clock of this machine"):
+        RunMirror(URL).__enter__()
+
+
 def test_hostile_names(tmp_path: Path) -> None:
     MemoryFileSystem.store.clear()
     for name in ("run.json", "../outside.txt", "..", "a/../../b", ".hidden"):

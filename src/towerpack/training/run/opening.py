@@ -176,6 +176,9 @@ def _claim_directory(
     else:
         run_dir, where, seed, state.steps_per_epoch = team.broadcast(None)
         directory = stack.enter_context(RunDir(Path(run_dir) / f"worker-{team.index}"))
+        url = default_run_dir() if config.run_dir is None else config.run_dir
+        if where is not None and is_url(url) and not Path(where).exists():
+            where = f"{url}/checkpoints/{Path(where).name}"  # the chief is on another machine
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
         seed=seed,
