@@ -16,6 +16,7 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import console, get_logger
+from towerpack._core.remote_path import is_url
 from towerpack.training.state.run_dir import (
     OnExisting,
     RunDir,
@@ -43,7 +44,8 @@ def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -
     """Create a run directory, which trainers use if their `TrainConfig` has no `run_dir`.
 
     Args:
-        dirname: Path of the directory. An existing run continues (see `TrainConfig(resume=…)`).
+        dirname: Path or URL of the directory. An existing run continues (see
+            `TrainConfig(resume=…)`).
         action: What to do if the directory exists. 'k' ('resume') or None keeps it, 'd' ('delete')
             deletes a run in it, 'n' ('new') creates another directory beside it, and 'q' ('error')
             raises an error.
@@ -56,6 +58,14 @@ def set_logger_dir(dirname: str | os.PathLike[str], action: str | None = None) -
         raise ConfigError(
             f"action must be one of {', '.join(map(repr, _ACTIONS))}, got {action!r}."
         )
+    if is_url(dirname):
+        if action in ("n", "new", "d", "delete", "q", "error"):
+            raise ConfigError(
+                f"set_logger_dir supports the action {action!r} only for local directories.",
+                fix="set TrainConfig(run_dir=URL, on_existing=…)",
+            )
+        choose_run_dir(os.fspath(dirname))
+        return
     with RunDir(Path(dirname).absolute(), on_existing=_ACTIONS[action or "k"]) as directory:
         choose_run_dir(directory.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -24,6 +25,7 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _FIRST_PAUSE: Final = 0.25  # seconds
 _LONGEST_PAUSE: Final = 8.0
 _FINAL: Final = (FileExistsError, IsADirectoryError, NotADirectoryError)
+_LOCAL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _CHECKSUMS: Final = ("ETag", "etag", "md5Hash", "generation", "Content-MD5", "content_md5")
 _TIMES: Final = ("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
 
@@ -118,6 +120,14 @@ class RemotePath:
     def download(self, local: str | os.PathLike[str]) -> None:
         """Copy the file to a local path. The caller checks its size or checksum."""
         self._repeat("read", lambda fs, path: fs.get_file(path, os.fspath(local)))
+
+    def copy_to(self, target: RemotePath) -> None:
+        """Copy the file to another URL of the same service, without downloading it."""
+
+        def copy(fs: Any, path: str) -> None:
+            fs.cp_file(path, fs._strip_protocol(target.url))
+
+        self._repeat("copy", copy)
 
     def remove(self) -> None:
         """Remove the file, or the folder with all that is in it. Nothing may be there."""
@@ -217,6 +227,8 @@ def _raise_if_final(path: RemotePath, verb: str, error: Exception) -> None:
         ) from error
     if isinstance(error, _FINAL):
         raise ConfigError(f"Cannot {verb} {path}: {error}.") from error
+    if isinstance(error, OSError) and error.errno in _LOCAL_DISK:
+        raise error
     network = isinstance(error, (OSError, EOFError, TimeoutError)) or type(
         error
     ).__module__.startswith(("aiohttp", "botocore", "aiobotocore", "gcsfs", "azure"))

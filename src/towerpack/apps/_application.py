@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import alike, did_you_mean
+from towerpack._core.remote_path import is_url
 from towerpack.apps._config import AppConfig
 from towerpack.config import Registry, code_in, from_folder, load, read_yaml
 from towerpack.zoo import IMAGENET, PRETRAINED
@@ -71,7 +72,7 @@ class Recipe:
     application: Application
     config: Any
     name: str
-    run_dir: Path | None
+    run_dir: str | Path | None
 
     def inputter(self) -> Inputter:
         """Create the inputter, which reads the data."""
@@ -100,7 +101,7 @@ def find_recipe(
     """Load a recipe by its name, file or run directory.
 
     Args:
-        where: Name of a packaged recipe (`recipe_names`), YAML file, or run directory. Relative
+        where: Name of a packaged recipe (`recipe_names`), YAML file, run directory or URL. Relative
             paths in a YAML file are relative to its folder. In a run directory, they are relative
             to the working directory.
         overrides: Strings `key=value`.
@@ -111,9 +112,9 @@ def find_recipe(
     Raises:
         ConfigError: There is no such recipe, or it is invalid, or it names code.
     """
-    name, path = str(where), Path(where).expanduser()
+    name, path = str(where), run_files(where)
     # A data folder may contain a recipe too: `towerpack data import` writes one.
-    run_dir = path if _is_run(path) else None
+    run_dir = None if not _is_run(path) else name if is_url(where) else path
     packaged = _packaged()
     name = alike(name, packaged) or name
     if path.is_dir():
@@ -156,6 +157,15 @@ def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
     return code_in(AppConfig, values) or code_in(
         APPLICATIONS.get(str(values.get("task"))).config, values
     )
+
+
+def run_files(where: str | os.PathLike[str]) -> Path:
+    """Return the directory of a run's files. Download the files of a run behind a URL."""
+    if not is_url(where):
+        return Path(where).expanduser()
+    from towerpack.checkpoint.remote_copies import local_files
+
+    return local_files(where)
 
 
 def _is_run(path: Path) -> bool:

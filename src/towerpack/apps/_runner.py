@@ -15,7 +15,8 @@ from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
-from towerpack.apps._application import RECIPE, Recipe
+from towerpack._core.remote_path import is_url
+from towerpack.apps._application import RECIPE, Recipe, run_files
 from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
@@ -97,7 +98,7 @@ class Runner:
         config: Configuration of the recipe.
         inputter: Data.
         modeler: Model.
-        run_dir: Directory for all files of the run.
+        run_dir: Directory for all files of the run. May be a URL.
         callbacks: Additional callbacks for training.
     """
 
@@ -112,7 +113,8 @@ class Runner:
         self.config = config
         self.inputter = inputter
         self.modeler = modeler
-        self.run_dir = Path(run_dir)
+        self.run_dir = run_files(run_dir)
+        self._where = str(run_dir) if is_url(run_dir) else self.run_dir
         inputter.restore(self.run_dir)
         self._callbacks = list(callbacks)
 
@@ -132,9 +134,9 @@ class Runner:
         """
         _start_tensorflow(recipe.config.train)
         inputter = recipe.inputter()
-        folder = Path(run_dir or recipe.run_dir or Path("runs") / recipe.name)
-        inputter.restore(folder)
-        return cls(recipe.config, inputter, recipe.modeler(inputter), folder, callbacks)
+        where = run_dir or recipe.run_dir or Path("runs") / recipe.name
+        inputter.restore(run_files(where))
+        return cls(recipe.config, inputter, recipe.modeler(inputter), where, callbacks)
 
     def train(self, resume: str = "auto") -> Trainer:
         """Train or resume. Evaluates after each epoch and keeps the best checkpoint.
@@ -181,7 +183,7 @@ class Runner:
             callbacks=[*self._usual_callbacks(steps), *additional],
             steps_per_epoch=steps,
             max_epoch=config.epochs,
-            run_dir=self.run_dir,
+            run_dir=self._where,
             resume=resume,
             **config.model_dump(include=_SHARED_KEYS),
             init=self.modeler.pretrained(),
@@ -322,16 +324,16 @@ class Runner:
         """
         self.modeler.check_pixels(self.run_dir)
         try:
-            return load_checkpoint(self.run_dir, tag=f"best-{self._configured_best()[0]}")
+            return load_checkpoint(self._where, tag=f"best-{self._configured_best()[0]}")
         except CheckpointError:
             if not self.run_dir.exists():
                 if not self.config.transfer.is_whole:
                     raise CheckpointError(
-                        f"There is no run in {self.run_dir}.",
+                        f"There is no run in {self._where}.",
                         fix="run `towerpack train RECIPE` first, or name the run with --run-dir",
                     ) from None
                 self._unpack(str(self.config.transfer.pretrained))
-            return load_checkpoint(self.run_dir)
+            return load_checkpoint(self._where)
 
     @property
     def best(self) -> tuple[str, Mode]:

@@ -17,6 +17,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.remote_path import is_url
 from towerpack.checkpoint._codec import decode_state
 from towerpack.checkpoint._layout import (
     ABANDONED,
@@ -31,6 +32,7 @@ from towerpack.checkpoint._layout import (
 )
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
+    CheckpointRow,
     InvalidCheckpointError,
     Manifest,
     fingerprint,
@@ -119,34 +121,6 @@ class Checkpoint:
         return {name: averages.get(name, array) for name, array in self.model.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRow:
-    """Properties of one checkpoint directory, as returned by `list_checkpoints`.
-
-    Attributes:
-        step: Step in the directory's name.
-        tag: Tag, or None for `step-…`.
-        path: Path of the directory.
-        nbytes: Size on disk in bytes. Files that several checkpoints share count in each.
-        saved_at: Time of the save in seconds since 1970, or None if the manifest is not readable.
-        info: Values that the caller of `save` added.
-        problem: Reason why the checkpoint is not valid, or None.
-    """
-
-    step: int
-    tag: str | None
-    path: Path
-    nbytes: int
-    saved_at: float | None
-    info: Mapping[str, Any]
-    problem: str | None
-
-    @property
-    def valid(self) -> bool:
-        """Whether `list_checkpoints` found no problem in the checkpoint."""
-        return self.problem is None
-
-
 def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> Checkpoint:
     """Load the newest valid checkpoint of a run, or one given checkpoint.
 
@@ -154,13 +128,17 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
     are skipped, and a warning gives the reason for each.
 
     Args:
-        path: Run directory, its `checkpoints` directory, or one checkpoint.
+        path: Run directory, its `checkpoints` directory, or one checkpoint. May be a URL.
         tag: Load the newest checkpoint with this tag, such as "best-val/error". If None, the newest
             valid `step-…` checkpoint is loaded, or the newest tagged one if there is none.
 
     Raises:
         CheckpointError: No valid checkpoint exists.
     """
+    if is_url(path):
+        from towerpack.checkpoint.remote_copies import local_checkpoint
+
+        path, tag = local_checkpoint(str(path), tag), None
     where = Path(path)
     if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
         try:
@@ -193,13 +171,17 @@ def list_checkpoints(
     """Return all checkpoints of a run, valid or not, oldest first.
 
     Args:
-        path: Run directory or its `checkpoints` directory.
+        path: Run directory or its `checkpoints` directory. May be a URL.
         checksums: Whether to verify the checksum of every file. If False, only names, sizes and
         structure are checked. This is fast, but does not detect changed bytes.
 
     Raises:
         CheckpointError: The path is not a directory with checkpoints.
     """
+    if is_url(path):
+        from towerpack.checkpoint.remote_copies import list_remote
+
+        return list_remote(str(path), checksums=checksums)
     rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
 

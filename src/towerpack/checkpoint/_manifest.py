@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from towerpack._core.versions import library_versions
@@ -72,6 +73,34 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """Return the canonical JSON text."""
         return _canonical({"format": FORMAT, "version": VERSION, **asdict(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """Properties of one checkpoint directory, as returned by `list_checkpoints`.
+
+    Attributes:
+        step: Step in the directory's name.
+        tag: Tag, or None for `step-…`.
+        path: Path of the directory.
+        nbytes: Size on disk in bytes. Files that several checkpoints share count in each.
+        saved_at: Time of the save in seconds since 1970, or None if the manifest is not readable.
+        info: Values that the caller of `save` added.
+        problem: Reason why the checkpoint is not valid, or None.
+    """
+
+    step: int
+    tag: str | None
+    path: Path
+    nbytes: int
+    saved_at: float | None
+    info: Mapping[str, Any]
+    problem: str | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether `list_checkpoints` found no problem in the checkpoint."""
+        return self.problem is None
 
 
 def group_file(group: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
+from towerpack._core.remote_path import is_url
 from towerpack.checkpoint._find_and_read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint.tensors import Tensors
@@ -17,7 +18,8 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
 
     Args:
         source: Run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz
-            file, or a dict of arrays. A `:0` at the end of a name is dropped.
+            file, URL of a run or checkpoint, or a dict of arrays. A `:0` at the end of a name is
+            dropped.
 
     Raises:
         CheckpointError: The source is not one of these, is damaged, or contains pickled data.
@@ -31,7 +33,9 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
             "Weights must be a path, a Checkpoint, or a dict of arrays by name, got "
             f"{type(source).__name__} {source!r:.80}."
         )
-    path = Path(cast("str", source))
+    path = Path(name := os.fspath(cast("str", source)))
+    if is_url(name):
+        return name, load_checkpoint(name).model
     if path.suffix == ".safetensors":
         try:
             return str(path), Tensors(path)

@@ -34,26 +34,27 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint into `directory`, and replace an existing checkpoint of the same name."""
 
-    def fill(folder: Path) -> Manifest:
+    def fill(folder: Path) -> bytes:
         files = {
             group_file(group): write_tensors(folder / group_file(group), arrays)
             for group, arrays in tensors.items()
         }
         write_bytes_synced(folder / STATE, state)
-        return replace(manifest, files={**files, STATE: sync_and_record(folder / STATE)})
+        files[STATE] = sync_and_record(folder / STATE)
+        return replace(manifest, files=files).to_bytes()
 
-    return _publish(directory, directory_name(manifest.step, manifest.tag), fill)
+    return publish(directory, directory_name(manifest.step, manifest.tag), fill)
 
 
 def link_checkpoint(source: Path, manifest: Manifest, tag: str, info: Mapping[str, Any]) -> Path:
     """Create a tagged copy of a checkpoint, from hard links if the file system supports them."""
 
-    def fill(folder: Path) -> Manifest:
+    def fill(folder: Path) -> bytes:
         for name in manifest.files:
             _link_or_copy(source / name, folder / name)
-        return replace(manifest, tag=tag, info=info)
+        return replace(manifest, tag=tag, info=info).to_bytes()
 
-    return _publish(source.parent, directory_name(manifest.step, tag), fill)
+    return publish(source.parent, directory_name(manifest.step, tag), fill)
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -73,14 +74,14 @@ def sweep(directory: Path) -> list[str]:
     return [entry.name for entry in leftovers]
 
 
-def _publish(directory: Path, name: str, fill: Callable[[Path], Manifest]) -> Path:
+def publish(directory: Path, name: str, fill: Callable[[Path], bytes]) -> Path:
+    """Create a checkpoint from the files that `fill` writes, and the manifest it returns."""
     final = directory / name
     folder = directory / f"{TMP}{name}-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir()
-        manifest = fill(folder)
-        write_bytes_synced(folder / MANIFEST, manifest.to_bytes())
+        write_bytes_synced(folder / MANIFEST, fill(folder))
         fsync_dir(folder)
         try:
             os.rename(folder, final)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from towerpack._core.extras import explain_missing
+from towerpack._core.remote_path import is_url
 from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
 from towerpack.cli._console import console, escape
 from towerpack.cli._options import JSON_LINES
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ls(
-    run: Annotated[Path, typer.Argument(help="A run directory, or its checkpoints directory.")],
+    run: Annotated[str, typer.Argument(help="A run directory, its checkpoints, or a URL.")],
     check: Annotated[
         bool, typer.Option("--check", help="Read every file and compare its checksum.")
     ] = False,
@@ -39,8 +39,8 @@ def ls(
         out.print(checkpoint_table(rows, check))
         out.print(_footer(rows, check))
     else:
-        console().print(f"No checkpoints in {escape(str(run))} yet.")
-    abandoned = [path.name for path in list_abandoned(run)]
+        console().print(f"No checkpoints in {escape(run)} yet.")
+    abandoned = [] if is_url(run) else [path.name for path in list_abandoned(run)]
     if abandoned and not as_json:
         console().print(f"Abandoned, never loaded: {escape(', '.join(abandoned))}.", style="dim")
     if check and not all(row.valid for row in rows):

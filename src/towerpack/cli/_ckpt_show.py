@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    path: Annotated[Path, typer.Argument(help="A checkpoint, or a run (its newest checkpoint).")],
+    path: Annotated[str, typer.Argument(help="A checkpoint, or a run (its newest checkpoint).")],
     tag: TAG = None,
     match: Annotated[
         str, typer.Option(help="Show only tensors whose names match this regular expression.")

@@ -22,7 +22,7 @@ def export(
         ),
     ],
     run: Annotated[
-        Path | None, typer.Option(help="Run directory or checkpoint of a script.")
+        str | None, typer.Option(help="Run directory, URL or checkpoint of a script.")
     ] = None,
     outputs: Annotated[
         str | None,
@@ -73,7 +73,7 @@ def export(
         options = {"quantize": quantize, "tolerance": tolerance, "version": version}
         print(f"exported: {runner.export(to, format=form, tell=print, **options)}")
         return
-    if to is None and not (run / "checkpoints").is_dir():
+    if to is None and not (Path(run) / "checkpoints").is_dir():
         raise ConfigError(
             f"--run must be a run directory if --to is missing, got {run}.",
             fix="pass --to with the directory to write to",
@@ -84,7 +84,7 @@ def export(
     written = write(
         model_of(target),
         run,
-        run / "export" / form if to is None else to,
+        Path(run) / "export" / form if to is None else to,
         format=form,
         tell=print,
         outputs=dict(_pair(text) for text in (outputs or "prob").split(",")),

@@ -34,8 +34,10 @@ SETTINGS = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings (see `--show-config`)."),
 ]
 RUN_DIR = Annotated[
-    Path | None,
-    typer.Option("--run-dir", "-o", help="Directory for the run's files (default: runs/NAME)."),
+    str | None,
+    typer.Option(
+        "--run-dir", "-o", help="Directory or URL for the run's files (default: runs/NAME)."
+    ),
 ]
 ALLOW_CODE = Annotated[
     bool,
@@ -47,7 +49,7 @@ ALLOW_CODE = Annotated[
 JSON = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 JSON_LINES = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 MATCH = Annotated[str, typer.Option(help="Show only numbers whose name matches this expression.")]
-RUNS = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
+RUNS = Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories or URLs.")]
 TARGET = Annotated[
     str,
     typer.Argument(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.extras import explain_missing, require
 from towerpack._core.native_log import quiet_start
+from towerpack.cli._run import files_of
 
 if TYPE_CHECKING:
     from towerpack.apps import Recipe
@@ -18,7 +19,7 @@ def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False
 
 
 def open_run(
-    where: str, settings: list[str] | None, run_dir: Path | None, allow_code: bool
+    where: str, settings: list[str] | None, run_dir: str | Path | None, allow_code: bool
 ) -> tuple[Any, Any]:
     """Create the runner and the display of a run. The name of a recipe means `runs/NAME`."""
     require("tensorflow", extra="apps", needed_for="Applications")
@@ -26,7 +27,7 @@ def open_run(
         from towerpack.apps import RECIPE, Runner
     recipe = open_recipe(where, settings, allow_code)
     folder = run_dir or recipe.run_dir or Path("runs") / recipe.name
-    if (folder / RECIPE).is_file():
+    if (files_of(folder) / RECIPE).is_file():
         recipe = open_recipe(str(folder), settings, allow_code)
     runner = Runner.from_recipe(recipe, folder)
     return runner, recipe.display(runner.inputter)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack._core.locks import is_held
+from towerpack._core.remote_path import is_url
 
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Record
@@ -18,6 +21,20 @@ if TYPE_CHECKING:
 
 Curve = tuple[list[int], list[float]]
 """Steps and values of a monitored name."""
+
+
+def files_of(where: str | Path, *folders: str, names: Iterable[str] | None = None) -> Path:
+    """Return the directory of a run's files. Download the files of a run behind a URL."""
+    if not is_url(where):
+        return Path(where)
+    with explain_missing("A run behind a URL"):
+        from towerpack.checkpoint.remote_copies import local_files
+    return local_files(where, *folders, names=names)
+
+
+def directories_of(runs: Iterable[str]) -> dict[str, Path]:
+    """Return the directories of runs by the names to show."""
+    return {run if is_url(run) else str(Path(run)): files_of(run) for run in runs}
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -43,6 +60,10 @@ def lives_of(run: Path) -> list[Life]:
 
 
 def is_running(run: Path) -> bool:
+    lease = run / ".lease.json"  # downloaded with the files of a run behind a URL
+    if lease.is_file():
+        holder = json.loads(lease.read_text())
+        return not holder["ended"] and time.time() - holder["time"] < 60
     return is_held(run / ".lock")
 
 

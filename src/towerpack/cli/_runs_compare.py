@@ -6,16 +6,17 @@ from pathlib import Path
 from towerpack._core.naming import dotted
 from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import MATCH, RUNS
-from towerpack.cli._run import Curve, curves_of, record_of
+from towerpack.cli._run import Curve, curves_of, directories_of, record_of
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def compare(runs: RUNS, match: MATCH = "") -> None:
     """Show settings that differ between runs, and the last, lowest and highest metric values."""
-    by_run = {str(run): curves_of(run, match) for run in runs}
+    folders = directories_of(runs)
+    by_run = {run: curves_of(folder, match) for run, folder in folders.items()}
     rows = table("", *map(escape, by_run))
-    settings = [_settings(run) for run in runs]
+    settings = [_settings(folder) for folder in folders.values()]
     for name in dict.fromkeys(n for some in settings for n in some):
         values = [some.get(name, "") for some in settings]
         if len(set(values)) > 1:

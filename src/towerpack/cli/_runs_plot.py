@@ -14,7 +14,7 @@ from towerpack._core.naming import did_you_mean
 from towerpack._display.figures import without_latex
 from towerpack.cli._console import console, escape
 from towerpack.cli._options import MATCH, RUNS
-from towerpack.cli._run import Curve, compiled, curves_of, stats_of
+from towerpack.cli._run import Curve, compiled, curves_of, directories_of, stats_of
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "red", "blue")
 # Bits of the dots of a Braille character, by column and row.
@@ -32,9 +32,11 @@ def plot(
     ] = None,
 ) -> None:
     """Plot the curves of runs: one plot per monitored name, one line per run."""
-    by_run = {str(run): curves_of(run, match) for run in runs}
+    folders = directories_of(runs)
+    by_run = {run: curves_of(folder, match) for run, folder in folders.items()}
     names = list(dict.fromkeys(name for curves in by_run.values() for name in curves))
-    every = [item for run in runs for record in stats_of(run) for item in record.scalars.items()]
+    records = [record for folder in folders.values() for record in stats_of(folder)]
+    every = [item for record in records for item in record.scalars.items()]
     odd = Counter(n for n, v in every if not math.isfinite(v) and compiled(match).search(n))
     if not names and odd:
         raise ConfigError(f"All values of {', '.join(odd)} are NaN or infinite.")

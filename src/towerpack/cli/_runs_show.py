@@ -3,7 +3,6 @@ from __future__ import annotations
 import datetime
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,22 +13,30 @@ from towerpack._core.extras import explain_missing
 from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
 from towerpack.cli._console import console, escape, table
 from towerpack.cli._options import JSON
-from towerpack.cli._run import is_running, last_values, lives_of, record_of, stats_of
+from towerpack.cli._run import (
+    directories_of,
+    is_running,
+    last_values,
+    lives_of,
+    record_of,
+    stats_of,
+)
 
 if TYPE_CHECKING:
     from towerpack.training.state.ledger import Life
 
 
 def show(
-    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    run: Annotated[str, typer.Argument(metavar="DIR", help="A run directory or URL.")],
     as_json: JSON = False,
 ) -> None:
     """Show when a run started, how it spent its time, its last values and its checkpoints."""
     with explain_missing("towerpack runs"):
         from towerpack.checkpoint import list_checkpoints
         from towerpack.training.state.ledger import goodput_of, totals_of
-    record, lives, records = record_of(run), lives_of(run), stats_of(run)
-    totals, values, running = totals_of(lives), last_values(records), is_running(run)
+    [(name, folder)] = directories_of([run]).items()
+    record, lives, records = record_of(folder), lives_of(folder), stats_of(folder)
+    totals, values, running = totals_of(lives), last_values(records), is_running(folder)
     step, epoch = (records[-1].step, records[-1].epoch) if records else (0, 0)
     try:
         checkpoints = list_checkpoints(run, checksums=False)
@@ -37,7 +44,7 @@ def show(
         checkpoints = []
     if as_json:
         tree = {
-            "run": str(run),
+            "run": name,
             "seed": record.get("seed"),
             "command": record["starts"][-1].get("command"),
             "running": running,

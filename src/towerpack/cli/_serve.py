@@ -9,15 +9,16 @@ import typer
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.logs import console as show_log
+from towerpack.cli._run import files_of
 
 
 def serve(
     export_dir: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="RUN_OR_EXPORT_DIR",
-            help="An exported run (or its recipe), or a directory of versions written by "
-            "`towerpack export`.",
+            help="An exported run (directory, URL or recipe), or a directory of versions written "
+            "by `towerpack export`.",
         ),
     ],
     name: Annotated[
@@ -53,7 +54,7 @@ def serve(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     show_log()
 
-    export_dir, default_name = _exported(export_dir)
+    folder, default_name = _exported(files_of(export_dir, "export"))
     model = default_name if name is None else name
 
     def ready(url: str) -> None:
@@ -65,9 +66,7 @@ def serve(
     if token is None:  # Typer ignores an empty variable
         token = os.environ.get("TOWERPACK_TOKEN")
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
-    run_server(
-        export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready
-    )
+    run_server(folder, name=model, host=host, port=port, token=token, limits=limits, ready=ready)
 
 
 def _exported(path: Path) -> tuple[Path, str]:

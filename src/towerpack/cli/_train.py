@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from towerpack._core.extras import require
+from towerpack._core.remote_path import is_url
 from towerpack.cli._console import console, escape
 from towerpack.cli._options import ALLOW_CODE, JSON, RECIPE, RUN_DIR, SETTINGS
 from towerpack.cli._recipe import open_recipe
@@ -38,12 +39,13 @@ def train(
     from towerpack.apps import Runner
 
     trainer = Runner.from_recipe(opened, run_dir).train()
+    where = str(run_dir) if is_url(run_dir) else str(trainer.run_dir)
     names = trainer.monitors.names()
     numbers = {n: trainer.monitors.latest(n) for n in names if n.startswith("val/")}
     if json_:
-        print(json.dumps({"run_dir": str(trainer.run_dir), "step": trainer.global_step, **numbers}))
+        print(json.dumps({"run_dir": where, "step": trainer.global_step, **numbers}))
         return
     out = console()
     for name, value in numbers.items():
         out.print(f"{name:<20} {value:.4g}")
-    out.print(f"Next: towerpack eval {escape(shlex.quote(str(trainer.run_dir)))}")
+    out.print(f"Next: towerpack eval {escape(shlex.quote(where))}")

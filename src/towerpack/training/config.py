@@ -63,7 +63,8 @@ class TrainConfig:
             trained: `'backbone/.*'`. If moving averages of a batch normalization match too, the
             layer normalizes by these averages and does not update them.
         trainable: Regular expressions for the only variables to train. Empty for all variables.
-        run_dir: Directory for all files of the run. None for `runs/NAME-OF-THE-SCRIPT`.
+        run_dir: Directory for all files of the run. None for `runs/NAME-OF-THE-SCRIPT`. A URL such
+            as `s3://bucket/run` is mirrored on the local disk and uploaded during training.
         resume: 'auto' continues from the newest checkpoint in `run_dir`, if there is one; 'never'
             starts from scratch; a path continues from that checkpoint or run.
         on_existing: Action if `run_dir` holds a run already. None for 'resume' if `resume` is

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
+from towerpack._core.remote_path import is_url
 from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
@@ -35,8 +36,11 @@ from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
-from towerpack.training.state.run_dir import RunDir, default_run_dir
+from towerpack.training.state.run_dir import OnExisting, RunDir, default_run_dir
 from towerpack.training.state.step_costs import StepCosts
+
+if TYPE_CHECKING:
+    from towerpack.checkpoint.remote_run import RunMirror
 
 _LOG = get_logger(__name__)
 RUN_FILE = "TOWERPACK_RUN_FILE"
@@ -73,6 +77,7 @@ class OpenRun:
     """Run whose directory is open. `check_interrupt` raises an error if the run must end early."""
 
     directory: RunDir
+    mirror: RunMirror | None
     checkpoint: Checkpoint | None
     seed: int
     monitors: Monitors
@@ -95,7 +100,8 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     """Open the run's directory, ledger and monitors; `stack` closes them."""
     state, team = parts.state, parts.distribution.team
     clock = Clock()
-    directory, checkpoint, seed = _claim_directory(parts.config, state, team, stack)
+    mirror = _open_mirror(parts.config, stack) if team.is_chief else None
+    directory, checkpoint, seed = _claim_directory(parts.config, mirror, state, team, stack)
     resumed_at = None if checkpoint is None else checkpoint.step
     ledger = stack.enter_context(
         Ledger(directory.ledger, clock, step=lambda: state.step, resumed_at=resumed_at)
@@ -116,14 +122,39 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
         # is called again when the run is continued.
         ledger.beat()
         parts.watch()
+        if mirror is not None:
+            mirror.check()
         if state.settled:
             parts.interrupt.check()
 
-    return OpenRun(directory, checkpoint, seed, monitors, ledger, costs, step, check_interrupt)
+    return OpenRun(
+        directory, mirror, checkpoint, seed, monitors, ledger, costs, step, check_interrupt
+    )
+
+
+def _open_mirror(config: TrainConfig, stack: ExitStack) -> RunMirror | None:
+    """Open the local mirror of a run directory behind a URL."""
+    url = default_run_dir() if config.run_dir is None else config.run_dir
+    if not is_url(url):
+        return None
+    from towerpack.checkpoint.remote_run import RunMirror
+
+    return stack.enter_context(RunMirror(str(url), new=_on_existing(config) == "new"))
+
+
+def _on_existing(config: TrainConfig) -> OnExisting:
+    on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
+    if on_existing == "delete":
+        _refuse_to_delete_sources(config)
+    return on_existing
 
 
 def _claim_directory(
-    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
+    config: TrainConfig,
+    mirror: RunMirror | None,
+    state: RunState,
+    team: Team,
+    stack: ExitStack,
 ) -> tuple[RunDir, Checkpoint | None, int]:
     """Return the run's directory, the checkpoint to continue from, and the seed.
 
@@ -132,13 +163,14 @@ def _claim_directory(
     directory: RunDir
     checkpoint: Checkpoint | None = None
     if team.is_chief:
-        on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
-        if on_existing == "delete":
-            _refuse_to_delete_sources(config)
-        directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
+        on_existing, run_dir = _on_existing(config), config.run_dir
+        if mirror is not None:
+            run_dir, on_existing = mirror.path, "resume" if on_existing == "new" else on_existing
+        directory = stack.enter_context(RunDir(run_dir, on_existing=on_existing))
         _LOG.info(
             "Run directory: %s. Training: %d epochs of %d steps.",
-            directory.path, state.max_epoch, state.steps_per_epoch,
+            directory.path if mirror is None else f"{mirror.url}, mirrored in {mirror.path}",
+            state.max_epoch, state.steps_per_epoch,
         )  # fmt: skip
         checkpoint = _find_checkpoint(directory.path, config.resume)
         if checkpoint is None and config.resume == "auto":
@@ -151,12 +183,17 @@ def _claim_directory(
         probe.touch()
         stack.callback(probe.unlink, missing_ok=True)
         team.broadcast([str(probe), where, seed, state.steps_per_epoch])
-        _check_shared(team, probe)
+        if mirror is None:
+            _check_shared(team, probe)
         probe.unlink(missing_ok=True)
     else:
         probe, where, seed, state.steps_per_epoch = team.broadcast(None)
+        url = default_run_dir() if config.run_dir is None else config.run_dir
+        if not is_url(url):
+            _check_shared(team, Path(probe))
+        elif where is not None and not Path(where).exists():
+            where = f"{url}/checkpoints/{Path(where).name}"  # the chief is on another machine
         run_dir = Path(probe).parent
-        _check_shared(team, Path(probe))
         directory = stack.enter_context(RunDir(run_dir / f"worker-{team.index}"))
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
@@ -181,16 +218,21 @@ def _check_shared(team: Team, probe: Path) -> None:
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
     """Raise `ConfigError` if `on_existing='delete'` would delete the weights to start from."""
-    deleted = (default_run_dir() if config.run_dir is None else Path(config.run_dir)).resolve()
+    run_dir = default_run_dir() if config.run_dir is None else config.run_dir
+    deleted = _resolved(run_dir)
     sources = [] if config.init is None else config.init.paths()
     if config.resume not in ("auto", "never"):
-        sources.append(Path(config.resume))
+        sources.append(config.resume)
     for source in sources:
-        if source.resolve().is_relative_to(deleted):
+        if _resolved(source).is_relative_to(deleted):
             raise ConfigError(
                 f"on_existing='delete' would delete {source} before the run starts from it.",
                 fix="set on_existing='new', which uses a new directory",
             )
+
+
+def _resolved(path: str | Path) -> Path:
+    return Path(str(path)) if is_url(path) else Path(path).resolve()
 
 
 def _choose_seed(seed: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:

@@ -56,6 +56,9 @@ class Run:
         data_state = None if checkpoint is None else self._restore(run, assembled, checkpoint)
         # Later checkpoints in the directory belong to an abandoned course of training.
         store.abandon_after(state.step if checkpoint is not None else -1)
+        if run.mirror is not None:
+            delete = parts.config.on_existing == "delete"
+            run.mirror.start(store, -1 if checkpoint is None else state.step, delete=delete)
         run.monitors.resume(state.step)
         run.costs.resume(state.step)
         if state.at_the_end:

@@ -81,7 +81,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             )
         self._clock = clock
         # Absolute, because a program may change its working directory during the run.
-        wanted = (default_run_dir() if path is None else Path(path)).absolute()
+        wanted = Path(default_run_dir() if path is None else path).absolute()
         try:
             self.path, self._lock = _claim(wanted, on_existing)
             self._log = LogFile(self.log)
@@ -214,21 +214,21 @@ def read_record(path: Path) -> dict[str, Any]:
         ) from error
 
 
-_chosen: Path | None = None
+_chosen: str | Path | None = None
 
 
-def choose_run_dir(path: Path | None) -> None:
+def choose_run_dir(path: str | Path | None) -> None:
     """Set the default run directory of this process, for trainers whose configuration has none."""
     global _chosen
     _chosen = path
 
 
-def chosen_run_dir() -> Path | None:
+def chosen_run_dir() -> str | Path | None:
     return _chosen
 
 
-def default_run_dir() -> Path:
-    """Return the directory chosen by `towerpack.logger`, or `runs/<name of the program>`.
+def default_run_dir() -> str | Path:
+    """Return the directory (or URL) chosen by `towerpack.logger`, or `runs/<name of the program>`.
 
     The name is the same for every start, so that the same command continues its run. Without a
     program it is `interactive`.

@@ -16,6 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointMismatchError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.remote_path import is_url
 from towerpack.training.weights.read_foreign import read_arrays
 
 _LOG = get_logger(__name__)
@@ -47,10 +48,10 @@ class SmartInit:
     variables, variables without a value and unused values.
 
     Args:
-        source: A run directory (its newest valid checkpoint), a checkpoint, a `.safetensors` or
-            `.npz` file, a TensorFlow checkpoint, a Keras file (`.keras`, `.weights.h5`, `.h5`), a
-            name in `towerpack.zoo.PRETRAINED`, or a dict of arrays by name. Later sources in a list
-            override earlier ones. None and '' load nothing.
+        source: A run directory or URL (its newest valid checkpoint), a checkpoint, a `.safetensors`
+            or `.npz` file, a TensorFlow checkpoint, a Keras file (`.keras`, `.weights.h5`, `.h5`),
+            a name in `towerpack.zoo.PRETRAINED`, or a dict of arrays by name. Later sources in a
+            list override earlier ones. None and '' load nothing.
         skip: One or several regular expressions for full names of variables that keep their initial
             values: `'fc/.*'` for different classes.
         ignore_mismatch: Skip values of a different shape or type instead of raising an error.
@@ -72,14 +73,14 @@ class SmartInit:
         self._ignore_mismatch = ignore_mismatch
         self._rename = rename
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[str | Path]:
         """Return the files and directories to read."""
-        paths: list[Path] = []
+        paths: list[str | Path] = []
         for source in self._sources:
             if isinstance(source, SmartInit):
                 paths += source.paths()
             elif isinstance(source, str | os.PathLike) and os.fspath(source):
-                paths.append(Path(source))
+                paths.append(str(source) if is_url(source) else Path(source))
         return paths
 
     def load(self, variables: Mapping[str, Any]) -> set[str]:
