@@ -149,6 +149,7 @@ from towerpack.dataflow import (
     TarSerializer as TarSerializer,
     TarWriter as TarWriter,
     TestDataSpeed as TestDataSpeed,
+    WeightedData as WeightedData,
     WithoutRows as WithoutRows,
     dataset as dataset,
     imgaug as imgaug,

@@ -143,6 +143,10 @@ def _images(source: Source, n: int = 9) -> df.DataFlow:
     return df.MapData(source(n), pictured)
 
 
+def _pairs(n: int) -> df.DataFlow:
+    return df.DataFromArrays(np.arange(n), np.arange(n) * 0.5)
+
+
 _AUGMENTORS = [
     df.images.RandomCrop((12, 14)),
     df.images.Flip(horiz=True),
@@ -242,6 +246,12 @@ STAGES: dict[str, Case] = {
     **_cases(
         df.WithoutRows,
         _=lambda source: df.WithoutRows(source(11), [0, 7]),
+    ),
+    **_cases(
+        df.WeightedData,
+        _=lambda _: df.MapData(df.WeightedData(_pairs(7), [3, 0, 1, 2, 1, 5, 1]), noisy, rng=True),
+        once=lambda _: df.WeightedData(_pairs(7), [3, 0, 1, 2, 1, 5, 1], replacement=False),
+        balanced=lambda _: df.WeightedData(_pairs(4), "balanced", labels=list("abbb"), size=11),
     ),
     **_cases(df.ShardRows, _=lambda source: df.ShardRows(df.BatchData(source(17), 4), 2, 1)),
     **_cases(

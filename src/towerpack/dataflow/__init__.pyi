@@ -112,4 +112,5 @@ from towerpack.dataflow.stages._shuffle import (
     LocallyShuffleData as LocallyShuffleData,
     ShuffleData as ShuffleData,
 )
+from towerpack.dataflow.stages._weighted import WeightedData as WeightedData
 from towerpack.dataflow.stages._without_rows import WithoutRows as WithoutRows

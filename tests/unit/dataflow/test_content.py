@@ -72,6 +72,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "pad_to_boundary": (False, True),
     "predicate": (one, two),
     "remainder": (True, False),
+    "replacement": (True, False),
     "rng": (False, True),
     "seed": (1, 2),
     "shape": (64, 32),
@@ -89,6 +90,7 @@ WITH: dict[str, dict[str, Any]] = {
     "max_errors": SKIPPING,
     "shuffle": {"lengths": np.arange(12)},
     "length": {"lengths": None},
+    "labels": {"weights": "balanced"},
 }
 OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("AugmentImageComponent", "index"): (0, 1),
@@ -96,6 +98,8 @@ OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("AugmentImageCoordinates", "coords_index"): (1, 3),
     ("Mosaic", "boxes"): (1, None),
     ("Mosaic", "image"): (0, 3),
+    ("WeightedData", "labels"): (np.arange(12) % 2, np.arange(12) % 3),
+    ("WeightedData", "weights"): (np.arange(12), np.ones(12)),
 }
 
 

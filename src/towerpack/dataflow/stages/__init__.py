@@ -23,4 +23,5 @@ from ._shuffle import LocallyShuffleData as LocallyShuffleData
 from ._shuffle import ShuffleData as ShuffleData
 from ._speed_test import SpeedReport as SpeedReport
 from ._speed_test import TestDataSpeed as TestDataSpeed
+from ._weighted import WeightedData as WeightedData
 from ._without_rows import WithoutRows as WithoutRows
