@@ -125,6 +125,7 @@ from towerpack.dataflow import (
     MultiThreadRunner as MultiThreadRunner,
     NumpyData as NumpyData,
     NumpySerializer as NumpySerializer,
+    PackSequences as PackSequences,
     ParquetData as ParquetData,
     Plan as Plan,
     PrefetchData as PrefetchData,

@@ -31,6 +31,7 @@ from small_flows import (
     refuse_thirds,
     shaped,
     shift,
+    tokens,
 )
 from towerpack import dataflow as df
 from towerpack.dataflow import datasets as sets
@@ -221,6 +222,11 @@ STAGES: dict[str, Case] = {
         whole=lambda source: df.BatchByLength(
             source(13), [2, 3], [4], length=length, remainder=False
         ),
+    ),
+    **_cases(
+        df.PackSequences,
+        _=lambda source: df.PackSequences(df.MapData(source(13), tokens), 7, window=4),
+        split=lambda source: df.PackSequences(df.MapData(source(13), tokens), 3, long="split"),
     ),
     **_cases(
         df.RepeatedData,

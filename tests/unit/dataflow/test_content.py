@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "length": (one, two),
     "lengths": (None, np.arange(12)),
     "masks": ((), (1,)),
+    "long": ("error", "split"),
     "max_errors": (3, 4),
     "max_tokens": (8, 9),
     "max_waiting": (3, 4),
@@ -84,6 +85,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "tail": ("drop", "uneven"),
     "version": ("", "2"),
     "weights": (None, [2]),
+    "window": (2, 3),
 }
 ALONE = {"max_tokens": {"batch_size": None, "boundaries": [5]}}
 WITH: dict[str, dict[str, Any]] = {
@@ -98,6 +100,7 @@ OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("AugmentImageCoordinates", "coords_index"): (1, 3),
     ("Mosaic", "boxes"): (1, None),
     ("Mosaic", "image"): (0, 3),
+    ("PackSequences", "length"): (8, 9),
     ("WeightedData", "labels"): (np.arange(12) % 2, np.arange(12) % 3),
     ("WeightedData", "weights"): (np.arange(12), np.ones(12)),
 }
