@@ -13,7 +13,7 @@ from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_pl
 from towerpack.dataflow._item_rng import ItemRNG
 from towerpack.dataflow._plan import Node, RowCounter, flat
 from towerpack.dataflow.arguments import integer_of, repr_of
-from towerpack.dataflow.datapoints import Columns
+from towerpack.dataflow.datapoints import to_rows
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
@@ -114,9 +114,6 @@ class DrawNode(PermutedNode):
         self.size = size
         self._cumulative = cumulative
 
-    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        return self.scattered(epoch, np.arange(start, stop, dtype=np.int64))
-
     def scattered(self, epoch: int, positions: Array) -> Array:
         points = ItemRNG(self.key, epoch, positions).random() * self._cumulative[-1]
         # Points are below the total. A weight of 0 has no points on its right side.
@@ -211,16 +208,15 @@ def _balanced(labels: Any, node: Node) -> Floats:
 
 def _read_component(key: int | str, node: Node) -> list[Any]:
     size, labels = node.size or 0, list[Any]()
-    for start in range(0, size, node.chunk):
-        block = node.read(0, range(start, min(start + node.chunk, size)))
-        try:
-            column: Any = block.data[key] if isinstance(block, Columns) else [r[key] for r in block]
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigError(
-                f"The datapoints have no component {key!r} for labels=.",
-                fix="pass the index or key of a component, or an array of labels",
-            ) from error
-        labels += cast("list[Any]", np.asarray(column).tolist())
+    try:
+        for start in range(0, size, node.chunk):
+            rows = to_rows(node.read(0, range(start, min(start + node.chunk, size))))
+            labels += [row[key] for row in rows]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"The datapoints have no component {key!r} for labels=.",
+            fix="pass the index or key of a component, or an array of labels",
+        ) from error
     return labels
 
 
