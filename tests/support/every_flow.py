@@ -31,6 +31,7 @@ from small_flows import (
     refuse_thirds,
     shaped,
     shift,
+    tokens,
 )
 from towerpack import dataflow as df
 from towerpack.dataflow import datasets as sets
@@ -143,6 +144,10 @@ def _images(source: Source, n: int = 9) -> df.DataFlow:
     return df.MapData(source(n), pictured)
 
 
+def _pairs(n: int) -> df.DataFlow:
+    return df.DataFromArrays(np.arange(n), np.arange(n) * 0.5)
+
+
 _AUGMENTORS = [
     df.images.RandomCrop((12, 14)),
     df.images.Flip(horiz=True),
@@ -219,6 +224,11 @@ STAGES: dict[str, Case] = {
         ),
     ),
     **_cases(
+        df.PackSequences,
+        _=lambda source: df.PackSequences(df.MapData(source(13), tokens), 7, window=4),
+        split=lambda source: df.PackSequences(df.MapData(source(13), tokens), 3, long="split"),
+    ),
+    **_cases(
         df.RepeatedData,
         _=lambda source: df.RepeatedData(source(7), 2),
         for_ever=lambda source: df.RepeatedData(source(7), -1),
@@ -242,6 +252,12 @@ STAGES: dict[str, Case] = {
     **_cases(
         df.WithoutRows,
         _=lambda source: df.WithoutRows(source(11), [0, 7]),
+    ),
+    **_cases(
+        df.WeightedData,
+        _=lambda _: df.MapData(df.WeightedData(_pairs(7), [3, 0, 1, 2, 1, 5, 1]), noisy, rng=True),
+        once=lambda _: df.WeightedData(_pairs(7), [3, 0, 1, 2, 1, 5, 1], replacement=False),
+        balanced=lambda _: df.WeightedData(_pairs(4), "balanced", labels=list("abbb"), size=11),
     ),
     **_cases(df.ShardRows, _=lambda source: df.ShardRows(df.BatchData(source(17), 4), 2, 1)),
     **_cases(

@@ -127,6 +127,12 @@ def ragged(dp: Any) -> Any:
     }
 
 
+def tokens(dp: Any) -> Any:
+    """Two sequences of 0 to 7 integers."""
+    i = int(np.sum(dp[0]))
+    return {"ids": np.arange(i, i + i * 5 % 8), "mask": [i % 2] * (i * 5 % 8)}
+
+
 def shaped(dp: Any) -> Any:
     """One of three shapes."""
     return (dp[0], np.zeros(int(np.sum(dp[0])) % 3))

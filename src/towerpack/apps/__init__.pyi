@@ -12,4 +12,6 @@ from towerpack.apps._pictures import write_picture as write_picture
 from towerpack.apps._runner import (
     CALLBACKS as CALLBACKS, Evaluation as Evaluation, Runner as Runner, TRAINERS as TRAINERS,
 )
-from towerpack.apps._tune import Search as Search, search as search
+from towerpack.apps._tune import (
+    Search as Search, search as search, search_batch_size as search_batch_size,
+)

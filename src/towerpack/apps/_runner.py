@@ -161,7 +161,7 @@ class Runner:
                     expected=", ".join(before),
                     fix="start a new run with a different --run-dir",
                 )
-        trainer = _trainer(self.train_config(resume), config.trainer, config.devices)
+        trainer = make_trainer(self.train_config(resume), config.trainer, config.devices)
         trainer.train()
         return trainer
 
@@ -427,7 +427,7 @@ class _KeepRecipe(Callback):
             replace_file(file, content.getvalue())
 
 
-def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:
+def make_trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:
     make = TRAINERS.get(name)
     if name not in _OVER_DEVICES:
         if devices is not None:

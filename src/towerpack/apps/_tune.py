@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,11 @@ from towerpack._core.randomness import derive_seed
 from towerpack._display.figures import pixels_of, without_latex
 from towerpack.apps._application import Recipe
 from towerpack.apps._inputter import damaged_in_run
-from towerpack.apps._runner import Runner
+from towerpack.apps._runner import Runner, make_trainer
 from towerpack.callbacks import Callback
 from towerpack.callbacks.watch import Mode
 from towerpack.config import change, key_paths, to_yaml
-from towerpack.training import StopTraining
+from towerpack.training import BatchSizes, StopTraining, TrainConfig, Trainer, find_batch_size
 
 _LOG = get_logger(__name__)
 WINNER: Final = "best.yaml"
@@ -90,6 +91,29 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
         finally:
             alive.release()
     return _result(study, recipe, folder, metric)
+
+
+def search_batch_size(recipe: Recipe, **options: Any) -> BatchSizes:
+    """Find the largest `data.batch_size` of a recipe that fits into memory.
+
+    Args:
+        recipe: Recipe, whose training data are used.
+        options: Additional arguments of `towerpack.training.find_batch_size`.
+
+    Raises:
+        TowerpackError: Training with batch size 1 fails.
+    """
+    trainer = partial(_trainer_of, recipe)
+    return find_batch_size(partial(_config_of, recipe), trainer=trainer, **options)
+
+
+def _config_of(recipe: Recipe, batch_size: int) -> TrainConfig:
+    config = change(recipe.config, **{"data.batch_size": batch_size})
+    return Runner.from_recipe(replace(recipe, config=config)).train_config("never")
+
+
+def _trainer_of(recipe: Recipe, config: TrainConfig) -> Trainer:
+    return make_trainer(config, recipe.config.train.trainer, recipe.config.train.devices)
 
 
 class _Watch(Callback):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from towerpack._core.extras import require
 from towerpack.cli._console import console, table
 from towerpack.cli._options import ALLOW_CODE, RECIPE, SETTINGS
 from towerpack.cli._recipe import open_recipe
+
+if TYPE_CHECKING:
+    from towerpack.apps import Recipe
 
 _SHOWN = 20
 
@@ -32,6 +35,14 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Directory for the study (default: runs/NAME-tune).")
     ] = None,
+    batch_size: Annotated[
+        bool,
+        typer.Option(
+            "--batch-size",
+            help="Find the largest batch size that fits into memory, and print the throughput of "
+            "each size. All options but --allow-code are ignored.",
+        ),
+    ] = False,
     allow_code: ALLOW_CODE = False,
 ) -> None:
     """Search for the settings with the best score on validation data.
@@ -41,6 +52,9 @@ def tune(
     from towerpack.config import change, code_in, read_yaml
 
     base = open_recipe(recipe, settings, allow_code)
+    if batch_size:
+        _find_batch_size(base)
+        return
     if space is not None:
         search_space = read_yaml(space)
         if not allow_code and code_in(base.application.config, {"search": search_space}):
@@ -63,6 +77,15 @@ def tune(
     console().print(
         f"Next: towerpack train {shlex.quote(str(done.files[0]))} (the search used no test data)"
     )
+
+
+def _find_batch_size(recipe: Recipe) -> None:
+    require("tensorflow", extra="apps", needed_for="Training")
+    from towerpack.apps import search_batch_size
+
+    sizes = search_batch_size(recipe)
+    print(sizes)
+    print(f"Next: towerpack train {recipe.name} data.batch_size={sizes.largest}")
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:

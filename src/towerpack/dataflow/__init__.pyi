@@ -83,6 +83,7 @@ from towerpack.dataflow.stages._concat_and_join import (
     JoinData as JoinData,
 )
 from towerpack.dataflow.stages._batch_by_shape import BatchDataByShape as BatchDataByShape
+from towerpack.dataflow.stages._pack import PackSequences as PackSequences
 from towerpack.dataflow.stages._print import PrintData as PrintData
 from towerpack.dataflow.stages._speed_test import (
     SpeedReport as SpeedReport,
@@ -112,4 +113,5 @@ from towerpack.dataflow.stages._shuffle import (
     LocallyShuffleData as LocallyShuffleData,
     ShuffleData as ShuffleData,
 )
+from towerpack.dataflow.stages._weighted import WeightedData as WeightedData
 from towerpack.dataflow.stages._without_rows import WithoutRows as WithoutRows

@@ -52,6 +52,18 @@ class _Attention(keras.layers.MultiHeadAttention):
         super().build(query_shape, value_shape or (None, None, self._channels), key_shape)
 
 
+def _checked_tokens(numbers: Any, x: tf.Tensor, name: str, layer: str) -> tf.Tensor:
+    """Return numbers of tokens as a tensor. Raise `LayerError` if `x` has another shape."""
+    numbers = tf.convert_to_tensor(numbers)
+    if numbers.shape.rank != 2 or not numbers.shape.is_compatible_with(x.shape[:2]):
+        raise LayerError(
+            f"{layer} '{full_name()}': {name} must have the shape [batch, time] of "
+            f"{x.shape}, got {numbers.shape}.",
+            fix=f"pass the {name} of the packed rows",
+        )
+    return numbers
+
+
 @register_layer
 def MultiHeadAttention(
     x: tf.Tensor,
@@ -60,6 +72,7 @@ def MultiHeadAttention(
     *,
     value: tf.Tensor | None = None,
     attention_mask: tf.Tensor | None = None,
+    segment_ids: tf.Tensor | None = None,
     use_causal_mask: bool = False,
     use_bias: bool = True,
     kernel_initializer: Any = "glorot_uniform",
@@ -75,10 +88,26 @@ def MultiHeadAttention(
         key_dim: Size of each head.
         value: Keys and values, [batch, value time, value channels]; None for `x`.
         attention_mask: True where attention is allowed; broadcasts to [batch, time, value time].
+        segment_ids: Numbers of the segments of packed rows, [batch, time], as from `PackSequences`.
+            Attention is then allowed only within a segment, and padding sees only padding.
         use_causal_mask: Whether to hide later positions.
         use_bias: Whether to add biases.
         kernel_initializer, bias_initializer: Keras initializers.
+
+    Raises:
+        LayerError: `segment_ids` is combined with `value`, or is not of shape [batch, time].
     """
+    if segment_ids is not None:
+        ids = _checked_tokens(segment_ids, x, "segment_ids", "MultiHeadAttention")
+        if value is not None:
+            raise LayerError(
+                f"MultiHeadAttention '{full_name()}' cannot use segment_ids= with value=.",
+                fix="pass attention_mask= instead",
+            )
+        same = ids[:, :, None] == ids[:, None, :]
+        if attention_mask is not None:
+            same = same & tf.cast(attention_mask, tf.bool)
+        attention_mask = same
     value = x if value is None else value
     layer = keras_layer(
         "MultiHeadAttention",
@@ -96,11 +125,22 @@ def MultiHeadAttention(
 
 
 @register_layer(use_scope=None)
-def PositionalEncoding(x: tf.Tensor, max_wavelength: float = 10000.0) -> tf.Tensor:
+def PositionalEncoding(
+    x: tf.Tensor, max_wavelength: float = 10000.0, *, positions: tf.Tensor | None = None
+) -> tf.Tensor:
     """Add sines and cosines of the position to `x` [batch, time, channels] (Vaswani et al. 2017).
 
     Even channels get sines and odd channels cosines, with wavelengths from 2 pi to
     `max_wavelength` * 2 pi.
+
+    Args:
+        x: Sequences.
+        max_wavelength: Longest wavelength, in units of 2 pi.
+        positions: Position of each token in its segment of a packed row, [batch, time], as from
+            `PackSequences`; None for the position in the row.
+
+    Raises:
+        LayerError: The number of channels is unknown, or `positions` has another shape.
     """
     channels = static_shape(x, 3, "PositionalEncoding")[2]
     if channels is None:
@@ -109,7 +149,10 @@ def PositionalEncoding(x: tf.Tensor, max_wavelength: float = 10000.0) -> tf.Tens
         )
     number = np.arange(channels)
     rate = max_wavelength ** -(number // 2 * 2 / channels)
-    position = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]
+    numbers: Any = tf.range(tf.shape(x)[1])
+    if positions is not None:
+        numbers = _checked_tokens(positions, x, "positions", "PositionalEncoding")
+    position = tf.cast(numbers, tf.float32)[..., None]
     # A cosine is a sine that is a quarter ahead.
     shift = tf.constant(number % 2 * np.pi / 2, tf.float32)
     angle = position * tf.constant(rate, tf.float32) + shift

@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "length": (one, two),
     "lengths": (None, np.arange(12)),
     "masks": ((), (1,)),
+    "long": ("error", "split"),
     "max_errors": (3, 4),
     "max_tokens": (8, 9),
     "max_waiting": (3, 4),
@@ -72,6 +73,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "pad_to_boundary": (False, True),
     "predicate": (one, two),
     "remainder": (True, False),
+    "replacement": (True, False),
     "rng": (False, True),
     "seed": (1, 2),
     "shape": (64, 32),
@@ -83,12 +85,14 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "tail": ("drop", "uneven"),
     "version": ("", "2"),
     "weights": (None, [2]),
+    "window": (2, 3),
 }
 ALONE = {"max_tokens": {"batch_size": None, "boundaries": [5]}}
 WITH: dict[str, dict[str, Any]] = {
     "max_errors": SKIPPING,
     "shuffle": {"lengths": np.arange(12)},
     "length": {"lengths": None},
+    "labels": {"weights": "balanced"},
 }
 OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("AugmentImageComponent", "index"): (0, 1),
@@ -96,6 +100,9 @@ OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("AugmentImageCoordinates", "coords_index"): (1, 3),
     ("Mosaic", "boxes"): (1, None),
     ("Mosaic", "image"): (0, 3),
+    ("PackSequences", "length"): (8, 9),
+    ("WeightedData", "labels"): (np.arange(12) % 2, np.arange(12) % 3),
+    ("WeightedData", "weights"): (np.arange(12), np.ones(12)),
 }
 
 

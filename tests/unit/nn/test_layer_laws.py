@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import towerpack.nn as nn
 from towerpack import LayerError
+from towerpack.dataflow import DataFromList, PackSequences
 from towerpack.nn import LinearWrap, RegisteredLayer, argscope, reuse_scope
 from towerpack.tower import TowerFunction
 from towers import fill, numbers, runner, spec, tower_of, variables
@@ -489,6 +490,50 @@ def test_attention_to_other_sequences() -> None:
     found = runner(tower, "graph")(x, y)["y"]
     near(runner(tower, "graph")(x, other)["y"], found)
     assert found.shape == (2, 5, 6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_have_the_logits_of_single_ones(causal: bool) -> None:
+    def build(ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        x = nn.Embedding("words", ids, 20, 6)
+        x = nn.PositionalEncoding(x, positions=positions)
+        for name in ("a", "b"):
+            mask = tf.ones([1, 1, 1], tf.bool) if name == "b" else None
+            x += nn.MultiHeadAttention(
+                name, x, 2, 3, segment_ids=segments, attention_mask=mask, use_causal_mask=causal
+            )
+        return nn.Conv1D("logits", x, 5, 1)
+
+    inputs = [spec(None, None, name=n, dtype=tf.int32) for n in ("ids", "segments", "positions")]
+    call = runner(tower_of(build, *inputs), "graph")
+
+    def logits_of(*row: np.ndarray) -> np.ndarray:
+        return np.asarray(call(*(tf.constant(part[None], tf.int32) for part in row))["y"])[0]
+
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(1, 20, n) for n in (5, 2, 3, 7, 4, 1)]
+    logits = {}
+    for row in PackSequences(DataFromList([(text,) for text in texts]), 9):
+        packed = logits_of(*row)
+        assert np.isfinite(packed).all()
+        for segment in range(1, row[1].max() + 1):
+            inside = row[1] == segment
+            logits[tuple(row[0][inside].tolist())] = packed[inside]
+    assert len(logits) == len(texts)
+    for text in texts:
+        alone = logits_of(text, np.ones(len(text)), np.arange(len(text)))
+        near(logits[tuple(text.tolist())], alone, 1e-5)
+
+
+def test_packed_rows_must_fit() -> None:
+    ids, like = tf.zeros([2, 3]), spec(None, 4, 6)
+    for build, message in (
+        (lambda x: nn.MultiHeadAttention("a", x, 2, 3, segment_ids=ids), "segment_ids must have"),
+        (lambda x: nn.MultiHeadAttention("a", x, 2, 3, value=x, segment_ids=x[..., 0]), "value="),
+        (lambda x: nn.PositionalEncoding(x, positions=ids), "positions must have the shape"),
+    ):
+        with pytest.raises(LayerError, match=message):
+            tower_of(build, like).trace(is_training=False)
 
 
 def test_parts_of_a_batch_have_statistics_of_their_own() -> None:

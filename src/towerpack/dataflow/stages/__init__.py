@@ -13,6 +13,7 @@ from ._map import SelectComponent as SelectComponent
 from ._mix import MixData as MixData
 from ._mix import RandomChooseData as RandomChooseData
 from ._mix import RandomMixData as RandomMixData
+from ._pack import PackSequences as PackSequences
 from ._print import PrintData as PrintData
 from ._repeat import FixedSizeData as FixedSizeData
 from ._repeat import RepeatedData as RepeatedData
@@ -23,4 +24,5 @@ from ._shuffle import LocallyShuffleData as LocallyShuffleData
 from ._shuffle import ShuffleData as ShuffleData
 from ._speed_test import SpeedReport as SpeedReport
 from ._speed_test import TestDataSpeed as TestDataSpeed
+from ._weighted import WeightedData as WeightedData
 from ._without_rows import WithoutRows as WithoutRows

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -113,7 +112,10 @@ class LocallyShuffleData(WindowStage):
 
 
 class PermutedNode(InnerNode):
-    """Base class of nodes that read another node in permuted order, block by block."""
+    """Base class of nodes that read another node in permuted order, block by block.
+
+    A subclass defines `permuted` or `scattered`.
+    """
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
         super().__init__(inner)
@@ -121,8 +123,8 @@ class PermutedNode(InnerNode):
         self.key = key
         self.block = block
 
-    @abstractmethod
-    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array: ...
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
+        return self.scattered(epoch, np.arange(start, stop, dtype=np.int64))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self.inner.read(epoch, self.sources(epoch, positions))
@@ -166,9 +168,6 @@ class ShuffleNode(PermutedNode):
 
     def __init__(self, inner: Node, key: int) -> None:
         super().__init__(inner, key, 1 << 16)
-
-    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        return self.scattered(epoch, np.arange(start, stop, dtype=np.int64))
 
     def scattered(self, epoch: int, positions: Array) -> Array:
         return permute(positions, self.size or 1, derive_seed(self.key, epoch))

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._compile import Wrapper
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._iteration_state import State, Stream, inner_state
+from towerpack.dataflow._plan import Origin, placed
+from towerpack.dataflow._stacking import Pad, pad_value
+from towerpack.dataflow.arguments import check_choice, integer_of
+from towerpack.dataflow.datapoints import (
+    Datapoint,
+    array_of,
+    describe_datapoint,
+    is_datapoint,
+    keys_of,
+    values_of,
+)
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
+from towerpack.dataflow.stages._base import WindowStream
+
+Long = Literal["error", "split"]
+Piece = tuple[int, int, int]
+"""Index of a sequence in its window, first token, and number of tokens."""
+
+_ADDED = ("segment_ids", "positions")
+
+
+class PackSequences(Wrapper):
+    """Pack token sequences into rows of one length, which need little padding.
+
+    Every component of a datapoint is a sequence of integers, and all of them have the same length:
+    tokens, and for example labels. A row has the components of its sequences, joined and padded,
+    and two more: the number of the segment of each token (from 1, and 0 for padding), and its
+    position in the segment (from 0). These follow at the end of a tuple or list. In a dict, they
+    are "segment_ids" and "positions". Pass them to `MultiHeadAttention` and `PositionalEncoding`.
+
+    The sequences of a window are put into the first row with enough room, the longest ones first
+    (first-fit decreasing, Johnson 1973). Rows are in the order of their earliest sequences. Empty
+    sequences are left out. The length is unknown. A resume reads at most one window again.
+
+    Args:
+        ds: Flow of tuples, lists or dicts.
+        length: Number of tokens in a row.
+        window: Number of sequences that are packed together.
+        long: What to do with sequences of more than `length` tokens: raise an "error", or "split"
+            them into segments, whose positions begin at 0 again.
+        pad: Padding value, or a dict of values by component.
+
+    Raises:
+        ConfigError: An argument is invalid.
+        DataFlowError: A datapoint is not made of such sequences, or too long; raised while
+            iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        length: int,
+        *,
+        window: int = 1000,
+        long: Long = "error",
+        pad: int | Mapping[Hashable, int] = 0,
+    ) -> None:
+        super().__init__(ds)
+        check_choice(long, "long", get_args(Long))
+        self.row_length = integer_of(length, "length", 1)
+        self.window = integer_of(window, "window", 1)
+        self.long: Long = long
+        self.pad = pad
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return f"{self.row_length}, window={self.window}"
+
+    def identity(self) -> str:
+        return f"{self.arguments()}, {self.long}"
+
+    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
+        inner = self.ds.open_in(context.retained_in_order(), epoch, inner_state(state))
+        packer = Packer(self.row_length, self.window, self.long, self.pad)
+        stream = WindowStream(inner, self.window, packer.pack, state, context.tally)
+        stream.transform_origins = packer.pack_origins
+        return stream
+
+
+@dataclass
+class Packer:
+    length: int
+    window: int
+    long: Long
+    pad: Pad
+    rows: list[list[Piece]] = field(default_factory=list[list[Piece]])  # of the last window
+
+    def pack(self, window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+        first = window * self.window
+        sequences = [self._checked(dp, first + i) for i, dp in enumerate(datapoints)]
+        keys: set[Hashable] = {*sequences[0]}
+        if isinstance(self.pad, Mapping):
+            keys |= self.pad.keys()
+        if different := [first + i for i, each in enumerate(sequences) if each.keys() != keys]:
+            raise DataFlowError(
+                f"Datapoint {different[0]} must have the components {sorted(map(repr, keys))}, "
+                "as the first sequence of the window and pad=.",
+                got=describe_datapoint(datapoints[different[0] - first]),
+                fix="give all datapoints the same components, and name only these in pad=",
+            )
+        sizes = [len(next(iter(each.values()))) for each in sequences]
+        length = self.length
+        pieces = [
+            (i, start, min(length, size - start))
+            for i, size in enumerate(sizes)
+            for start in range(0, size, length)
+        ]
+        rows = first_fit([size for _, _, size in pieces], length)
+        self.rows = [[pieces[p] for p in row] for row in rows]
+        return [self._row(datapoints[0], sequences, row) for row in self.rows]
+
+    def pack_origins(self, window: int, origins: list[list[Origin]]) -> list[list[Origin]]:
+        """Return the origins of the rows of the window that was packed last."""
+        first = window * self.window
+        indices = [[i for i, _, _ in row] for row in self.rows]
+        return [placed([origins[i] for i in row], [first + i for i in row]) for row in indices]
+
+    def _row(
+        self, like: Datapoint, sequences: list[dict[Hashable, NDArray[Any]]], row: list[Piece]
+    ) -> Datapoint:
+        joined: dict[Hashable, NDArray[Any]] = {}
+        for key in sequences[0]:
+            parts = [sequences[i][key][start : start + size] for i, start, size in row]
+            joined[key] = self._padded(np.concatenate(parts), pad_value(self.pad, key) or 0)
+        sizes = [size for _, _, size in row]
+        ids = np.repeat(np.arange(1, len(sizes) + 1, dtype=np.int32), sizes)
+        positions = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
+        added = [self._padded(ids, 0), self._padded(positions, 0)]
+        if isinstance(like, dict):
+            return {**joined, **dict(zip(_ADDED, added, strict=True))}
+        values = [*joined.values(), *added]
+        return values if isinstance(like, list) else tuple(values)
+
+    def _padded(self, tokens: NDArray[Any], pad: float) -> NDArray[Any]:
+        row = np.full(self.length, pad, tokens.dtype)
+        row[: len(tokens)] = tokens
+        return row
+
+    def _checked(self, datapoint: Datapoint, number: int) -> dict[Hashable, NDArray[Any]]:
+        """Return the sequences of a datapoint by key."""
+        sequences: dict[Hashable, NDArray[Any]] = {}
+        if is_datapoint(datapoint):
+            pairs = zip(keys_of(datapoint), values_of(datapoint), strict=True)
+            with suppress(ValueError):  # nested lists of different lengths
+                sequences = {key: array_of(value, f"component {key!r}") for key, value in pairs}
+        arrays = sequences.values()
+        proper = all(a.ndim == 1 and (a.dtype.kind in "iub" or not a.size) for a in arrays)
+        if not proper or len({len(a) for a in arrays}) != 1 or {*_ADDED} & sequences.keys():
+            raise DataFlowError(
+                f"Datapoint {number} must be made of sequences of integers of the same length.",
+                got=describe_datapoint(datapoint),
+                expected=f"vectors of integers, in a tuple, list or dict, not named {_ADDED}",
+                fix="put a single sequence into a tuple: (tokens,); remove other components with "
+                "SelectComponent or MapData",
+            )
+        size = len(next(iter(arrays)))
+        if size > self.length and self.long == "error":
+            raise DataFlowError(
+                f"Datapoint {number} has {size} tokens, but rows have {self.length}.",
+                fix='pass long="split", or cut or drop long sequences with MapData or FilterData',
+            )
+        return sequences
+
+
+def first_fit(lengths: list[int], room: int) -> list[list[int]]:
+    """Return the indices of the pieces of each row, packed by first-fit decreasing."""
+    rows: list[list[int]] = [[] for _ in lengths]
+    rooms = np.full(len(lengths), room)
+    for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
+        row = int(np.argmax(rooms >= lengths[piece]))
+        rooms[row] -= lengths[piece]
+        rows[row].append(piece)
+    return sorted(sorted(row) for row in rows if row)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
+from towerpack.dataflow._item_rng import ItemRNG
+from towerpack.dataflow._plan import Node, RowCounter, flat
+from towerpack.dataflow.arguments import integer_of, repr_of
+from towerpack.dataflow.datapoints import to_rows
+from towerpack.dataflow.pipeline_names import Length
+from towerpack.dataflow.stage_context import StageContext
+from towerpack.dataflow.stages._base import PlannedStage
+from towerpack.dataflow.stages._shuffle import PermutedNode
+
+Array = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_PIECE = 1 << 16
+
+
+class WeightedData(PlannedStage):
+    """Draw datapoints at random, with probabilities in proportion to weights.
+
+    With replacement, every draw is independent of all others. The draws are computed position by
+    position from cumulative weights, which take 8 bytes of memory per datapoint of `ds`. Worker
+    processes share them.
+
+    Without replacement, each draw is in proportion to the weights of the datapoints that are left
+    (Efraimidis & Spirakis 2006). Each process that reads a pass computes its order, which takes 16
+    bytes per datapoint of `ds`, and then 8 bytes per draw.
+
+    Put random maps above this stage. Below it, they draw the same numbers whenever a datapoint is
+    repeated.
+
+    Args:
+        ds: Finite flow over an indexable source, in the same order in each pass.
+        weights: Weight of each datapoint of `ds`, of shape [len(ds)]. A weight of 0 excludes the
+            datapoint. "balanced" draws all classes equally often.
+        replacement: Whether a pass may contain a datapoint several times.
+        labels: Classes for "balanced": an array of shape [len(ds)], or the component of a datapoint
+            that is its class. A component is read once, when the flow is created. If this is slow
+            because of maps in `ds`, put these maps above this stage.
+        size: Number of draws in a pass. By default `len(ds)`, or without replacement the number of
+            weights above 0.
+        seed: Seed of these draws only; by default the run's seed.
+
+    Raises:
+        ConfigError: Weights or labels do not fit `ds`, `size` is too large, or `ds` is infinite,
+            can only be read in order, or has another order in each pass.
+    """
+
+    structural = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        weights: ArrayLike | Literal["balanced"],
+        replacement: bool = True,
+        *,
+        labels: Hashable | ArrayLike = None,
+        size: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(ds)
+        self.replacement = replacement
+        self.seed = check_seed(seed)
+        self.random = seed is None
+        node = _node_in_fixed_order(ds)
+        shares = _shares(weights, labels, node)
+        positive = int(np.count_nonzero(shares))
+        default = len(shares) if replacement else positive
+        self.size = default if size is None else integer_of(size, "size", 1)
+        if not replacement and self.size > positive:
+            raise ConfigError(
+                f"size= is {self.size}, but only {positive} weights are above 0.",
+                fix=f"pass size={positive} or less, or set replacement=True",
+            )
+        self._table = np.cumsum(shares, out=shares) if replacement else shares
+        self._checksum = zlib.crc32(cast("Any", self._table))
+
+    def resized(self, size: int) -> int:
+        return self.size
+
+    def length(self) -> Length:
+        return self.size
+
+    def arguments(self) -> str:
+        return f"{self.size}" if self.replacement else f"{self.size}, replacement=False"
+
+    def identity(self) -> str:
+        return f"{self.arguments()}, {self._checksum:08x}"
+
+    def compile(self, context: StageContext) -> Node | None:
+        # Workers below cannot read ahead, so do not start them.
+        return super().compile(replace(context, serial=True))
+
+    def node(self, inner: Node, context: StageContext) -> Node:
+        make = DrawNode if self.replacement else RaceNode
+        return make(inner, context.key(self, self.seed), self._table, self.size)
+
+
+class DrawNode(PermutedNode):
+    """Node that reads another node at independent random positions, by cumulative weights."""
+
+    def __init__(self, inner: Node, key: int, cumulative: Floats, size: int) -> None:
+        super().__init__(inner, key, _PIECE)
+        self.size = size
+        self._cumulative = cumulative
+
+    def scattered(self, epoch: int, positions: Array) -> Array:
+        points = ItemRNG(self.key, epoch, positions).random() * self._cumulative[-1]
+        # Points are below the total. A weight of 0 has no points on its right side.
+        return cast("Array", np.searchsorted(self._cumulative, points, side="right"))
+
+
+class RaceNode(PermutedNode):
+    """Node that reads another node in the order of exponential variates with rates `shares`."""
+
+    def __init__(self, inner: Node, key: int, shares: Floats, size: int) -> None:
+        super().__init__(inner, key, max(1, size))  # one block
+        self.size = size
+        self._shares = shares
+
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
+        times = np.empty(len(self._shares))
+        for first in range(0, len(times), _PIECE):
+            rows = np.arange(first, min(first + _PIECE, len(times)), dtype=np.int64)
+            variates = exponential(ItemRNG(self.key, epoch, rows).random())
+            shares = self._shares[rows]
+            with np.errstate(all="ignore"):
+                finite = np.minimum(variates / shares, np.finfo(np.float64).max)
+            times[rows] = np.where(shares > 0, finite, np.inf)
+        return np.argsort(times, kind="stable")[:stop].copy()
+
+
+def exponential(uniform: Floats) -> Floats:
+    """Return -log(1 - uniform). The result has the same bits on every machine, unlike `np.log`."""
+    mantissa, exponent = np.frexp(1.0 - uniform)
+    ratio = (mantissa - 1.0) / (mantissa + 1.0)  # -1/3 to 0; log(mantissa) is 2 * artanh(ratio)
+    square, series = ratio * ratio, np.zeros_like(ratio)
+    for n in range(35, 0, -2):
+        series = series * square + 1.0 / n
+    return np.maximum(-(exponent * 0.6931471805599453 + 2.0 * ratio * series), 0.0)
+
+
+def _node_in_fixed_order(ds: DataFlow) -> Node:
+    if not isinstance(length_of(ds), int):
+        raise ConfigError(
+            f"WeightedData must wrap a finite flow of known length, got {ds}.",
+            fix="put RepeatedData above WeightedData",
+        )
+    node = require_plan(ds, StageContext(0, serial=True), "WeightedData needs random access")
+    rows, some = node.traced(RowCounter()), range(min(node.size or 0, _PIECE))
+    first, second = (flat(rows.read(epoch, some)) for epoch in (0, 1))
+    if not np.array_equal(first, second):
+        raise ConfigError(
+            f"Each pass over {ds} has another order, so that weights would belong to other rows.",
+            fix="put ShuffleData and other random orders above WeightedData",
+        )
+    return node
+
+
+def _shares(weights: Any, labels: Any, node: Node) -> Floats:
+    """Return the weights, divided by the largest one."""
+    if isinstance(weights, str) and weights == "balanced":
+        weights = _balanced(labels, node)
+    elif labels is not None:
+        raise ConfigError(
+            'labels= requires weights="balanced".', fix='pass weights="balanced", or omit labels='
+        )
+    try:
+        numbers = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f'weights must be numbers or "balanced", got {repr_of(weights)}.'
+        ) from None
+    _check_shape(numbers, "weights", node)
+    if not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.any():
+        wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
+        raise ConfigError(
+            "weights must be finite numbers of at least 0, and not all 0.",
+            got=f"weight {wrong[0]} is {numbers[wrong[0]]}" if len(wrong) else "only zeros",
+            fix="replace NaN and negative weights, or pass 0 to exclude a datapoint",
+        )
+    return numbers / numbers.max()
+
+
+def _balanced(labels: Any, node: Node) -> Floats:
+    if labels is None:
+        raise ConfigError(
+            'weights="balanced" requires labels=.',
+            fix="pass an array of labels, or the index or key of the component with the label",
+        )
+    if isinstance(labels, (int, str)):
+        labels = _read_component(labels, node)
+    classes = np.asarray(labels)
+    _check_shape(classes, "labels", node)
+    _, which, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    return (1.0 / counts)[which]
+
+
+def _read_component(key: int | str, node: Node) -> list[Any]:
+    size, labels = node.size or 0, list[Any]()
+    try:
+        for start in range(0, size, node.chunk):
+            rows = to_rows(node.read(0, range(start, min(start + node.chunk, size))))
+            labels += [row[key] for row in rows]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"The datapoints have no component {key!r} for labels=.",
+            fix="pass the index or key of a component, or an array of labels",
+        ) from error
+    return labels
+
+
+def _check_shape(array: NDArray[Any], name: str, node: Node) -> None:
+    if array.shape != (node.size,):
+        raise ConfigError(
+            f"{name} must have one value for each of {node.size} datapoints.",
+            got=f"shape {list(array.shape)}",
+            fix=f"pass an array of shape [{node.size}], in the order of the flow",
+        )

@@ -1,0 +1,214 @@
+"""Search for the largest batch size that fits into memory, by training in child processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import tensorflow as tf
+
+from towerpack._core.columns import aligned
+from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.files import replace_file
+from towerpack._core.logs import console, get_logger
+from towerpack.callbacks import Callback
+from towerpack.training.config import TrainConfig
+from towerpack.training.trainers.base import SimpleTrainer, Trainer
+
+_LOG = get_logger(__name__)
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from towerpack.training.trainers.batch_size import main; main(sys.argv[1])"
+)
+_NO_MEMORY = ("ResourceExhausted", "RESOURCE_EXHAUSTED", "MemoryError", "bad_alloc")
+
+
+class BatchSizeTrial(NamedTuple):
+    """Result of training with one batch size.
+
+    Attributes:
+        size: Batch size of a replica.
+        rows_per_s: Datapoints that one replica trains on in a second; None if training failed.
+        problem: Reason of the failure.
+    """
+
+    size: int
+    rows_per_s: float | None
+    problem: str = ""
+
+
+class BatchSizes(NamedTuple):
+    """Result of `find_batch_size`. Its text is a table of all trials.
+
+    Attributes:
+        largest: Largest batch size that was trained with.
+        trials: Trials by ascending batch size.
+    """
+
+    largest: int
+    trials: list[BatchSizeTrial]
+
+    def __str__(self) -> str:
+        rows = [
+            (f"{t.size:,}", "" if t.rows_per_s is None else f"{t.rows_per_s:,.1f}", t.problem)
+            for t in self.trials
+        ]
+        return "\n".join(aligned([("batch size", "rows/s", ""), *rows], ">><"))
+
+
+def find_batch_size(
+    make_config: Callable[[int], TrainConfig],
+    *,
+    trainer: Callable[[TrainConfig], Trainer] = SimpleTrainer,
+    limit: int = 1 << 16,
+    steps: int = 10,
+    memory: int | None = None,
+    timeout_s: float = 600.0,
+) -> BatchSizes:
+    """Find the largest batch size that fits into memory, to within a sixteenth.
+
+    The size is doubled until training fails, and then bisected. Each size is trained in a new
+    process for two epochs of `steps` steps. The second one is timed. Only this process ends if
+    memory runs out: on Linux, it is the first that the kernel kills. Without a GPU, its memory is
+    limited too. Callbacks and monitors of the configuration are left out, and no run directory is
+    written.
+
+    Call this function before the calling process uses a GPU, whose memory it would keep.
+
+    Args:
+        make_config: Function that returns the configuration for a batch size.
+        trainer: Function that returns the trainer of a configuration.
+        limit: Largest batch size to try.
+        steps: Steps in an epoch.
+        memory: Limit of the process's data in bytes, without a GPU. By default, nine tenths of the
+            memory that is available.
+        timeout_s: Seconds after which a process that is not done is killed. Its size is too large.
+
+    Raises:
+        TowerpackError: Training with batch size 1 fails.
+    """
+    console()
+    job = make_config, trainer, steps, memory or _available_memory()
+    trials: list[BatchSizeTrial] = []
+    fits, fails, size = 0, limit + 1, 1
+    while fails - fits > max(1, fails // 16) or not trials:
+        trials.append(trial := _tried(job, size, timeout_s))
+        _LOG.info("Batch size %d: %s", size, trial.problem or f"{trial.rows_per_s:,.1f} rows/s")
+        if trial.rows_per_s is None:
+            fails = size
+        else:
+            fits = size
+        size = min(2 * size, limit) if fails > limit else (fits + fails) // 2
+        if fits == limit:
+            break
+    if not fits:
+        raise TowerpackError(
+            f"Training with batch size 1 failed: {trials[0].problem}.",
+            fix="correct the error, or use a smaller model, smaller inputs or more memory",
+        )
+    return BatchSizes(fits, sorted(trials))
+
+
+def _available_memory() -> int | None:
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024 * 9 // 10
+    return None
+
+
+def _tried(job: tuple[Any, ...], size: int, timeout_s: float) -> BatchSizeTrial:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "job").write_bytes(cloudpickle.dumps((*job, size)))
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, name, *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return BatchSizeTrial(size, None, f"not done after {timeout_s:g} s")
+            finally:
+                process.kill()
+                process.wait()
+        if (folder / "result").is_file():
+            return BatchSizeTrial(size, *json.loads((folder / "result").read_bytes()))
+        last = (folder / "log").read_text(errors="replace").strip().rpartition("\n")[2]
+        problem = f"the process ended with code {code}: {last}"
+        return BatchSizeTrial(size, None, "out of memory (killed)" if code < 0 else problem)
+
+
+def main(name: str) -> None:
+    """Train in a child process, and write the throughput or the problem."""
+    folder = Path(name)
+    with suppress(OSError):  # so that the kernel kills this process first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    try:
+        job: Any = pickle.loads((folder / "job").read_bytes())  # noqa: S301 - of the parent
+        result: tuple[float | None, str] = _rows_per_s(folder, *job), ""
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        story = traceback.format_exc()
+        if any(name in story for name in _NO_MEMORY):
+            result = None, "out of memory"
+        else:
+            result = None, f"{type(error).__name__}: {error}".partition("\n")[0]
+    replace_file(folder / "result", json.dumps(result).encode())
+
+
+class _Watch(Callback):
+    def before_epoch(self) -> None:
+        self.began = time.perf_counter()
+
+    def after_epoch(self) -> None:
+        self.seconds = time.perf_counter() - self.began
+
+
+def _rows_per_s(
+    folder: Path,
+    make_config: Callable[[int], TrainConfig],
+    trainer: Callable[[TrainConfig], Trainer],
+    steps: int,
+    memory: int | None,
+    size: int,
+) -> float:
+    if memory and not tf.config.list_physical_devices("GPU"):
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    watch = _Watch()
+    config = dataclasses.replace(
+        make_config(size),
+        callbacks=[watch],
+        extra_callbacks=[],
+        monitors=[],
+        steps_per_epoch=steps,
+        max_epoch=2,
+        run_dir=folder / "run",
+        resume="never",
+        on_existing="new",
+        fast_dev_run=False,
+        overfit_batches=None,
+        skip_steps=(),
+    )
+    run = trainer(config)
+    run.train()
+    if run.global_step < 2 * steps:
+        raise ConfigError(
+            f"The data ended after {run.global_step} of {2 * steps} steps.",
+            fix="repeat the data, or pass a smaller steps=",
+        )
+    return steps * size / watch.seconds
