@@ -19,7 +19,7 @@ from app_commands import run
 from towerpack import ConfigError, TowerpackError
 from towerpack.dataflow import BatchData, DataFromArrays, RepeatedData
 from towerpack.nn import FullyConnected
-from towerpack.training import BatchSizeTrial, TrainConfig, find_batch_size
+from towerpack.training import TrainConfig, find_batch_size
 from towerpack.training.trainers import batch_size
 
 GB = 1 << 30
@@ -42,34 +42,36 @@ def config_of(size: int, width: int = 1) -> TrainConfig:
 @settings(max_examples=200)
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_the_search(capacity: int, limit: int) -> None:
-    def tried(job: Any, size: int, timeout_s: float) -> BatchSizeTrial:
-        assert 1 <= size <= limit
-        return BatchSizeTrial(size, *((1.0, "") if size <= capacity else (None, "out of memory")))
+    sizes: list[int] = []
+
+    def tried(job: Any, timeout_s: float) -> tuple[float, str]:
+        sizes.append(job[-1])
+        return 1.0, "" if job[-1] <= capacity else "out of memory"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_size, "_tried", tried)
-        found = find_batch_size(config_of, limit=limit)
+        rates = find_batch_size(config_of, limit=limit)
     most = min(capacity, limit)
-    assert most - most / 15 - 1 < found.largest <= most and (most > 16 or found.largest == most)
-    sizes = [trial.size for trial in found.trials]
-    assert sizes == sorted({*sizes}) and len(sizes) < np.log2(limit) + 6
+    assert most - most / 15 - 1 < max(rates) <= most and (most > 15 or max(rates) == most)
+    assert list(rates) == sorted(size for size in sizes if size <= capacity)
+    assert len({*sizes}) == len(sizes) < np.log2(limit) + 6 and max(sizes) <= limit
 
 
-def test_children_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_end_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO", "towerpack")
 
     def make(size: int) -> TrainConfig:
         if size == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         return config_of(size, 1 if size < 3 else 4000)
 
-    found = find_batch_size(make, limit=4, steps=2, memory=3 * GB)
-    assert found.largest == 2
-    problems = [trial.problem for trial in found.trials]
-    assert problems == ["", "", "out of memory", "out of memory (killed)"]
-    assert all(trial.rows_per_s for trial in found.trials[:2])
-    lines = str(found).splitlines()
-    assert lines[0].split() == ["batch", "size", "rows/s"] and lines[4].endswith("(killed)")
+    rates = find_batch_size(make, limit=4, steps=2, memory=3 * GB)
+    assert list(rates) == [1, 2] and min(rates.values()) > 0
+    problems = [m for m in caplog.messages if "memory" in m]
+    assert problems == ["Batch size 4: out of memory (killed)", "Batch size 3: out of memory"]
     assert list(tmp_path.iterdir()) == []
 
 

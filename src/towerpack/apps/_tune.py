@@ -21,7 +21,7 @@ from towerpack.apps._runner import Runner, make_trainer
 from towerpack.callbacks import Callback
 from towerpack.callbacks.watch import Mode
 from towerpack.config import change, key_paths, to_yaml
-from towerpack.training import BatchSizes, StopTraining, TrainConfig, Trainer, find_batch_size
+from towerpack.training import StopTraining, TrainConfig, Trainer, find_batch_size
 
 _LOG = get_logger(__name__)
 WINNER: Final = "best.yaml"
@@ -93,7 +93,7 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
     return _result(study, recipe, folder, metric)
 
 
-def search_batch_size(recipe: Recipe, **options: Any) -> BatchSizes:
+def search_batch_size(recipe: Recipe, **options: Any) -> dict[int, float]:
     """Find the largest `data.batch_size` of a recipe that fits into memory.
 
     Args:

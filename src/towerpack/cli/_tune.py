@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.extras import require
 from towerpack.cli._console import console, table
@@ -83,9 +84,10 @@ def _find_batch_size(recipe: Recipe) -> None:
     require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import search_batch_size
 
-    sizes = search_batch_size(recipe)
-    print(sizes)
-    print(f"Next: towerpack train {recipe.name} data.batch_size={sizes.largest}")
+    rates = search_batch_size(recipe)
+    rows = [(f"{size:,}", f"{rate:,.1f}") for size, rate in rates.items()]
+    print("\n".join(aligned([("batch size", "rows/s"), *rows], ">>")))
+    print(f"Next: towerpack train {recipe.name} data.batch_size={max(rates)}")
 
 
 def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:

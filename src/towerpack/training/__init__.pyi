@@ -39,9 +39,7 @@ from towerpack.training.trainers.base import (
     SimpleTrainer as SimpleTrainer, Trainer as Trainer,
     launch_train_with_config as launch_train_with_config,
 )
-from towerpack.training.trainers.batch_size import (
-    BatchSizeTrial as BatchSizeTrial, BatchSizes as BatchSizes, find_batch_size as find_batch_size,
-)
+from towerpack.training.trainers.batch_size import find_batch_size as find_batch_size
 from towerpack.training.trainers.multi_gpu import (
     SyncMultiGPUTrainer as SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,

@@ -122,7 +122,7 @@ def test_padding_of_long_tails() -> None:
         (([1, 2], [3]), "of the same length"),
         ((), "made of sequences"),
         (np.arange(3), "made of sequences"),
-        ({"ids": [1]}, "must have the components"),
+        ({"ids": [1]}, "as in pad= and the first"),
         (([1] * 6,), "Datapoint 1 has 6 tokens, but rows have 5"),
     ],
 )
@@ -139,7 +139,7 @@ def test_wrong_arguments() -> None:
     for arguments in ({"length": 0}, {"length": 5, "window": 0}, {"length": 5, "long": "cut"}):
         with pytest.raises(ConfigError):
             PackSequences(ds, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(DataFlowError, match="only these in pad="):
+    with pytest.raises(DataFlowError, match="as in pad="):
         list(PackSequences(ds, 5, pad={"ids": 1}))
-    with pytest.raises(DataFlowError, match="not named"):
+    with pytest.raises(DataFlowError, match="made of sequences"):
         list(PackSequences(DataFromArrays({"positions": np.zeros((3, 2), int)}), 5))

@@ -104,17 +104,9 @@ class Packer:
 
     def pack(self, window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
         first = window * self.window
-        sequences = [self._checked(dp, first + i) for i, dp in enumerate(datapoints)]
-        keys: set[Hashable] = {*sequences[0]}
-        if isinstance(self.pad, Mapping):
-            keys |= self.pad.keys()
-        if different := [first + i for i, each in enumerate(sequences) if each.keys() != keys]:
-            raise DataFlowError(
-                f"Datapoint {different[0]} must have the components {sorted(map(repr, keys))}, "
-                "as the first sequence of the window and pad=.",
-                got=describe_datapoint(datapoints[different[0] - first]),
-                fix="give all datapoints the same components, and name only these in pad=",
-            )
+        keys = self.pad if isinstance(self.pad, Mapping) else ()
+        keys = {*keys, *(keys_of(datapoints[0]) if is_datapoint(datapoints[0]) else ())}
+        sequences = [self._checked(dp, first + i, keys) for i, dp in enumerate(datapoints)]
         sizes = [len(next(iter(each.values()))) for each in sequences]
         length = self.length
         pieces = [
@@ -153,7 +145,9 @@ class Packer:
         row[: len(tokens)] = tokens
         return row
 
-    def _checked(self, datapoint: Datapoint, number: int) -> dict[Hashable, NDArray[Any]]:
+    def _checked(
+        self, datapoint: Datapoint, number: int, keys: set[Hashable]
+    ) -> dict[Hashable, NDArray[Any]]:
         """Return the sequences of a datapoint by key."""
         sequences: dict[Hashable, NDArray[Any]] = {}
         if is_datapoint(datapoint):
@@ -162,11 +156,12 @@ class Packer:
                 sequences = {key: array_of(value, f"component {key!r}") for key, value in pairs}
         arrays = sequences.values()
         proper = all(a.ndim == 1 and (a.dtype.kind in "iub" or not a.size) for a in arrays)
-        if not proper or len({len(a) for a in arrays}) != 1 or {*_ADDED} & sequences.keys():
+        if not proper or len({len(a) for a in arrays}) != 1 or sequences.keys() != keys - {*_ADDED}:
             raise DataFlowError(
                 f"Datapoint {number} must be made of sequences of integers of the same length.",
                 got=describe_datapoint(datapoint),
-                expected=f"vectors of integers, in a tuple, list or dict, not named {_ADDED}",
+                expected=f"vectors {sorted(map(repr, keys - {*_ADDED}))}, as in pad= and the first "
+                "datapoint of the window, in a tuple, list or dict",
                 fix="put a single sequence into a tuple: (tokens,); remove other components with "
                 "SelectComponent or MapData",
             )

@@ -13,7 +13,6 @@ from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_pl
 from towerpack.dataflow._item_rng import ItemRNG
 from towerpack.dataflow._plan import Node, RowCounter, flat
 from towerpack.dataflow.arguments import integer_of, repr_of
-from towerpack.dataflow.datapoints import to_rows
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
@@ -44,9 +43,8 @@ class WeightedData(PlannedStage):
         weights: Weight of each datapoint of `ds`, of shape [len(ds)]. A weight of 0 excludes the
             datapoint. "balanced" draws all classes equally often.
         replacement: Whether a pass may contain a datapoint several times.
-        labels: Classes for "balanced": an array of shape [len(ds)], or the component of a datapoint
-            that is its class. A component is read once, when the flow is created. If this is slow
-            because of maps in `ds`, put these maps above this stage.
+        labels: Classes for "balanced": an array of shape [len(ds)], or the index or key of the
+            component with the class, which is read from `ds` once, when the flow is created.
         size: Number of draws in a pass. By default `len(ds)`, or without replacement the number of
             weights above 0.
         seed: Seed of these draws only; by default the run's seed.
@@ -72,8 +70,8 @@ class WeightedData(PlannedStage):
         self.replacement = replacement
         self.seed = check_seed(seed)
         self.random = seed is None
-        node = _node_in_fixed_order(ds)
-        shares = _shares(weights, labels, node)
+        _check_order(ds)
+        shares = _shares(weights, labels, ds)
         positive = int(np.count_nonzero(shares))
         default = len(shares) if replacement else positive
         self.size = default if size is None else integer_of(size, "size", 1)
@@ -150,7 +148,7 @@ def exponential(uniform: Floats) -> Floats:
     return np.maximum(-(exponent * 0.6931471805599453 + 2.0 * ratio * series), 0.0)
 
 
-def _node_in_fixed_order(ds: DataFlow) -> Node:
+def _check_order(ds: DataFlow) -> None:
     if not isinstance(length_of(ds), int):
         raise ConfigError(
             f"WeightedData must wrap a finite flow of known length, got {ds}.",
@@ -164,66 +162,37 @@ def _node_in_fixed_order(ds: DataFlow) -> Node:
             f"Each pass over {ds} has another order, so that weights would belong to other rows.",
             fix="put ShuffleData and other random orders above WeightedData",
         )
-    return node
 
 
-def _shares(weights: Any, labels: Any, node: Node) -> Floats:
+def _shares(weights: Any, labels: Any, ds: DataFlow) -> Floats:
     """Return the weights, divided by the largest one."""
-    if isinstance(weights, str) and weights == "balanced":
-        weights = _balanced(labels, node)
-    elif labels is not None:
+    balanced = isinstance(weights, str) and weights == "balanced"
+    if balanced != (labels is not None):
         raise ConfigError(
-            'labels= requires weights="balanced".', fix='pass weights="balanced", or omit labels='
+            'labels= and weights="balanced" require each other.',
+            fix="pass both, with an array of labels, or the index or key of their component",
         )
+    if isinstance(labels, (int, str)):
+        with ds.iterate(seed=0, epoch=0) as rows:
+            labels = [row[labels] for row in rows]
+    if balanced:
+        _, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        weights = (1.0 / counts)[which]
     try:
         numbers = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
+        numbers = np.zeros(0)
+    if numbers.shape != (len(ds),):
         raise ConfigError(
-            f'weights must be numbers or "balanced", got {repr_of(weights)}.'
-        ) from None
-    _check_shape(numbers, "weights", node)
-    if not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.any():
-        wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
+            f'weights must be "balanced" or one number for each of {len(ds)} datapoints.',
+            got=repr_of(labels if balanced else weights),
+            fix=f"pass an array of shape [{len(ds)}], in the order of the flow",
+        )
+    wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
+    if len(wrong) or not numbers.any():
         raise ConfigError(
             "weights must be finite numbers of at least 0, and not all 0.",
             got=f"weight {wrong[0]} is {numbers[wrong[0]]}" if len(wrong) else "only zeros",
             fix="replace NaN and negative weights, or pass 0 to exclude a datapoint",
         )
     return numbers / numbers.max()
-
-
-def _balanced(labels: Any, node: Node) -> Floats:
-    if labels is None:
-        raise ConfigError(
-            'weights="balanced" requires labels=.',
-            fix="pass an array of labels, or the index or key of the component with the label",
-        )
-    if isinstance(labels, (int, str)):
-        labels = _read_component(labels, node)
-    classes = np.asarray(labels)
-    _check_shape(classes, "labels", node)
-    _, which, counts = np.unique(classes, return_inverse=True, return_counts=True)
-    return (1.0 / counts)[which]
-
-
-def _read_component(key: int | str, node: Node) -> list[Any]:
-    size, labels = node.size or 0, list[Any]()
-    try:
-        for start in range(0, size, node.chunk):
-            rows = to_rows(node.read(0, range(start, min(start + node.chunk, size))))
-            labels += [row[key] for row in rows]
-    except (KeyError, IndexError, TypeError) as error:
-        raise ConfigError(
-            f"The datapoints have no component {key!r} for labels=.",
-            fix="pass the index or key of a component, or an array of labels",
-        ) from error
-    return labels
-
-
-def _check_shape(array: NDArray[Any], name: str, node: Node) -> None:
-    if array.shape != (node.size,):
-        raise ConfigError(
-            f"{name} must have one value for each of {node.size} datapoints.",
-            got=f"shape {list(array.shape)}",
-            fix=f"pass an array of shape [{node.size}], in the order of the flow",
-        )

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +15,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import tensorflow as tf
 
-from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.files import replace_file
 from towerpack._core.logs import console, get_logger
@@ -35,39 +35,6 @@ _BOOT = (
 _NO_MEMORY = ("ResourceExhausted", "RESOURCE_EXHAUSTED", "MemoryError", "bad_alloc")
 
 
-class BatchSizeTrial(NamedTuple):
-    """Result of training with one batch size.
-
-    Attributes:
-        size: Batch size of a replica.
-        rows_per_s: Datapoints that one replica trains on in a second; None if training failed.
-        problem: Reason of the failure.
-    """
-
-    size: int
-    rows_per_s: float | None
-    problem: str = ""
-
-
-class BatchSizes(NamedTuple):
-    """Result of `find_batch_size`. Its text is a table of all trials.
-
-    Attributes:
-        largest: Largest batch size that was trained with.
-        trials: Trials by ascending batch size.
-    """
-
-    largest: int
-    trials: list[BatchSizeTrial]
-
-    def __str__(self) -> str:
-        rows = [
-            (f"{t.size:,}", "" if t.rows_per_s is None else f"{t.rows_per_s:,.1f}", t.problem)
-            for t in self.trials
-        ]
-        return "\n".join(aligned([("batch size", "rows/s", ""), *rows], ">><"))
-
-
 def find_batch_size(
     make_config: Callable[[int], TrainConfig],
     *,
@@ -76,7 +43,7 @@ def find_batch_size(
     steps: int = 10,
     memory: int | None = None,
     timeout_s: float = 600.0,
-) -> BatchSizes:
+) -> dict[int, float]:
     """Find the largest batch size that fits into memory, to within a sixteenth.
 
     The size is doubled until training fails, and then bisected. Each size is trained in a new
@@ -96,29 +63,33 @@ def find_batch_size(
             memory that is available.
         timeout_s: Seconds after which a process that is not done is killed. Its size is too large.
 
+    Returns:
+        Datapoints that one replica trains on in a second, by batch size, ascending. The last batch
+        size is the largest that fits.
+
     Raises:
         TowerpackError: Training with batch size 1 fails.
     """
     console()
     job = make_config, trainer, steps, memory or _available_memory()
-    trials: list[BatchSizeTrial] = []
+    rates: dict[int, float] = {}
     fits, fails, size = 0, limit + 1, 1
-    while fails - fits > max(1, fails // 16) or not trials:
-        trials.append(trial := _tried(job, size, timeout_s))
-        _LOG.info("Batch size %d: %s", size, trial.problem or f"{trial.rows_per_s:,.1f} rows/s")
-        if trial.rows_per_s is None:
+    while True:
+        rate, problem = _tried((*job, size), timeout_s)
+        _LOG.info("Batch size %d: %s", size, problem or f"{rate:,.1f} rows/s")
+        if problem:
             fails = size
         else:
-            fits = size
-        size = min(2 * size, limit) if fails > limit else (fits + fails) // 2
-        if fits == limit:
+            fits, rates[size] = size, rate
+        if fails - fits <= max(1, fails // 16):
             break
+        size = min(2 * size, limit) if fails > limit else (fits + fails) // 2
     if not fits:
         raise TowerpackError(
-            f"Training with batch size 1 failed: {trials[0].problem}.",
+            f"Training with batch size 1 failed: {problem}.",
             fix="correct the error, or use a smaller model, smaller inputs or more memory",
         )
-    return BatchSizes(fits, sorted(trials))
+    return dict(sorted(rates.items()))
 
 
 def _available_memory() -> int | None:
@@ -129,29 +100,27 @@ def _available_memory() -> int | None:
     return None
 
 
-def _tried(job: tuple[Any, ...], size: int, timeout_s: float) -> BatchSizeTrial:
+def _tried(job: tuple[Any, ...], timeout_s: float) -> tuple[float, str]:
+    """Train in a child process. Return the datapoints in a second, and the problem or ""."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / "job").write_bytes(cloudpickle.dumps((*job, size)))
+        (folder / "job").write_bytes(cloudpickle.dumps(job))
+        command = [sys.executable, "-c", _BOOT, name, *sys.path]
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, name, *sys.path],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                return BatchSizeTrial(size, None, f"not done after {timeout_s:g} s")
+                return 0.0, f"not done after {timeout_s:g} s"
             finally:
                 process.kill()
                 process.wait()
         if (folder / "result").is_file():
-            return BatchSizeTrial(size, *json.loads((folder / "result").read_bytes()))
+            rate, problem = json.loads((folder / "result").read_bytes())
+            return rate, problem
         last = (folder / "log").read_text(errors="replace").strip().rpartition("\n")[2]
-        problem = f"the process ended with code {code}: {last}"
-        return BatchSizeTrial(size, None, "out of memory (killed)" if code < 0 else problem)
+        killed = code in (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by a C++ library
+        return 0.0, "out of memory (killed)" if killed else f"ended with code {code}: {last}"
 
 
 def main(name: str) -> None:
@@ -161,13 +130,11 @@ def main(name: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     try:
         job: Any = pickle.loads((folder / "job").read_bytes())  # noqa: S301 - of the parent
-        result: tuple[float | None, str] = _rows_per_s(folder, *job), ""
+        result = _rows_per_s(folder, *job), ""
     except Exception as error:  # noqa: BLE001 - the parent reports it
-        story = traceback.format_exc()
-        if any(name in story for name in _NO_MEMORY):
-            result = None, "out of memory"
-        else:
-            result = None, f"{type(error).__name__}: {error}".partition("\n")[0]
+        story, problem = traceback.format_exc(), f"{type(error).__name__}: {error}"
+        no_memory = any(name in story for name in _NO_MEMORY)
+        result = 0.0, "out of memory" if no_memory else problem.partition("\n")[0]
     replace_file(folder / "result", json.dumps(result).encode())
 
 
