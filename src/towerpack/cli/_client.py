@@ -111,7 +111,7 @@ def _row(
         best = outputs["probabilities"].argsort()[::-1][:top]
         return {
             **row,
-            "classes": [str(names[i]) if i < len(names) else f"class {i}" for i in best.tolist()],
+            "classes": [f"{names[i]}" if i < len(names) else f"class {i}" for i in best.tolist()],
             "probabilities": [round(float(outputs["probabilities"][i]), 6) for i in best],
         }
     if "boxes" in outputs:
