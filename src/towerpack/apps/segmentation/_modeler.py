@@ -69,7 +69,6 @@ class SegmentationModeler(Modeler):
         # Void classes are never predicted.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
-        # The host would wait for the int32 of a GPU.
         prediction, truth = tf.argmax(logits, -1), tf.cast(label, tf.int64)
         expose("prediction", tf.cast(prediction, tf.int32))
         expose("label", tf.cast(label, tf.int32))
