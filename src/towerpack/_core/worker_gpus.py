@@ -2,8 +2,6 @@
 
 import os
 
-VARIABLE = "TOWERPACK_WORKER_GPUS"
-
 
 def hidden_gpus() -> dict[str, str]:
     """Return environment variables that hide GPUs from a worker process.
@@ -11,4 +9,4 @@ def hidden_gpus() -> dict[str, str]:
     Otherwise a framework that the worker imports would occupy the memory of the training's GPU.
     The dict is empty if the user sets TOWERPACK_WORKER_GPUS=1.
     """
-    return {} if os.environ.get(VARIABLE) == "1" else {"CUDA_VISIBLE_DEVICES": "-1"}
+    return {} if os.environ.get("TOWERPACK_WORKER_GPUS") == "1" else {"CUDA_VISIBLE_DEVICES": "-1"}

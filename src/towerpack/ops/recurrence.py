@@ -1,5 +1,6 @@
 """Recurrence over time, with gradients computed for all time steps at once where possible."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -30,25 +31,20 @@ def lstm(
 
 
 def cudnn_lstm(
-    inputs: tf.Tensor,
-    kernel: tf.Tensor,
-    recurrent_kernel: tf.Tensor,
-    bias: tf.Tensor,
-    c: tf.Tensor,
-    h: tf.Tensor,
+    inputs: tf.Tensor, weights: Sequence[tf.Tensor], c: tf.Tensor, h: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the result of `lstm`, computed by NVIDIA's cuDNN on a GPU.
 
     Args:
-        inputs: Inputs, float32 [time, n, size].
-        kernel: Weights of the inputs, [size, 4 units].
-        recurrent_kernel: Weights of the previous output, [units, 4 units].
-        bias: [4 units].
+        inputs: float32 [time, n, size].
+        weights: Weights of the inputs [size, 4 units] and of the previous output [units, 4 units],
+            and bias [4 units].
         c, h: Same as for `lstm`.
     """
     # cuDNN has the gates in Keras's order, transposed, and a second bias.
-    weights = [*tf.split(kernel, 4, 1), *tf.split(recurrent_kernel, 4, 1)]
-    flat = [tf.reshape(tf.transpose(weight), [-1]) for weight in weights]
+    *kernels, bias = weights
+    gates = [gate for kernel in kernels for gate in tf.split(kernel, 4, 1)]
+    flat = [tf.reshape(tf.transpose(gate), [-1]) for gate in gates]
     outputs, _, c_T, _, _ = tf.raw_ops.CudnnRNNV3(
         input=inputs,
         input_h=h[None],

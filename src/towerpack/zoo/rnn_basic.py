@@ -138,8 +138,8 @@ class _Layer(keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Same as `call`, from the inputs [time * n, size] instead of their gates."""
         x = tf.reshape(x, [time, -1, x.shape[1]])
-        kernel, recurrent_kernel = self._cast(self.kernel), self._cast(self.recurrent_kernel)
-        outputs, c = cudnn_lstm(x, kernel, recurrent_kernel, self._cast(self.bias), c, h)
+        weights = [self._cast(w) for w in (self.kernel, self.recurrent_kernel, self.bias)]
+        outputs, c = cudnn_lstm(x, weights, c, h)
         return tf.reshape(outputs, [-1, self.units]), c, outputs[-1]
 
     def call(

@@ -75,7 +75,7 @@ def _enlarged(x: tf.Tensor, size: Any) -> tf.Tensor:
                 copied = np.outer(counts[0] > row, counts[1] > column)[None, :, :, None]
                 term = tf.gather(tf.gather(dy, rows, axis=1), columns, axis=2)
                 total += tf.where(copied, term, tf.zeros_like(term))
-            return total
+            return tf.ensure_shape(total, x.shape)  # Otherwise Grappler reorders the sum.
 
         return tf.image.resize(x, size, "nearest"), gradient
 

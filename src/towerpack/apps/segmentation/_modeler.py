@@ -69,10 +69,9 @@ class SegmentationModeler(Modeler):
         # Void classes are never predicted.
         logits = tf.where(counted, logits, tf.float32.min)
         expose("probabilities", tf.nn.softmax(logits))
-        prediction = tf.argmax(logits, -1)
+        prediction, truth = tf.argmax(logits, -1), tf.cast(label, tf.int64)
         expose("prediction", tf.cast(prediction, tf.int32))
         expose("label", tf.cast(label, tf.int32))
-        truth = tf.cast(label, tf.int64)  # The host would wait for a GPU's int32.
         is_valid = truth != VOID
         target = tf.where(is_valid, truth, tf.zeros([], tf.int64))
         weights = tf.cast(is_valid, tf.float32)

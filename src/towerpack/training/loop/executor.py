@@ -120,6 +120,8 @@ class Executor:
         ConfigError: `xla` is set, but TensorFlow cannot compile replicas of this distribution.
     """
 
+    _keeps_inputs = True
+
     def __init__(self, parts: StepParts, *, budget_s: float = BUDGET_S) -> None:
         self.budget_s = budget_s
         self._parts = parts
@@ -127,7 +129,8 @@ class Executor:
         self._step_number = parts.global_step
         variables = parts.tower.store.named_variables()
         moved = [variables[name] for name in parts.trace.moved]
-        dtypes = [spec.dtype for spec in self._kept_inputs()]
+        dtypes = [spec.dtype for spec in parts.tower.specs] * self._distribution.local_replicas
+        dtypes = dtypes if self._keeps_inputs else []
         self._guard = Guard(moved, dtypes) if parts.check_finite else None
         if parts.xla:
             self._distribution.check_xla()
@@ -147,10 +150,6 @@ class Executor:
         if not parts.eager:
             self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
             self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
-
-    def _kept_inputs(self) -> Sequence[tf.TensorSpec]:
-        """Return the specs of the inputs that are kept if a step is skipped."""
-        return list(self._parts.tower.specs) * self._distribution.local_replicas
 
     @property
     def one_step_only(self) -> bool:

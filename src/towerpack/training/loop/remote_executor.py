@@ -36,6 +36,8 @@ class RemoteExecutor(Executor):
     earlier steps are returned.
     """
 
+    _keeps_inputs = False  # The coordinator has the batches of all shares.
+
     def __init__(
         self, parts: StepParts, coordinator: Any, peers: Mapping[str, str], seconds: float
     ) -> None:
@@ -165,9 +167,6 @@ class RemoteExecutor(Executor):
                 silent = silent_peers(self._peers, self._seconds / 2)
                 if silent:
                     return missing_peers(silent, f"has not answered for {self._seconds:g} s")
-
-    def _kept_inputs(self) -> Sequence[tf.TensorSpec]:
-        return []  # The coordinator has the batches of all shares.
 
     def _no_result(self) -> CallResult:
         empty = np.empty(0)
