@@ -53,6 +53,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.timeout(900)  # Ray's start takes minutes on a machine under load.
 def test_a_job_restarts_reports_and_saves_at_sigterm(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
