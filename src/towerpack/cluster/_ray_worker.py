@@ -193,24 +193,25 @@ class _Process:
 
 def _follow(process: _Process, board: Any, rank: int, folder: Path) -> int:
     """Exchange news with the other workers once per second, until the process has ended."""
-    news = _News(process.run_file, folder)
+    reader = _News(process.run_file)
     preempted = False
     while True:
         began = time.monotonic()
-        status = process.status
+        over = process.status is not None
         process.check()
         message: Any = None
-        metrics = None
+        news = None
         if rank == 0:
+            news = reader.read(over=over)
             ask = ray.get(board.beat.remote())
-            metrics = news.metrics(over=status is not None)
-            message = {"ask": ask, "over": status is not None, "report": metrics is not None}
+            message = {"ask": ask, "over": over, "report": news is not None}
         message = broadcast_from_rank_zero(message)
         preempted = preempted or ray.train.get_preemption_info() is not None
         if message["ask"] or preempted:
             _actor.ask = _actor.ask or message["ask"] or signal.SIGTERM
         if message["report"]:  # all workers report, as Ray demands, but only the first has news
-            ray.train.report(metrics or {}, news.checkpoint() if rank == 0 else None)
+            metrics, newest = news or ({}, None)
+            ray.train.report(metrics, _pointer(newest, folder))
         if message["over"]:
             break
         time.sleep(max(0.0, _TICK_S - (time.monotonic() - began)))
@@ -222,36 +223,30 @@ def _follow(process: _Process, board: Any, rank: int, folder: Path) -> int:
 class _News:
     """Newest metrics and checkpoint in the run directory, whose path the program writes."""
 
-    def __init__(self, run_file: Path, folder: Path) -> None:
-        self._run_file, self._folder = run_file, folder
-        self._reported: Any = None
-        self._due = 0.0
+    def __init__(self, run_file: Path) -> None:
+        self._run_file, self._due = run_file, 0.0
+        self._read: Any = None
 
-    def metrics(self, *, over: bool) -> dict[str, float] | None:
-        """Return metrics if something is new and a report is due, or at the end."""
+    def read(self, *, over: bool) -> tuple[dict[str, float], Path | None] | None:
+        """Return the news if a report is due, or at the end. None if there are no news."""
         if not self._run_file.exists() or (not over and time.monotonic() < self._due):
             return None
+        run = Path(self._run_file.read_text())
+        newest = max((run / "checkpoints").glob("step-*"), default=None)
+        news = _last_record(run / "stats.jsonl"), newest
+        before, self._read = self._read, news
         self._due = time.monotonic() + _REPORT_S
-        metrics = _last_record(Path(self._run_file.read_text()) / "stats.jsonl")
-        newest = (metrics, self._newest())
-        if newest in (self._reported, ({}, None)):
-            return None
-        self._reported = newest
-        return metrics
+        return None if news in (before, ({}, None)) else news
 
-    def _newest(self) -> Path | None:
-        folder = Path(self._run_file.read_text()) / "checkpoints"
-        return max(folder.glob("step-*"), default=None)
 
-    def checkpoint(self) -> Any:
-        """Return a checkpoint for Ray, which contains only the path of the newest one."""
-        newest = self._newest()
-        if newest is None:
-            return None
-        pointer = self._folder / newest.name
-        pointer.mkdir(exist_ok=True)
-        (pointer / "checkpoint.json").write_text(json.dumps({"path": str(newest)}))
-        return ray.train.Checkpoint.from_directory(os.fspath(pointer))
+def _pointer(newest: Path | None, folder: Path) -> Any:
+    """Return a checkpoint for Ray, which contains only the path of the newest one."""
+    if newest is None:
+        return None
+    pointer = folder / newest.name
+    pointer.mkdir(exist_ok=True)
+    (pointer / "checkpoint.json").write_text(json.dumps({"path": str(newest)}))
+    return ray.train.Checkpoint.from_directory(os.fspath(pointer))
 
 
 def _last_record(path: Path) -> dict[str, float]:
