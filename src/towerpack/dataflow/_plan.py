@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -163,14 +164,15 @@ class Tracer:
 
     def __init__(self) -> None:
         self.sources: list[tuple[str, int]] = []
+        self._alike = Counter[str]()
 
     def source(self, node: Node) -> Node:
         return _SourceRows(node, self.name(node))
 
     def name(self, node: Node) -> str:
         name = node.source or type(node).__name__
-        alike = [each for each, _ in self.sources if each.partition(" #")[0] == name]
-        name = f"{name} #{len(alike) + 1}" if alike else name
+        self._alike[name] += 1
+        name = f"{name} #{self._alike[name]}" if self._alike[name] > 1 else name
         self.sources.append((name, node.size or 0))
         return name
 
