@@ -91,9 +91,7 @@ def _expecting(url: str) -> Generator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"The server {url} sent a response of unexpected form: {error!r:.200}."
-        raise RequestError(
-            what, status=0, fix="check the URL and the version of the server"
-        ) from error
+        raise RequestError(what, status=0, fix="pass the URL of `towerpack serve`") from error
 
 
 def _row(
@@ -111,7 +109,7 @@ def _row(
         best = outputs["probabilities"].argsort()[::-1][:top]
         return {
             **row,
-            "classes": [str(names[i]) if i < len(names) else f"class {i}" for i in best.tolist()],
+            "classes": [f"{names[i]}" if i < len(names) else f"class {i}" for i in best.tolist()],
             "probabilities": [round(float(outputs["probabilities"][i]), 6) for i in best],
         }
     if "boxes" in outputs:
