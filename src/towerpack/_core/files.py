@@ -52,6 +52,17 @@ def open_plain(path: Path | str, flags: int, mode: int = 0o644) -> int:
     )
 
 
+def refuse_link(path: Path) -> Path:
+    """Raise ConfigError if a path is a link, which may lead to files of the user elsewhere."""
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} must not be a link, because it may lead outside of its folder.",
+            got=f"a link to {os.readlink(path)}",
+            fix="replace the link with a copy, or put the whole folder elsewhere",
+        )
+    return path
+
+
 def read_regular(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb", opener=open_regular) as file:
         return file.read()

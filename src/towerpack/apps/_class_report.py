@@ -44,7 +44,7 @@ class ClassificationReport(Reporting):
     Args:
         class_names: Names of the classes in the order of their labels.
         top_k: A prediction is correct for top-k accuracy if the label is among this many most
-            likely classes.
+            likely classes. Without effect if there are no more classes.
         auc: Whether to also compute the area under the ROC curve of each class against the others.
     """
 
@@ -52,7 +52,7 @@ class ClassificationReport(Reporting):
 
     def __init__(self, class_names: Sequence[str], top_k: int = 5, *, auc: bool = False) -> None:
         self._names = list(class_names)
-        self._top_k = min(top_k, len(self._names))
+        self._top_k = top_k if top_k < len(self._names) else 1
         self._matrix = ConfusionMatrix(self._names, "first", "label", draw=False)
         self._among = 0
         self._auc = auc

@@ -36,6 +36,8 @@ _SPLITS = ("train", "val", "test")
 _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # image sizes for networks that a CPU can train
 _BATCH, _LEAST_BATCH, _EPOCHS, _STEPS = 64, 8, 15, 60
 _FEW_BATCH, _MOST_CLASSES, _MOST_LABEL = 16, 254, 64
+_LOPSIDED = 0.2  # difference of the share of training pictures
+_STRETCHED = 1.5
 _DATA_SETS = {"mnist", "fashion_mnist", "cifar10", "cifar100"}
 _VERY_FEW, _FEW = 150, 2000  # pictures to train on
 _PRETRAINED_PX, _HEAD_STEPS, _TUNE_EPOCHS_OF_FEW, _TUNE_EPOCHS = 96, 10, 8, 5
@@ -58,6 +60,7 @@ class _Picture:
     height: int
     width: int
     channels: int
+    is_gray: bool
     digest: bytes
 
 
@@ -156,8 +159,10 @@ def import_data(
         result.data = known or {}
         if not known:
             rows = _numbered(listed.pairs) if listed else _find_pictures(folder)
-            classes, result.data = _pictures(folder, target, split, pictures, result.bad, rows)
+            classes, result.data = _pictures(folder, target, split, pictures, result, rows)
         sections = _training(target / "train.csv", result.data, result.advice)
+        if not known:
+            result.advice += _about(pictures.good(), result.data)
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
     if layout is not None:
@@ -470,24 +475,31 @@ def _pictures(
     target: Path,
     split: float,
     pictures: _Pictures,
-    bad: list[Bad],
+    result: Imported,
     rows_and_classes: tuple[_Rows, list[str]],
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Check and list the pictures. Return all classes and the section `data` of a recipe.
 
     `rows_and_classes` holds the rows of each split and the names of the classes.
     """
-    all_rows, classes = rows_and_classes
+    (all_rows, classes), bad = rows_and_classes, result.bad
     checked: dict[str, list[_Picture]] = {}
     lists: dict[str, list[tuple[str, int]]] = {}
     for name, rows in all_rows.items():
         results = pictures.checked([file for file, _ in rows], f"checking {name}")
-        bad += [result for result in results if isinstance(result, Bad)]
-        checked[name] = [result for result in results if isinstance(result, _Picture)]
-        is_good = [isinstance(result, _Picture) for result in results]
+        bad += [picture for picture in results if isinstance(picture, Bad)]
+        checked[name] = [picture for picture in results if isinstance(picture, _Picture)]
+        is_good = [isinstance(picture, _Picture) for picture in results]
         lists[name] = list(itertools.compress(rows, is_good))
     if list(lists) == ["train"]:
         lists = _divided(checked["train"], lists["train"], split, folder, by_class=True)
+        count, total = len(lists["train"]), len(checked["train"])
+        if total and abs(count / total - split) > _LOPSIDED:
+            result.advice.append(
+                f"{100 * count / total:.0f} % of the {total} pictures are for training, instead of "
+                f"{100 * split:g} %, because names of files decide, and each class is in each "
+                "split. Add pictures, or divide them into folders train/, val/ and test/."
+            )
     present = sorted({label for _, label in lists["train"]})
     if len(present) < 2:
         raise ConfigError(
@@ -509,6 +521,24 @@ def _pictures(
         "batch_size": min(_BATCH, count, max(_LEAST_BATCH, count // 16)),
         "augmenter": "unmirrored",  # The pictures may be letters or arrows.
     }
+
+
+def _about(pictures: Sequence[_Picture], data: Mapping[str, Any]) -> Iterator[str]:
+    """Return advice about pictures that are gray, or that resizing would stretch."""
+    if data["channels"] == 3 and all(picture.is_gray for picture in pictures):
+        yield (
+            "All pictures are gray, but stored in color. To train on one channel, set "
+            "data.channels to 1, and choose a network without pretrained weights."
+        )
+    height, width = data["size"]
+    ratio = statistics.median(picture.width / picture.height for picture in pictures)
+    if not 1 / _STRETCHED <= ratio * height / width <= _STRETCHED:
+        longer = [round(side * max(ratio, 1 / ratio) / 32) * 32 for side in (height, width)]
+        size = [height, longer[1]] if ratio > 1 else [longer[0], width]
+        yield (
+            f"Pictures are about {ratio:.2g} times as wide as high, and are stretched to "
+            f"{height} x {width} pixels. To keep their shape, set data.size to {size}."
+        )
 
 
 def _numbered(pairs: Mapping[str, Sequence[tuple[str, str]]]) -> tuple[_Rows, list[str]]:
@@ -561,6 +591,9 @@ class _Pictures:
             self._known |= zip(new, watched, strict=True)
         return [self._known[name] for name in names]
 
+    def good(self) -> list[_Picture]:
+        return [picture for picture in self._known.values() if isinstance(picture, _Picture)]
+
     def hash_of(self, file: str) -> bytes:
         known = self._known.get(os.path.abspath(file))
         return known.digest if isinstance(known, _Picture) else _hash(Path(file).read_bytes())
@@ -571,8 +604,10 @@ def _check(file: str) -> _Picture | Bad:
 
     try:
         data = Path(file).read_bytes()
-        height, width, _ = decode_image(data, name="it").shape
-        return _Picture(file, height, width, image_header(data).channels, _hash(data))
+        pixels = decode_image(data, name="it")
+        height, width, _ = pixels.shape
+        is_gray = bool((pixels == pixels[:, :, :1]).all())
+        return _Picture(file, height, width, image_header(data).channels, is_gray, _hash(data))
     except FormatError as error:
         return Bad(file, error.what)
     except OSError as error:

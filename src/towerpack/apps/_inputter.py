@@ -128,7 +128,7 @@ def damaged_in_run(file: Path, error: Exception) -> ConfigError:
     """Return the error for a damaged file of a run."""
     return ConfigError(
         f"{file} is damaged: {error!r:.300}.",
-        fix="restore the file, or start again in a new directory",
+        fix="restore the file, or start again with a different --run-dir (`tune`: --out)",
     )
 
 

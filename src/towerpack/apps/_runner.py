@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from towerpack._core.deprecation import with_old_name
 from towerpack._core.errors import CheckpointError, ConfigError
-from towerpack._core.files import replace_file
+from towerpack._core.files import refuse_link, replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack._core.remote_path import is_url
@@ -290,13 +290,7 @@ class Runner:
         Raises:
             ConfigError: The folder is a link, which an untrusted run directory may contain.
         """
-        folder = self.run_dir / name
-        if folder.is_symlink():
-            raise ConfigError(
-                f"{folder} must not be a link, because it may lead outside of the run directory.",
-                fix="remove the link, or put the whole run on another disk with --run-dir",
-            )
-        return folder
+        return refuse_link(self.run_dir / name)
 
     def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
         """Create a predictor with the weights of the best checkpoint.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.extras import require
-from towerpack._core.files import csv_of, replace_file
+from towerpack._core.files import csv_of, refuse_link, replace_file
 from towerpack._core.locks import FileLock, is_held, locked
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
@@ -160,9 +160,7 @@ def _optuna() -> Any:
 
 
 def _study(folder: Path, mode: str) -> Any:
-    file = folder / "study.db"
-    if file.is_symlink():
-        raise ConfigError(f"{file} must not be a link.", fix="remove the link")
+    file = refuse_link(folder / "study.db")
     try:
         return _optuna().create_study(
             study_name="towerpack",

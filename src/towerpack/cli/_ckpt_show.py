@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 from rich.table import Table
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from towerpack.checkpoint import Checkpoint
+
+_WIDE: Final = 120  # columns of a terminal
 
 
 def show(
@@ -69,13 +71,19 @@ def _tensor_table(checkpoint: Checkpoint, group: str, pattern: re.Pattern[str]) 
     count = sum(int(np.prod(specs[name][0], dtype=np.int64)) for name in names)
     title = f"{group}: {len(names)} tensors, {count:,} numbers"
     title += f" (of {len(specs)} tensors)" if len(names) < len(specs) else ""
-    statistics = (">size", ">mean", ">std", ">min", ">max", ">nan", ">inf")
-    rows = table("name", "shape", "dtype", *statistics, title=title)
+    titles = ["name", "shape", "dtype", ">size", ">mean", ">std", ">min", ">max", ">nan", ">inf"]
+    lines: list[list[str]] = []
     for name in names:
         array = checkpoint.tensors[group][name]
         shape = " × ".join(str(size) for size in array.shape) or "scalar"
         row = [escape(name), shape, array.dtype.name, size_text(array.nbytes), *_statistics(array)]
-        rows.add_row(*row)
+        lines.append(row)
+    shown = [*range(len(titles))]
+    if console().width < _WIDE:  # names would be folded into a few characters
+        shown = [i for i in shown if i not in (2, 3) and any(line[i] for line in lines)]
+    rows = table(*(titles[i] for i in shown), title=title)
+    for line in lines:
+        rows.add_row(*(line[i] for i in shown))
     return rows
 
 

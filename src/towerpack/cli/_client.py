@@ -91,9 +91,7 @@ def _expecting(url: str) -> Generator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"The server {url} sent a response of unexpected form: {error!r:.200}."
-        raise RequestError(
-            what, status=0, fix="check the URL and the version of the server"
-        ) from error
+        raise RequestError(what, status=0, fix="pass the URL of `towerpack serve`") from error
 
 
 def _row(

@@ -66,7 +66,8 @@ class Client(AbstractContextManager["Client"]):
         if not isinstance(inputs, Mapping | np.ndarray | bytes | Path):
             raise ConfigError(
                 f"inputs must be arrays by name, an array, or one image file, got {inputs!r:.80}.",
-                fix="pass arrays and texts by name, predict({'text': ['…']}), and files one by one",
+                fix="pass arrays and texts by name, predict({'text': ['…']}), and image files "
+                "one by one: [client.predict(path) for path in paths]",
             )
         query = {"signature_name": signature or "serving_default"}
         if isinstance(inputs, Mapping):
@@ -79,7 +80,12 @@ class Client(AbstractContextManager["Client"]):
                 inputs = inputs.astype(inputs.dtype.newbyteorder("<")).tobytes()
             body = inputs.read_bytes() if isinstance(inputs, Path) else inputs
             kind = {"content-type": "application/octet-stream"}
-            answer = self._ask("POST", ":predict", content=body, params=query, headers=kind)
+            try:
+                answer = self._ask("POST", ":predict", content=body, params=query, headers=kind)
+            except RequestError as error:
+                if error.status == 400 and "shape" in query and signature is None:
+                    error.fix = "pass signature='tensors' to send pixels to a model of image files"
+                raise
         if not self._signatures:
             self._signatures = self.metadata()["metadata"]["signature_def"]["signature_def"]
         infos: dict[str, Any] = self._signatures[query["signature_name"]]["outputs"]

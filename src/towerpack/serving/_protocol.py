@@ -25,6 +25,8 @@ _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
 # Bytes that end a complete file. The model's image decoder detects other damage.
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
+_CUT_PNG = b"\x89PNG\x1a"  # `curl -d @FILE` removes ends of lines
+_AS_IMAGE = " Send an image with --data-binary @FILE and -H 'Content-Type: image/png'."
 _GIF_FRAME, _GIF_EXTENSION = 0x2C, 0x21
 _GIF_BLOCKS = (_GIF_FRAME, _GIF_EXTENSION)
 
@@ -128,7 +130,8 @@ def _parsed(body: bytes) -> dict[str, Any]:
         relaxed = b"NaN" in body or b"Infinity" in body
         content = json.loads(body) if relaxed else orjson.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"JSON Parse error: {error}.") from error
+        is_image = begins_like_image(body[:18]) or body.startswith(_CUT_PNG)
+        raise RequestError(f"JSON Parse error: {error}.{_AS_IMAGE if is_image else ''}") from error
     if not isinstance(content, dict):
         raise RequestError("JSON Value: Is not object.")
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -216,6 +217,33 @@ def test_the_inventory(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["data", "import", str(root), "--overwrite"]).output
     for word in ("gone.png", "notes.doc", "page.jpg", "again.png", "none", "one", "emu"):
         assert word in shown
+
+
+def test_advice_about_pictures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, gray, width in (("wide", True, 60), ("plain", False, 24)):
+        root = tmp_path / name
+        for i in range(24):
+            picture = rng.integers(0, 256, (20, width - i % 2, 3), np.uint8)
+            write_picture(
+                root / "ab"[i % 2] / f"{i}.png", picture[:, :, [0, 0, 0]] if gray else picture
+            )
+    told = " ".join(import_data(tmp_path / "wide").advice)
+    assert "All pictures are gray" in told
+    [(height, width)] = re.findall(r"set data.size to \[(\d+), (\d+)\]", told)
+    assert int(width) == 3 * int(height)
+    told = " ".join(import_data(tmp_path / "plain").advice)
+    assert "gray" not in told and "data.size" not in told
+
+
+def test_advice_about_lopsided_splits(tmp_path: Path) -> None:
+    for i in range(24):
+        noise = np.random.default_rng(i).integers(0, 256, (20, 20, 3), np.uint8)
+        write_picture(tmp_path / "abcdefgh"[i % 8] / f"{i}.png", noise)
+    told = " ".join(import_data(tmp_path).advice)
+    assert "of the 24 pictures are for training, instead of 80 %" in told and "train/" in told
+    with_more = import_data(tmp_path, tmp_path / "out", split=0.4)
+    assert "instead of" not in " ".join(with_more.advice)
 
 
 def test_pictures_in_folders_of_other_names_are_classes(tmp_path: Path) -> None:

@@ -149,6 +149,14 @@ def mixed(build: Any, specs: Any, images: np.ndarray) -> list[np.ndarray]:
 # --------------------------------------------------------------------------------- reports
 
 
+def test_top_k_of_as_many_classes_is_no_metric() -> None:
+    for top_k in (1, 2, 5):
+        report = ClassificationReport(["cat", "dog"], top_k=top_k)
+        report.begin()
+        report.update({"label": np.array([1]), "probabilities": np.array([[0.9, 0.1]])}, 1)
+        assert report.finish() == {"accuracy": 0.0, "macro_f1": 0.0}
+
+
 def test_a_report_agrees_with_scikit_learn(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     names = ["zero", "one", "two", "ünseen"]

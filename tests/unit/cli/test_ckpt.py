@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -115,6 +116,13 @@ def test_show(run: Path) -> None:
     assert row(text, "data") == "data dict {'position': 17}"
     assert row(text, "[x]") == "[x] str text"
     assert f"numpy {np.__version__}" in text
+
+
+def test_show_folds_no_names_on_80_columns(run: Path) -> None:
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+    shown = CliRunner().invoke(app, ["ckpt", "show", str(run)], env=terminal).stdout
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert row(text, "conv0/kernel").startswith("conv0/kernel 2 × 2 2 0.8165 1 3")
 
 
 def test_show_one_and_a_tag(run: Path) -> None:

@@ -10,11 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from towerpack import RequestError
+from towerpack import ConfigError, RequestError
 from towerpack.cli import app
+from towerpack.serving import Client
 
 IMAGE = {"b64": "iVBORw0KGgo="}
 
@@ -26,6 +28,7 @@ class Answers:
         self.outputs: Any = {}
         self.rows: Any = {}
         self.metadata: Any = None
+        self.status = 200
 
     def of(self, path: str) -> Any:
         if path == "/v1/models":
@@ -45,7 +48,7 @@ def server() -> Iterator[tuple[str, Answers]]:
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("content-length", 0)))
             body = json.dumps(answers.of(self.path.partition("?")[0])).encode()
-            self.send_response(200)
+            self.send_response(answers.status if self.path.count(":predict") else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -77,6 +80,20 @@ def test_images_stay_in_the_folder(server: Any, tmp_path: Path, name: str) -> No
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == sorted(
         [file.name, "photo.jpg"]
     )
+
+
+def test_hints_of_the_client(server: Any) -> None:
+    url, answers = server
+    answers.status = 400
+    with Client(url) as client:
+        with pytest.raises(RequestError) as refused:
+            client.predict(np.zeros((1, 2, 2, 3), np.uint8))
+        assert "signature='tensors'" in str(refused.value.fix)
+        with pytest.raises(RequestError) as refused:
+            client.predict(np.zeros((1, 2, 2, 3), np.uint8), "tensors")
+        assert refused.value.fix is None
+        with pytest.raises(ConfigError, match=r"for path in paths"):
+            client.predict(["a.jpg", "b.jpg"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,8 @@ BAD = {
     b'{"inputs": NaN': "JSON Parse error",
     b"[" * 50_000: "JSON Parse error",
     b"\xff\xfe": "JSON Parse error",
+    BRIGHT: "Send an image with --data-binary",
+    BRIGHT.replace(b"\r", b"").replace(b"\n", b""): "Send an image with --data-binary",
     b"[]": "Is not object",
     b"{}": "Missing 'inputs' or 'instances' key",
     b'{"inputs": 1, "instances": [1]}': "or both are present",

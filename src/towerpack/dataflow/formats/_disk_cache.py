@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack._core.files import refuse_link
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, check_seed, is_random
@@ -203,8 +204,7 @@ class DiskStore:
         if any(not name.startswith(_NAME) for name in os.listdir(path)):
             fix = "choose an empty or a new directory"
             raise ConfigError(f"{path} contains files that do not belong to a cache.", fix=fix)
-        if (path / _NAME).is_symlink():
-            raise ConfigError(f"{path / _NAME} must not be a link.", fix="remove the link")
+        refuse_link(path / _NAME)
         with self._open() as db:
             for statement in _SETUP:
                 db.execute(statement)

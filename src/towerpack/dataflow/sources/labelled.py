@@ -92,7 +92,8 @@ class ImageFolder(FilesStage):
                 f"There are no images in {self.root}.",
                 got=f"{len(self.classes)} folders and {self.left_out} other files in them",
                 expected=f"{self.root}/<class>/<image>.jpg",
-                fix="use ImageCSV for a table of images with labels, ImageFromFile for a list",
+                fix="put the images of each class in a folder, or read a table of images and "
+                "labels with ImageCSV(path), or a list of files with ImageFromFile(files)",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)

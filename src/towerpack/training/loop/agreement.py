@@ -39,7 +39,8 @@ class Agreement:
                 f"The settings of {self.team.name(index)} differ from those of "
                 f"{self.team.name(0)}.",
                 got="\n".join([*lines[:9], *more]),
-                fix="start all workers with the same program and arguments",
+                fix="start all workers with the same program and arguments, and pass a seed= to "
+                "Keras layers that draw random numbers: each process draws other seeds",
             )
 
     def steps(self, steps: int) -> int:

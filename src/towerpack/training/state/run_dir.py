@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.files import read_regular, replace_file
+from towerpack._core.files import read_regular, refuse_link, replace_file
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import LogFile, get_logger
 from towerpack._core.naming import did_you_mean
@@ -62,6 +62,16 @@ class RunDir(AbstractContextManager["RunDir"]):
             directory first, if it holds a run.
         clock: Returns seconds since 1970.
 
+    Attributes:
+        path: Path of the directory. The other attributes are paths in it.
+        log: Log.
+        stats: File with the monitored numbers, one JSON object per line.
+        step_costs: File of each step's cost, little-endian float32.
+        ledger: File of times spent, one JSON object per line.
+        data: Log of the data, one JSON object per line.
+        events: Directory of TensorBoard's files.
+        checkpoints: Directory of checkpoints.
+
     Raises:
         ConfigError: Another process uses the directory, it is not writable, or `on_existing`
             forbids its files.
@@ -84,6 +94,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         wanted = Path(default_run_dir() if path is None else path).absolute()
         try:
             self.path, self._lock = _claim(wanted, on_existing)
+            self.log, self.ledger = self.path / "log.txt", self.path / "ledger.jsonl"
+            self.stats, self.data = self.path / "stats.jsonl", self.path / "data.jsonl"
+            self.step_costs, self.events = self.path / "step_costs.f32", self.path / "events"
+            self.checkpoints = self.path / "checkpoints"
             self._log = LogFile(self.log)
             self._log.__enter__()
         except OSError as error:
@@ -92,41 +106,6 @@ class RunDir(AbstractContextManager["RunDir"]):
                 got=f"{type(error).__name__}: {error}",
                 fix="make it writable, or pass a different run_dir=",
             ) from error
-
-    @property
-    def log(self) -> Path:
-        """Path of the log."""
-        return self.path / "log.txt"
-
-    @property
-    def stats(self) -> Path:
-        """Path of the file with the monitored numbers, one JSON object per line."""
-        return self.path / "stats.jsonl"
-
-    @property
-    def step_costs(self) -> Path:
-        """Path of the file of each step's cost, little-endian float32."""
-        return self.path / "step_costs.f32"
-
-    @property
-    def ledger(self) -> Path:
-        """Path of the file of times spent, one JSON object per line."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def data(self) -> Path:
-        """Path of the log of the data, one JSON object per line."""
-        return self.path / "data.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """Directory of TensorBoard's files."""
-        return self.path / "events"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Directory of checkpoints."""
-        return self.path / "checkpoints"
 
     def recorded(self) -> dict[str, Any]:
         """Return the contents of `run.json`: `seed`, `config` and `starts`. May be empty.
@@ -277,13 +256,13 @@ def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:
         _empty(wanted, entries)
         entries = []
     # A run directory may come from other people, so never write through links.
-    if links := [n for n in entries if (wanted / n).is_symlink() and (wanted / n).is_dir()]:
+    try:
+        for name in entries:
+            if (wanted / name).is_dir():
+                refuse_link(wanted / name)
+    except ConfigError:
         lock.release()
-        raise ConfigError(
-            f"The run directory {wanted} must not contain links to other directories.",
-            got=f"{links[0]} -> {os.readlink(wanted / links[0])}",
-            fix="replace the link with a directory, or pass a run_dir= on the other disk",
-        )
+        raise
     return wanted, lock
 
 

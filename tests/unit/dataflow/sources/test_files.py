@@ -142,7 +142,7 @@ class TestImageFolder:
         for path in (root / "no", root / "README"):
             with pytest.raises(ConfigError, match="does not exist"):
                 ImageFolder(path)
-        with pytest.raises(ConfigError, match=r"no images(.|\n)*fix +use ImageCSV"):
+        with pytest.raises(ConfigError, match=r"no images(.|\n)*fix +put the images"):
             ImageFolder(tmp_path / "empty")
 
 
