@@ -82,8 +82,9 @@ class Lease:
     def release(self) -> None:
         """Mark the lease as ended, so that the next process need not wait."""
         self._released.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._thread.ident is None:  # not claimed
+            return
+        self._thread.join()
         if not self.lost:
             self._write(ended=True)
 

@@ -95,6 +95,8 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             try:
                 self._update()
             except BaseException:
+                with suppress(TowerpackError):
+                    self.lease.release()
                 self._lock.release()
                 raise
         return self

@@ -7,6 +7,7 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
+from towerpack._core.remote_path import is_url
 from towerpack._core.tables import lines_of, read_text
 from towerpack.cli._options import ALLOW_CODE
 from towerpack.cli._recipe import open_run
@@ -102,7 +103,7 @@ def export(
 def _refuse(target: str, options: dict[str, Any]) -> None:
     """Raise an error for a script without --run, the run of a script, or options for scripts."""
     script, _, name = target.partition(":")
-    if name or script.endswith(".py"):
+    if not is_url(target) and (name or script.endswith(".py")):
         raise ConfigError(
             f"The script {target} needs --run, the run directory with its weights.",
             fix=f"run `towerpack export {target} --run RUN`",

@@ -63,7 +63,7 @@ def is_running(run: Path) -> bool:
     lease = run / ".lease.json"  # downloaded with the files of a run behind a URL
     if lease.is_file():
         holder = json.loads(lease.read_text())
-        return not holder["ended"] and time.time() - holder["time"] < 60
+        return not holder.get("ended") and time.time() - holder.get("time", 0) < 60
     return is_held(run / ".lock")
 
 

@@ -240,6 +240,7 @@ def test_damage_in_the_bucket(tmp_path: Path, monkeypatch: Any, caplog: Any) -> 
     other_machine(tmp_path / "third", monkeypatch)
     with pytest.raises(CheckpointError, match="contains no valid checkpoint"):
         RunMirror(URL).__enter__()
+    assert b'"ended": true' in RemotePath(f"{URL}/.lease.json").read()
     with pytest.raises(CheckpointError, match="contains no valid checkpoint tagged 'x'"):
         load_checkpoint(URL, tag="x")
 
