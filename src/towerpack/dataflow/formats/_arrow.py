@@ -24,33 +24,6 @@ _LISTS: Final = ("list", "large_list", "fixed_size_list")
 Convert = Callable[[Any], NDArray[Any]]
 
 
-class Batches:
-    """Record batches of a table, for reading any rows."""
-
-    def __init__(self, table: Any) -> None:
-        self.schema: Any = table.schema
-        self.nbytes: int = table.nbytes
-        self._batches: list[Any] = table.to_batches()
-        self._starts = np.cumsum([0, *map(len, self._batches)])
-        self.size = int(self._starts[-1])
-
-    def rows(self, rows: NDArray[np.int64]) -> Any:
-        """Return a table of some rows."""
-        pa = arrow()
-        batches = np.searchsorted(self._starts, rows, side="right") - 1
-        local = rows - self._starts[batches]
-        breaks = np.flatnonzero((np.diff(local) != 1) | (np.diff(batches) != 0)) + 1
-        if len(self._batches) == 1 and len(breaks):
-            with suppress(pa.ArrowNotImplementedError):  # for types such as string_view
-                return self._batches[0].take(pa.array(local))
-        # `Table.take` would first join all batches.
-        starts = np.concatenate(([0], breaks))[: len(rows)]
-        lengths = np.diff(starts, append=len(rows))
-        runs = zip(batches[starts].tolist(), local[starts].tolist(), lengths.tolist(), strict=True)
-        slices = [self._batches[batch].slice(start, length) for batch, start, length in runs]
-        return pa.Table.from_batches(slices, self.schema).combine_chunks()
-
-
 class TableNode(Node):
     """Plan of a table that consists of `parts`: tables, or functions that open them.
 
@@ -65,24 +38,49 @@ class TableNode(Node):
         convert: Mapping[str, Convert] | None = None,
         indices: NDArray[np.int64] | None = None,
     ) -> None:
-        self._opened = PerProcess(partial(_open, parts))
-        table = self._opened.get()
+        self._batches = PerProcess(partial(_batches, parts))
+        schema, starts, batches = self._batches.get()
+        self.nbytes = sum(batch.nbytes for batch in batches)
+        self.size = int(starts[-1]) if indices is None else len(indices)
+        self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES * int(starts[-1]) // max(1, self.nbytes)))
+        self._names = columns_of(schema.names, columns, "The table")
         self._columns, self._convert, self.indices = columns, convert or {}, indices
-        self._names = columns_of(table.schema.names, columns, "The table")
-        self.size = table.size if indices is None else len(indices)
-        self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES * table.size // max(1, table.nbytes)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         rows = as_array(positions)
-        table = self._opened.get().rows(rows if self.indices is None else self.indices[rows])
-        return block_of(table, self._names, self._columns, self._convert)
+        table = self._rows(rows if self.indices is None else self.indices[rows])
+        convert = self._convert
+        values = [convert.get(n, values_of_column)(table.column(n)) for n in self._names]
+        as_dict = self._columns is None
+        data = dict(zip(self._names, values, strict=True)) if as_dict else tuple(values)
+        return Columns(data, len(rows))
 
     def name_of(self, index: int) -> str:
         return f"row {index if self.indices is None else self.indices[index]:,}"
 
+    def _rows(self, rows: NDArray[np.int64]) -> Any:
+        """Return a table of some rows."""
+        pa = arrow()
+        schema, firsts, batches = self._batches.get()
+        batch = np.searchsorted(firsts, rows, side="right") - 1
+        local = rows - firsts[batch]
+        breaks = np.flatnonzero((np.diff(local) != 1) | (np.diff(batch) != 0)) + 1
+        if len(batches) == 1 and len(breaks):
+            with suppress(pa.ArrowNotImplementedError):  # for types such as string_view
+                return batches[0].take(pa.array(local))
+        # `Table.take` would first join all batches.
+        starts = np.concatenate(([0], breaks))[: len(rows)]
+        lengths = np.diff(starts, append=len(rows))
+        runs = zip(batch[starts].tolist(), local[starts].tolist(), lengths.tolist(), strict=True)
+        slices = [batches[index].slice(start, length) for index, start, length in runs]
+        return pa.Table.from_batches(slices, schema).combine_chunks()
 
-def _open(parts: Sequence[Any]) -> Batches:
-    return Batches(arrow().concat_tables([p() if callable(p) else p for p in parts]))
+
+def _batches(parts: Sequence[Any]) -> tuple[Any, NDArray[np.int64], list[Any]]:
+    """Return the schema of a table, the first row of each record batch, and the batches."""
+    table = arrow().concat_tables([part() if callable(part) else part for part in parts])
+    batches = table.to_batches()
+    return table.schema, np.cumsum([0, *map(len, batches)]), batches
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -100,17 +98,6 @@ def columns_of(names: Sequence[str], columns: Sequence[str] | None, what: str) -
             problem = f"{what} must have one column {name!r}, but has {count}."
             raise ConfigError(problem, got=", ".join(names))
     return wanted
-
-
-def block_of(
-    table: Any,
-    names: Sequence[str],
-    columns: Sequence[str] | None,
-    convert: Mapping[str, Convert],
-) -> Block:
-    values = [convert.get(name, values_of_column)(table.column(name)) for name in names]
-    data = dict(zip(names, values, strict=True)) if columns is None else tuple(values)
-    return Columns(data, table.num_rows)
 
 
 def values_of_column(column: Any) -> NDArray[Any]:

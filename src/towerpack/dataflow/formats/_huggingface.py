@@ -22,7 +22,6 @@ from towerpack.dataflow.formats._arrow import (
     TableNode,
     array_of_column,
     arrow,
-    block_of,
     columns_of,
     objects,
     values_of_column,
@@ -75,8 +74,8 @@ class HFData(IndexedFiles):
         super().__init__(files, in_order_only=self._stream is not None)
         features: Any = dataset.features or {}  # A program's types may be unknown.
         self._features = str(features)
-        self._names = columns_of([*(features or self.columns or "?")], self.columns, "The data set")
-        self._convert = _converters(features, self._names, decode)
+        names = columns_of([*(features or self.columns or "?")], self.columns, "The data set")
+        self._convert = _converters(features, names, decode)
         if self._stream is None:
             indices = None
             if dataset._indices is not None:  # after `select`, `shuffle` or `filter`
@@ -91,12 +90,14 @@ class HFData(IndexedFiles):
         return f"{super().content()}, {data}"
 
     def _in_order(self) -> Iterator[Datapoint]:
-        dataset, ambient = self._stream, AMBIENT.get()
+        dataset: Any = self._stream
+        ambient = AMBIENT.get()
         dataset = dataset.with_format(None if self.runs_code else "arrow")
         dataset.set_epoch(0 if ambient is None else ambient.epoch)  # of the new data set
         if not self.runs_code:
             for table in dataset.iter(batch_size=_BLOCK):
-                yield from to_rows(block_of(table, self._names, self.columns, self._convert))
+                node = TableNode([table], self.columns, self._convert)
+                yield from to_rows(node.read(0, range(len(table))))
             return
         for row in map(duplicate, dataset):
             yield row if self.columns is None else tuple(row[name] for name in self.columns)

@@ -13,7 +13,7 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, files_of, reading
 from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.datapoints import Block, Positions, as_array, read_groups
-from towerpack.dataflow.formats._arrow import Batches, arrow, block_of, columns_of
+from towerpack.dataflow.formats._arrow import TableNode, arrow, columns_of
 from towerpack.dataflow.formats._indexed_files import IndexedFiles
 
 
@@ -90,9 +90,9 @@ class ParquetNode(Node):
 
     def _read_group(self, group: int, rows: NDArray[np.int64]) -> Block:
         with reading(self._groups[group][0], "a Parquet file"):
-            return block_of(self._cached(group).rows(rows), self._names, self._columns, {})
+            return self._cached(group).read(0, rows)
 
-    def _cached(self, group: int) -> Batches:
+    def _cached(self, group: int) -> TableNode:
         cache, lock = self._cache.get()
         table = cache.get(group)
         if table is not None:
@@ -106,7 +106,7 @@ class ParquetNode(Node):
                 del cache[next(iter(cache))]
         return table
 
-    def _decode(self, group: int) -> Batches:
+    def _decode(self, group: int) -> TableNode:
         path, index = self._groups[group]
         expected = int(self._starts[group + 1] - self._starts[group])
         pq = arrow("pyarrow.parquet")
@@ -117,7 +117,7 @@ class ParquetNode(Node):
             if table.num_rows != expected:
                 raise ValueError(f"it now has {table.num_rows} rows instead of {expected}")
             table.validate(full=True)
-            return Batches(table.combine_chunks())
+            return TableNode([table.combine_chunks()], self._columns)
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
@@ -131,5 +131,5 @@ def _footer(path: Path) -> tuple[Any, list[int]]:
     return schema, rows
 
 
-def _new_cache() -> tuple[dict[int, Batches], threading.Lock]:
+def _new_cache() -> tuple[dict[int, TableNode], threading.Lock]:
     return {}, threading.Lock()

@@ -4,8 +4,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,8 +22,7 @@ from towerpack.dataflow.sources._memory import SENDER, PlannedSource
 _CHUNK: Final = 256
 _MOST_PARAMETERS: Final = 900  # Some databases allow 999 in a statement.
 # Placeholder of parameter i for each parameter style of DB-API.
-_PLACEHOLDERS: Final = {"qmark": "?", "format": "%s", "numeric": ":{}"}
-_PLACEHOLDERS |= {"named": ":k{}", "pyformat": "%(k{})s"}
+_PLACEHOLDERS: Final = dict(qmark="?", format="%s", numeric=":{}", named=":k{}", pyformat="%(k{})s")
 
 
 class SQLData(PlannedSource["SQLNode"]):
@@ -69,8 +69,8 @@ class SQLNode(Node):
     def __init__(
         self, connect: Callable[[], Any], table: str, key: str, columns: Sequence[str] | None
     ) -> None:
-        self._connect = connect
-        self._connections = PerProcess(threading.local)
+        self._connect = partial(_Connection, connect)
+        self._connections = PerProcess(self._connect)
         self._table, self._key, self._columns = f"{' '.join(table.split()):.60}", key, columns
         self._from = ".".join(map(_quoted, table.split(".")))
         if re.match(r"\s*(SELECT|WITH)\s", table, re.IGNORECASE):
@@ -110,24 +110,24 @@ class SQLNode(Node):
 
     def _select(
         self, error: type[ConfigError | DataFlowError], names: str, tested: str, values: list[Any]
-    ) -> tuple[list[str], list[Any]]:
+    ) -> tuple[list[str], list[list[Any]]]:
         """Return the names of the columns and the rows whose `tested` is one of `values`."""
         try:
-            connection = self._connection()
+            connection = self._connections.get().opened.connection
             place = _placeholder_of(connection)
-            places = ", ".join(place.format(i) for i in range(len(values)))
+            places = ", ".join(place.format(i) for i in range(1, len(values) + 1))
             query = f"SELECT {names} FROM {self._from} WHERE {tested} IN "  # noqa: S608 - quoted
             query = query.replace("%", "%%" if "%" in place else "%")
-            named = {f"k{i}": value for i, value in enumerate(values)}
+            named = {f"k{i}": value for i, value in enumerate(values, 1)}
             cursor = connection.cursor()
             cursor.execute(f"{query}({places})", named if "k" in place else values)
             columns = [column[0] for column in cursor.description]
-            rows = [row.values() if isinstance(row, Mapping) else row for row in cursor.fetchall()]
+            rows = [[*(r.values() if hasattr(r, "values") else r)] for r in cursor.fetchall()]
             cursor.close()
             with suppress(Exception):  # Some modules have no transactions.
                 connection.rollback()
         except Exception as fault:
-            vars(self._connections.get()).clear()  # The next query opens a new connection.
+            self._connections = PerProcess(self._connect)  # The next query connects again.
             raise error(
                 f"{self._table} cannot be read from the database.",
                 got=f"{type(fault).__name__}: {fault}",
@@ -136,16 +136,13 @@ class SQLNode(Node):
             ) from fault
         return columns, rows
 
-    def _connection(self) -> Any:
-        local: Any = self._connections.get()
-        if not hasattr(local, "opened"):
-            local.opened = _Opened(self._connect())
-        return local.opened.connection
+
+class _Connection(threading.local):
+    def __init__(self, connect: Callable[[], Any]) -> None:  # Called in each thread
+        self.opened = _Opened(connect())
 
 
 class _Opened:
-    """Connection that is closed when its thread ends."""
-
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._pid = os.getpid()
