@@ -80,12 +80,14 @@ class HFData(IndexedFiles):
             indices = None
             if dataset._indices is not None:  # after `select`, `shuffle` or `filter`
                 indices = dataset._indices.column(0).to_numpy().astype(np.int64)
-            self._node = TableNode(_parts_of(dataset.data), self.columns, self._convert, indices)
+            parts = _parts_of(dataset.data)
+            self._all_mapped = all(map(callable, parts))
+            self._node = TableNode(parts, self.columns, self._convert, indices)
 
     def content(self) -> str:
         data = content_of_values(self.columns, self.decode, self._features)
         if isinstance(self._node, TableNode):
-            rows = content_of_rows(self._node, sample=bool(self.paths))
+            rows = content_of_rows(self._node, sample=self._all_mapped)
             data += f", {content_of_values(self._node.indices)}, {rows}"
         return f"{super().content()}, {data}"
 

@@ -39,8 +39,8 @@ class TableData(IndexedFiles):
 
     def __init__(self, table: Any, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else names_of(columns)
-        is_path = isinstance(table, (str, Path, list, tuple))
-        super().__init__(files_of(table) if is_path else [])
+        paths: Any = table if isinstance(table, (str, Path, list, tuple)) else None
+        super().__init__([] if paths is None else files_of(paths))
         if self.paths and not _TEXT & {*self.paths[0].suffixes}:
             self._node = ParquetNode(self.paths, self.columns, _CACHE_BYTES)
             return

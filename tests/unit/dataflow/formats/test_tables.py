@@ -190,7 +190,7 @@ def examples(folder: Path) -> list[dict[str, Any]]:
             "label": "dog",
             "grid": np.full((2, 3), i),
             "frames": np.full((i, 1, 2), i),
-            "boxes": [{"x": 1}],
+            "boxes": {"x": [1]},
             "pictures": [{"bytes": jpeg, "path": None}],
         }
         for i, image in enumerate(media)
@@ -201,6 +201,7 @@ def examples(folder: Path) -> list[dict[str, Any]]:
 def test_features(tmp_path: Path, iterable: bool) -> None:
     data = hf.Dataset.from_list(examples(tmp_path), features=features())
     data = data.cast_column("sound", hf.Audio())  # Encoding would need another library.
+    held = data
     data = data.to_iterable_dataset() if iterable else saved(tmp_path / "data", data)
     for decode in (False, True):
         rows = list(HFData(data, decode=decode))
@@ -218,7 +219,7 @@ def test_features(tmp_path: Path, iterable: bool) -> None:
             assert [row["image"] for row in rows[:2]] == [jpeg, jpeg]
     (tmp_path / "a.jpg").unlink()
     with pytest.raises(FormatError, match=r"a\.jpg"):
-        list(HFData(data, "image"))
+        list(HFData(held, "image"))
 
 
 def test_iterable_data_sets_are_read_in_order() -> None:
