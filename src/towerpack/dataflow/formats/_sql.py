@@ -87,18 +87,18 @@ class SQLNode(Node):
     def read(self, epoch: int, positions: Positions) -> Block:
         keys = [self._keys[position] for position in as_ints(positions)]
         names = ", ".join(map(_quoted, (self._key, *self._names)))
-        found: dict[Any, tuple[Any, ...]] = {}
+        fetched: dict[Any, tuple[Any, ...]] = {}
         for start in range(0, len(keys), _MOST_PARAMETERS):
             part = keys[start : start + _MOST_PARAMETERS]
             _, rows = self._select(DataFlowError, names, _quoted(self._key), part)
-            found |= {key: tuple(values) for key, *values in rows}
+            fetched |= {key: tuple(values) for key, *values in rows}
         for key in keys:
-            if key not in found:
+            if key not in fetched:
                 what = f"The row of {self._table} with {self._key} = {key!r} no longer exists."
                 raise DataFlowError(what, fix="restore the row, or create the flow again")
         if self._columns is not None:
-            return [found[key] for key in keys]
-        return [dict(zip(self._names, found[key], strict=True)) for key in keys]
+            return [fetched[key] for key in keys]
+        return [dict(zip(self._names, fetched[key], strict=True)) for key in keys]
 
     def name_of(self, index: int) -> str:
         return f"{self._table}, {self._key} = {self._keys[index]!r}"
