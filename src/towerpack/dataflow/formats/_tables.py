@@ -39,8 +39,8 @@ class TableData(IndexedFiles):
 
     def __init__(self, table: Any, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else names_of(columns)
-        paths: Any = table if isinstance(table, (str, Path, list, tuple)) else None
-        super().__init__([] if paths is None else files_of(paths))
+        is_path = issubclass(type(table), (str, Path, list, tuple))  # keeps the type of `table`
+        super().__init__(files_of(table) if is_path else [])
         if self.paths and not _TEXT & {*self.paths[0].suffixes}:
             self._node = ParquetNode(self.paths, self.columns, _CACHE_BYTES)
             return
