@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import importlib
 import pkgutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -414,6 +416,12 @@ SOURCES: dict[str, tuple[type[df.DataFlow], Callable[[Path], df.DataFlow]]] = {
     "HDF5Data": (df.HDF5Data, lambda folder: df.HDF5Data(folder / "a.h5", ["x", "y"])),
     "NumpyData": (df.NumpyData, lambda folder: df.NumpyData(folder / "a.npz")),
     "ParquetData": (df.ParquetData, lambda folder: df.ParquetData(folder / "a.parquet")),
+    "TableData": (df.TableData, lambda folder: df.TableData(folder / "a.csv", ["s", "i"])),
+    "HFData": (df.HFData, lambda folder: df.HFData(_hugging_face(folder))),
+    "SQLData": (
+        df.SQLData,
+        lambda folder: df.SQLData(lambda: sqlite3.connect(folder / "a.db"), "a", "i"),
+    ),
     "SVMLightData": (df.SVMLightData, lambda folder: df.SVMLightData(folder / "a.svm")),
     "TarData": (df.TarData, lambda folder: df.TarData(folder / "a.tar", decode=True)),
     "TarData in order": (df.TarData, lambda folder: df.TarData(folder / "a.tar.gz")),
@@ -459,6 +467,12 @@ SOURCES: dict[str, tuple[type[df.DataFlow], Callable[[Path], df.DataFlow]]] = {
 }
 
 
+def _hugging_face(folder: Path) -> Any:
+    import datasets
+
+    return datasets.load_from_disk(folder / "hugging_face").select([*range(10, 1, -1)])
+
+
 # The files that they read.
 
 
@@ -476,8 +490,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _write_arrays(folder: Path) -> None:
+    import datasets
     import h5py
     import pyarrow as pa
+    import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
     columns = {"x": np.arange(22.0).reshape(11, 2), "y": np.arange(11, dtype=np.uint8)}
@@ -486,6 +502,13 @@ def _write_arrays(folder: Path) -> None:
         file.update(columns)
     table = pa.table({"i": np.arange(11), "s": [str(i) for i in range(11)]})
     pq.write_table(table, folder / "a.parquet", row_group_size=4)
+    datasets.disable_progress_bars()
+    datasets.Dataset(table).save_to_disk(folder / "hugging_face")
+    csv.write_csv(table, folder / "a.csv")
+    with closing(sqlite3.connect(folder / "a.db")) as connection:
+        connection.execute("CREATE TABLE a (i INTEGER PRIMARY KEY, s TEXT)")
+        connection.executemany("INSERT INTO a (s) VALUES (?)", [("ä",)] * 11)
+        connection.commit()
     lines = [f"{i % 2} {1 + i % 3}:{i}.5\n" for i in range(11)]
     (folder / "a.svm").write_text("".join(lines))
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow._user_files import PathLike, Strings
-from towerpack.dataflow.datapoints import values_of
+from towerpack.dataflow.datapoints import to_rows, values_of
 from towerpack.dataflow.object_parts import (
     CHANGING,
     OPAQUE,
@@ -83,6 +84,15 @@ def _pieces_of(path: str) -> bytes:
 def content_of_values(*values: Any) -> str:
     """Return a checksum of arrays, plain values, containers, and the types of other objects."""
     return _content(values, 0)
+
+
+def content_of_rows(node: Node, *, sample: bool = False) -> str:
+    """Return a checksum of the rows of a source, or with `sample` of evenly spread rows."""
+    if sample:
+        return _sampling_in(True, content_of_rows, node)
+    rows = np.array(_some(range(node.size or 0)), np.int64)
+    blocks = (node.read(0, rows[i : i + _FEW]) for i in range(0, len(rows), _FEW))
+    return _content((row for block in blocks for row in to_rows(block)), _DEPTH)
 
 
 def checksum_of_setting(value: Any) -> str:

@@ -5,6 +5,7 @@ from ._caffe import decode_datum as decode_datum
 from ._disk_cache import DiskCacheData as DiskCacheData
 from ._hdf5 import HDF5Data as HDF5Data
 from ._hdf5 import HDF5Serializer as HDF5Serializer
+from ._huggingface import HFData as HFData
 from ._lmdb import LMDBData as LMDBData
 from ._lmdb import LMDBDataDecoder as LMDBDataDecoder
 from ._lmdb import LMDBSerializer as LMDBSerializer
@@ -15,7 +16,9 @@ from ._protobuf import FixedFeature as FixedFeature
 from ._protobuf import VariableFeature as VariableFeature
 from ._protobuf import encode_example as encode_example
 from ._protobuf import parse_example as parse_example
+from ._sql import SQLData as SQLData
 from ._svmlight import SVMLightData as SVMLightData
+from ._tables import TableData as TableData
 from ._tar import TarData as TarData
 from ._tar_writer import TarSerializer as TarSerializer
 from ._tar_writer import TarWriter as TarWriter

@@ -23,7 +23,7 @@ Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
-    """Base class of sources that read files. Uncompressed files are indexed for random access."""
+    """Base class of sources that read files, if any. Most files are indexed for random access."""
 
     def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
         self.paths = paths
@@ -43,6 +43,8 @@ class IndexedFiles(Stage):
         return f"{super().content()}, {content_of_files(self.paths)}"
 
     def arguments(self) -> str:
+        if not self.paths:
+            return "" if self.in_order_only else self.identity()
         more = len(self.paths) - 1
         return self.paths[0].name + (f" and {more} more" if more else "")
 

@@ -94,7 +94,7 @@ def test_groups_are_decoded_once_if_they_fit(
     ds = ShuffleData(ParquetData(paths, ["i"]))
     assert len(list(ds)) == len(list(ds)) == 100 and len(read) == 6
     read.clear()
-    plan = ParquetData(paths, ["i"], cache_bytes=2 * 20 * 8).plan()
+    plan = ParquetData(paths, ["i"], cache_bytes=2 * 20 * 9).plan()
     for position in (0, 20, 1, 40, 2, 21):  # the longest unused group is given up first
         plan.read([position])
     assert read == [0, 1, 2, 1]
