@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, files_of, reading
+from towerpack.dataflow._user_files import (
+    AnyFile,
+    PathLike,
+    PerProcess,
+    check_expansion,
+    files_of,
+    reading,
+)
 from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.datapoints import Block, Columns, Positions, as_array, read_groups
-from towerpack.dataflow.formats._indexed_files import IndexedFiles
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, each_of
 
 
 class ParquetData(IndexedFiles):
@@ -56,8 +63,8 @@ class ParquetData(IndexedFiles):
 
 
 class ParquetNode(Node):
-    def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
-        footers = [_footer(path) for path in paths]
+    def __init__(self, paths: list[AnyFile], columns: list[str] | None, cache_bytes: int) -> None:
+        footers = each_of(paths, _footer)
         schema = footers[0][0]
         names: list[str] = list(schema.names)
         self._as_dict = columns is None
@@ -69,7 +76,7 @@ class ParquetNode(Node):
             if names.count(name) != 1:
                 what = f"{paths[0]} must have one column {name!r}, but has {names.count(name)}."
                 raise ConfigError(what, got=", ".join(names))
-        self._groups: list[tuple[Path, int]] = []
+        self._groups: list[tuple[AnyFile, int]] = []
         rows: list[int] = []
         for path, (other, rows_in) in zip(paths, footers, strict=True):
             if not other.equals(schema):
@@ -123,10 +130,9 @@ class ParquetNode(Node):
     def _decode(self, group: int) -> list[Any]:
         path, index = self._groups[group]
         expected = int(self._starts[group + 1] - self._starts[group])
-        pq = _pyarrow()
         with reading(path, f"a Parquet file (row group {index})"):
             # A shared handle would need a lock during decoding.
-            with pq.ParquetFile(path) as opened:
+            with _opened(path) as opened:
                 table = opened.read_row_group(index, columns=self._columns, use_threads=False)
             if table.num_rows != expected:
                 raise ValueError(f"it now has {table.num_rows} rows instead of {expected}")
@@ -134,9 +140,9 @@ class ParquetNode(Node):
             return [_column_of(table.column(name)) for name in self._columns]
 
 
-def _footer(path: Path) -> tuple[Any, list[int]]:
+def _footer(path: AnyFile) -> tuple[Any, list[int]]:
     """Return the schema of a file and the number of rows of each row group."""
-    with reading(path, "a Parquet file"), _pyarrow().ParquetFile(path) as file:
+    with reading(path, "a Parquet file"), _opened(path) as file:
         metadata = file.metadata
         schema: Any = file.schema_arrow
         rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -149,8 +155,9 @@ def _new_cache() -> tuple[dict[int, list[Any]], threading.Lock]:
     return {}, threading.Lock()
 
 
-def _pyarrow() -> Any:
-    return require("pyarrow.parquet", extra="formats", needed_for="ParquetData")
+def _opened(path: AnyFile) -> Any:
+    pq: Any = require("pyarrow.parquet", extra="formats", needed_for="ParquetData")
+    return pq.ParquetFile(path if isinstance(path, Path) else path.open())
 
 
 def _column_of(chunked: Any) -> ColumnLike:
