@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack._core.open_files import OpenFile as OpenFile
@@ -140,6 +141,18 @@ class Strings(Sequence[str]):
             ends.append(len(buffer))
         self._buffer = bytes(buffer)
         self._ends = np.asarray(ends, np.int64)
+
+    @classmethod
+    def from_arrays(cls, buffer: NDArray[np.uint8], ends: NDArray[np.int64]) -> Strings:
+        """Return the strings of `arrays`."""
+        strings = cls(())
+        strings._buffer, strings._ends = buffer.tobytes(), ends
+        return strings
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The bytes of all strings, and where each string ends, after a zero."""
+        return np.frombuffer(self._buffer, np.uint8), self._ends
 
     def __len__(self) -> int:
         return len(self._ends) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +16,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from range_server import RangeServer, serving
 from scaling import scaled
 from towerpack import ConfigError, FormatError
 from towerpack._core.block_cache import BlockCache
+from towerpack.cli import app
 from towerpack.dataflow import BatchData, DataFlow, PrefetchData, ShuffleData
-from towerpack.dataflow.formats import ParquetData, TarData, TarWriter, TFRecordData, TFRecordWriter
+from towerpack.dataflow.formats import (
+    ParquetData,
+    TarData,
+    TarWriter,
+    TFRecordData,
+    TFRecordSerializer,
+    TFRecordWriter,
+)
 
 ROWS, LIMIT = 90, 3 << 20
 SOURCES: dict[str, Callable[[Any], DataFlow]] = {
@@ -189,6 +199,63 @@ def test_local_files_import_nothing_for_urls(folder: Path) -> None:
         "assert not {'fsspec', 'aiohttp', 's3fs'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code, str(folder / "d-0.tar")], check=True)
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["data", *words], env={"COLUMNS": "200"})
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("format", ["tar", "tfrecord"])
+def test_index_files(
+    format: str, folder: Path, tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWERPACK_CACHE", f"{tmp_path}/cache")
+    for path in folder.glob(f"d-*.{format}"):
+        shutil.copy(path, tmp_path)
+    names = [f"d-{i}.{format}" for i in range(3)]
+    run("index", str(tmp_path / f"d-*.{format}"))
+    server.files |= {path.name: path.read_bytes() for path in tmp_path.glob("*.index")}
+    expected = repr(list(SOURCES[format](str(folder / f"d-*.{format}"))))
+    for place in (tmp_path, server.url):
+        server.requests.clear()
+        ds = SOURCES[format]([f"{place}/{name}" for name in names])
+        assert len(ds) == ROWS
+        assert all(request[2] in (None, "bytes=0-4095") for request in server.requests)
+        assert repr(list(ds)) == expected
+    server.requests.clear()
+    assert len(SOURCES[format](f"{server.url}/{names[0]}")) == 30
+    assert [request[0] for request in server.requests] == ["HEAD"]
+
+    shutil.copy(tmp_path / f"{names[1]}.index", tmp_path / f"{names[0]}.index")
+    server.files[f"{names[0]}.index"] = server.files[f"{names[1]}.index"]
+    monkeypatch.setenv("TOWERPACK_CACHE", "off")
+    for place in (tmp_path, server.url):
+        with pytest.raises(FormatError, match="belongs to another shard"):
+            len(SOURCES[format](f"{place}/{names[0]}"))
+
+
+def test_shards(folder: Path, tmp_path: Path) -> None:
+    local, url = str(tmp_path / "new"), f"memory://{tmp_path.name}"
+    for source in (f"{folder}/d-*.tar", f"{folder}/d-0.tfrecord", f"{folder}/d-0.parquet"):
+        for dest in (f"{local}/{Path(source).suffix}", f"{url}/{Path(source).suffix}"):
+            run("shard", source, dest, "--size", "800KB")
+            if dest.startswith(local):
+                subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=dest, check=True)
+            shards = f"{dest}/shard-*.{'tar' if 'tar' in source else 'tfrecord'}"
+            if "parquet" in source:
+                found, expected = TFRecordSerializer.load(shards), ParquetData(source)
+            else:
+                read = SOURCES[Path(source).suffix[1:]]
+                found, expected = read(shards), read(source)
+            assert repr(list(found)) == repr(list(expected))
+        with pytest.raises(ConfigError, match="contains files"):
+            run("shard", source, dest)
+    with pytest.raises(ConfigError, match="needs no index"):
+        run("index", str(folder / "d-0.parquet"))
+    run("index", f"{url}/.tar/shard-00000.tar")
 
 
 def test_s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

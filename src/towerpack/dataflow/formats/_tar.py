@@ -7,6 +7,7 @@ import re
 import tarfile
 from array import array
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from tarfile import BLOCKSIZE, HeaderError, ReadError, TarFile, TarInfo
 from typing import Any, Final, Self, cast
 
@@ -27,6 +28,7 @@ from towerpack.dataflow._user_files import (
 from towerpack.dataflow.datapoints import Datapoint, array_of
 from towerpack.dataflow.formats._indexed_files import IndexedFiles, PlacedNode, each_of, version_of
 from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.formats._shard_index import FIX, Index, index_of
 from towerpack.dataflow.images._decode import decode_image
 
 log = get_logger(__name__)
@@ -94,23 +96,26 @@ class TarNode(PlacedNode):
         # Versions are read first, so that changes during indexing are detected.
         super().__init__(paths, [*map(version_of, paths)])
         self._decode = decode
+        parts = each_of(paths, partial(index_of, scan=tar_index))
         keys: list[str] = []
         extensions: dict[str, int] = {}
-        firsts, rows = array("q", [0]), array("q")
+        rows, counts = [np.zeros((0, 3), np.int64)], [np.zeros(1, np.int64)]
         self._starts: list[int] = []
-        for path in paths:
+        for path, part in zip(paths, parts, strict=True):
+            places = part["rows"][:, 1:]
+            if (places < 0).any() or (places.sum(axis=1) > path.stat().st_size).any():
+                raise FormatError(f"The index of {path} is damaged.", fix=FIX)
             self._starts.append(len(keys))
-            for key, files in _samples(path):
-                keys.append(key)
-                for extension, (info, _) in files.items():
-                    kind = extensions.setdefault(extension, len(extensions))
-                    rows.extend((kind, info.offset_data, info.size))
-                firsts.append(len(rows) // 3)
+            keys += Strings.from_arrays(part["keys"], part["key_ends"])
+            names = Strings.from_arrays(part["extensions"], part["extension_ends"])
+            kinds = np.array([extensions.setdefault(n, len(extensions)) for n in names], np.int64)
+            rows.append(np.column_stack((kinds[part["rows"][:, 0]], part["rows"][:, 1:])))
+            counts.append(part["counts"])
         self.size = len(keys)
         self._keys = Strings(keys)
         self._extensions: list[str] = list(extensions)
-        self._firsts = np.array(firsts, np.int64)
-        self._rows = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
+        self._firsts = np.concatenate(counts).cumsum()
+        self._rows = np.concatenate(rows)  # extension, offset, size
 
     def name_of(self, index: int) -> str:
         return self._keys[index]
@@ -135,6 +140,29 @@ class TarNode(PlacedNode):
                 raise FormatError(f"{path} ends within '{key}.{extension}'.", fix=fix)
             datapoint[extension] = _content(path, self._decode, key, extension, data)
         return datapoint
+
+
+def tar_index(path: AnyFile) -> Index:
+    """Return the keys of an archive's datapoints and the places of their files."""
+    keys: list[str] = []
+    extensions: dict[str, int] = {}
+    counts, rows = array("q"), array("q")
+    for key, files in _samples(path):
+        keys.append(key)
+        counts.append(len(files))
+        for extension, (info, _) in files.items():
+            kind = extensions.setdefault(extension, len(extensions))
+            rows.extend((kind, info.offset_data, info.size))
+    texts, ends = Strings(keys).arrays
+    names, name_ends = Strings(extensions).arrays
+    return {
+        "keys": texts,
+        "key_ends": ends,
+        "extensions": names,
+        "extension_ends": name_ends,
+        "counts": np.array(counts, np.int64),
+        "rows": np.array(rows, np.int64).reshape(-1, 3),
+    }
 
 
 def _content(path: AnyFile, decode: bool, key: str, extension: str, data: bytes) -> Any:

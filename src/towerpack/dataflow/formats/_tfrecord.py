@@ -81,7 +81,7 @@ class TFRecordNode(PlacedNode):
     ) -> None:
         versions = [version_of(path) for path in paths]
         super().__init__(paths, versions)
-        parts = [index_file(*pair, index_dir) for pair in zip(paths, versions, strict=True)]
+        parts = each_of(paths, lambda path: index_file(path, version_of(path), index_dir))
         self._offsets = np.concatenate(parts)
         self._ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
         self.size = int(self._ends[-1])
@@ -133,6 +133,7 @@ class TFRecordWriter:
         self.path = path_of(path)
         self.compression: Compression | None = compression
         self.written = 0
+        self.nbytes = 0
         self._file: IO[bytes] | None = None
         self._deflater: Any = None
         self._stack = ExitStack()
@@ -157,6 +158,7 @@ class TFRecordWriter:
             fix = "call write inside the block `with TFRecordWriter(path) as writer:`"
             raise ConfigError(f"The file {self.path} must be open to be written.", fix=fix)
         data = framed(memoryview(record).cast("B"))
+        self.nbytes += len(data)
         self._file.write(self._deflater.compress(data) if self._deflater else data)
         self.written += 1
 

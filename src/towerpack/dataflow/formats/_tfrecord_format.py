@@ -32,6 +32,7 @@ from towerpack.dataflow._user_files import (
 )
 from towerpack.dataflow.formats._indexed_files import Version
 from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.formats._shard_index import Index, index_of
 from towerpack.dataflow.formats._writing import whole_file
 
 Compression = Literal["gzip", "zlib"]
@@ -88,11 +89,20 @@ def record_offsets(path: AnyFile) -> NDArray[np.int64]:
     return np.frombuffer(offsets, np.int64)
 
 
+def tfrecord_index(path: AnyFile) -> Index:
+    return {"offsets": record_offsets(path)}
+
+
+def is_tfrecord(path: AnyFile) -> bool:
+    """Return whether a file begins with the header of a record."""
+    start = head_of(path)[: HEADER.size]
+    return len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8])
+
+
 def is_compressed(path: AnyFile) -> bool:
     """Return whether a file begins like a gzip or zlib file."""
     start = head_of(path)[: HEADER.size]
-    # An uncompressed file may also begin with these bytes, but has a valid checksum.
-    if len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8]):
+    if is_tfrecord(path):  # an uncompressed file may also begin with the bytes of gzip
         return False
     zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
     return zlibs or start.startswith(b"\x1f\x8b")
@@ -164,10 +174,10 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
 
 def index_file(path: AnyFile, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
     """Return the `record_offsets` of a file. Cache them in `index_dir`, if not None."""
-    if index_dir is None:
-        return record_offsets(path)
-    place = str(path) if isinstance(path, RemoteFile) else path.resolve()
-    name = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
+    if index_dir is None or isinstance(path, RemoteFile):
+        offsets = index_of(path, tfrecord_index)["offsets"]
+        return offsets if _fit(offsets, version[0]) else record_offsets(path)
+    name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
     index_path = Path(index_dir, f"{path.name}.{name}.npy")
     offsets = _read_index(index_path, version)
     if offsets is None:
@@ -186,5 +196,10 @@ def _read_index(path: Path, version: Version) -> NDArray[np.int64] | None:
     if content.dtype != np.int64 or content.shape < (3,):
         return None
     offsets = content[2:]
-    fits = (*content[:2].tolist(), offsets[0], offsets[-1]) == (*version, 0, version[0])
-    return offsets if fits and (np.diff(offsets) >= OVERHEAD).all() else None
+    is_same = tuple(content[:2].tolist()) == version
+    return offsets if is_same and _fit(offsets, version[0]) else None
+
+
+def _fit(offsets: NDArray[np.int64], size: int) -> bool:
+    steps_fit = (np.diff(offsets) >= OVERHEAD).all()
+    return bool(offsets[0] == 0 and offsets[-1] == size and steps_fit)

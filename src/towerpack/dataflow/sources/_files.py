@@ -105,7 +105,7 @@ class ImageReader:
 
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
         """Read an image. `allocate` provides the memory of a resized image."""
-        image = self._decode(_read(file), name=file)
+        image = self._decode(read_file(file), name=file)
         if self._size is None:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
@@ -115,7 +115,7 @@ class ImageReader:
         return out
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str) -> bytes:
     def opener(file: str, flags: int) -> int:
         return os.open(file, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
 
