@@ -156,10 +156,21 @@ class RemotePath:
         """Return the sizes in bytes of all files below this folder, by their relative names."""
 
         def find(fs: Any, path: str) -> dict[str, int]:
-            fs.invalidate_cache()
-            entries: dict[str, Any] = fs.find(path, detail=True)
-            start = len(path.rstrip("/")) + 1
-            return {name[start:]: int(info["size"] or 0) for name, info in entries.items()}
+            return {name: int(info["size"] or 0) for name, info in _files_in(fs, path)}
+
+        return self._repeat("list", find)
+
+    def infos(self) -> dict[str, RemoteFileInfo | None]:
+        """Return the size and version of all files below this folder, by their relative names.
+
+        They are None if the service does not list a checksum (an ETag) of each file.
+        """
+
+        def find(fs: Any, path: str) -> dict[str, RemoteFileInfo | None]:
+            return {
+                name: _info_of(info, info["size"]) if any(map(info.get, _CHECKSUMS)) else None
+                for name, info in _files_in(fs, path)
+            }
 
         return self._repeat("list", find)
 
@@ -197,6 +208,14 @@ class RemotePath:
                 _log.debug("Cannot %s %s: %r. Trying again in %.1f s.", verb, self, error, wait)
             time.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _files_in(fs: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the relative name and the details of each file below a folder."""
+    fs.invalidate_cache()
+    entries: dict[str, Any] = fs.find(path, detail=True)
+    start = len(path.rstrip("/")) + 1
+    return [(name[start:], info) for name, info in entries.items()]
 
 
 def _info_of(info: Mapping[str, Any], size: int | str) -> RemoteFileInfo:

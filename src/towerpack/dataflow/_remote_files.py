@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Final, TypeVar
@@ -27,6 +28,7 @@ HEAD_BYTES: Final = 4096
 _BLOCK: Final = 1 << 20
 _AHEAD: Final = 16  # blocks after the one that is read
 _THREADS: Final = 16
+_MOST_FOUND: Final = 1024
 _MOST_OPEN: Final = 64  # blocks
 _IDLE_S: Final = 5.0
 _VARIABLE: Final = "TOWERPACK_CACHE"
@@ -320,6 +322,15 @@ def remote_files(urls: Iterable[str]) -> list[RemoteFile]:
     """Return the files behind URLs, with their present sizes and versions."""
     cache = _cache_setting()
     return in_threads(lambda url: RemoteFile(url, RemotePath(url).info(), cache), urls)
+
+
+@lru_cache(_MOST_FOUND)
+def remote_file(url: str, version: str = "") -> RemoteFile:
+    """Return the file behind a URL. Ask for its version once in a process, if it is not known."""
+    if not version:
+        return remote_files([url])[0]
+    size = int(version.partition(" ")[0])
+    return RemoteFile(url, RemoteFileInfo(size, version), _cache_setting())
 
 
 def in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

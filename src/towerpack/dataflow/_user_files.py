@@ -30,6 +30,9 @@ def path_of(path: object) -> Path:
     """Convert an argument to a path, which may not exist. Raise `ConfigError` for other types."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"A path must be a str or a pathlib.Path, got {repr_of(path)}.")
+    if is_url(cast("object", path)):
+        fix = "copy the data to a local disk; TarData, ParquetData and TFRecordData read URLs"
+        raise ConfigError(f"A local path is needed, got the URL {path}.", fix=fix)
     return Path(cast("PathLike", path))
 
 

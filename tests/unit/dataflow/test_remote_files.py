@@ -23,7 +23,16 @@ from scaling import scaled
 from towerpack import ConfigError, FormatError
 from towerpack._core.block_cache import BlockCache
 from towerpack.cli import app
-from towerpack.dataflow import BatchData, DataFlow, PrefetchData, ShuffleData
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    ImageCSV,
+    ImageFolder,
+    ImageFromFile,
+    LMDBData,
+    PrefetchData,
+    ShuffleData,
+)
 from towerpack.dataflow.formats import (
     ParquetData,
     TarData,
@@ -256,6 +265,39 @@ def test_shards(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs no index"):
         run("index", str(folder / "d-0.parquet"))
     run("index", f"{url}/.tar/shard-00000.tar")
+
+
+def test_images_and_lists(tmp_path: Path) -> None:
+    fsspec, cv2 = pytest.importorskip("fsspec"), pytest.importorskip("cv2")
+    url = f"memory://{tmp_path.name}-images"
+    for i in range(20):
+        path = tmp_path / "data" / "ab"[i % 2] / f"x{i % 3}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((4, 5, 3), i, np.uint8))
+    (tmp_path / "data" / "a" / "notes.txt").touch()
+    table = "".join(f"a/x{i % 3}/{i}.png,{i}\n" for i in range(0, 20, 2))
+    (tmp_path / "data" / "list.csv").write_text(table)
+    fsspec.filesystem("memory").put(str(tmp_path / "data"), url, recursive=True)
+
+    for options in ({}, {"classes": ["b", "a"]}, {"extensions": [".png"], "shuffle": True}):
+        local, remote = (ImageFolder(place, **options) for place in (tmp_path / "data", url))
+        assert (remote.classes, remote.left_out) == (local.classes, local.left_out)
+        found, expected = (list(BatchData(ds, 5).iterate(seed=1)) for ds in (remote, local))
+        assert repr(found) == repr(expected)
+    assert repr(list(ImageCSV(f"{url}/list.csv"))) == repr(
+        list(ImageCSV(tmp_path / "data/list.csv"))
+    )
+    (tmp_path / "urls.csv").write_text(f"{url}/b/x1/1.png,7\n")
+    assert [label for _, label in ImageCSV(tmp_path / "urls.csv")] == [7]
+    (image,) = next(iter(ImageFromFile([f"{url}/b/x1/1.png"])))
+    assert (image == 1).all()
+    run("shard", url, f"{url}-shards")
+    shards = TarData(f"{url}-shards/shard-*.tar", decode=True)
+    assert repr([(dp["png"], dp["cls"]) for dp in shards]) == repr(list(ImageFolder(url)))
+    with pytest.raises(ConfigError, match="There are no images in memory://nothing"):
+        ImageFolder("memory://nothing")
+    with pytest.raises(ConfigError, match="A local path is needed, got the URL"):
+        LMDBData(url)
 
 
 def test_s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
