@@ -6,14 +6,15 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from random import SystemRandom
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from towerpack._core.errors import ConfigError, RemoteFileError
+from towerpack._core.errors import ConfigError, FormatError, RemoteFileError, TowerpackError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 
@@ -24,6 +25,8 @@ _random: Final = SystemRandom()  # leaves the program's own generators alone
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _FIRST_PAUSE: Final = 0.25  # seconds
 _LONGEST_PAUSE: Final = 8.0
+_PARTIAL_CONTENT: Final = 206
+_OUTSIDE: Final = 416
 _FINAL: Final = (FileExistsError, IsADirectoryError, NotADirectoryError)
 _LOCAL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _CHECKSUMS: Final = ("ETag", "etag", "md5Hash", "generation", "Content-MD5", "content_md5")
@@ -85,24 +88,44 @@ class RemotePath:
 
     def info(self) -> RemoteFileInfo:
         """Return the size and version of the file."""
-        info: dict[str, Any] = self._repeat("find", lambda fs, path: fs.info(path))
+
+        def find(fs: Any, path: str) -> dict[str, Any]:
+            fs.invalidate_cache()
+            return fs.info(path)
+
+        info = self._repeat("find", find)
         if info.get("type") == "directory" or info.get("size") is None:
             what = "is a folder" if info.get("type") == "directory" else "has no known size"
             raise ConfigError(f"{self} {what}.", expected="a file with a size")
-        version = next((info[k] for k in (*_CHECKSUMS, *_TIMES) if info.get(k)), "")
-        return RemoteFileInfo(int(info["size"]), f"{info['size']} {version}")
+        return _info_of(info, info["size"])
 
     def exists(self) -> bool:
         """Return whether there is such a file or folder."""
         return self._repeat("find", lambda fs, path: fs.exists(path))
 
-    def read(self, start: int = 0, nbytes: int | None = None) -> bytes:
-        """Read a range of bytes, or the rest of the file. Fewer bytes than asked are an error."""
+    def read(
+        self, start: int = 0, nbytes: int | None = None, *, version: str | None = None
+    ) -> bytes:
+        """Read a range of bytes, or the rest of the file. Fewer bytes than asked are an error.
+
+        With a range and a `version` from `info`, a file that has changed since is an error.
+        """
 
         def read(fs: Any, path: str) -> bytes:
             # Without a range, the whole file comes with one request.
             end = None if nbytes is None else start + nbytes
-            data = fs.cat_file(path, start=start or None if end is None else start, end=end)
+            if end is None or version is None:
+                data = fs.cat_file(path, start=start or None if end is None else start, end=end)
+            else:
+                data, info = _read_range(fs, path, start, end)
+                if info.version != version:
+                    raise FormatError(
+                        f"{self} was changed after it was opened.",
+                        got=info.version,
+                        expected=version,
+                        fix="write to a different file, and create the flow when the file is "
+                        "complete",
+                    )
             if nbytes is not None and len(data) != nbytes:
                 raise EOFError(f"got {len(data):,} of {nbytes:,} bytes from byte {start:,}")
             return data
@@ -143,10 +166,21 @@ class RemotePath:
         """Return the sizes in bytes of all files below this folder, by their relative names."""
 
         def find(fs: Any, path: str) -> dict[str, int]:
-            fs.invalidate_cache()
-            entries: dict[str, Any] = fs.find(path, detail=True)
-            start = len(path.rstrip("/")) + 1
-            return {name[start:]: int(info["size"] or 0) for name, info in entries.items()}
+            return {name: int(info["size"] or 0) for name, info in _files_in(fs, path)}
+
+        return self._repeat("list", find)
+
+    def infos(self) -> dict[str, RemoteFileInfo | None]:
+        """Return the size and version of all files below this folder, by their relative names.
+
+        They are None if the service does not list a checksum (an ETag) of each file.
+        """
+
+        def find(fs: Any, path: str) -> dict[str, RemoteFileInfo | None]:
+            return {
+                name: _info_of(info, info["size"]) if any(map(info.get, _CHECKSUMS)) else None
+                for name, info in _files_in(fs, path)
+            }
 
         return self._repeat("list", find)
 
@@ -186,6 +220,58 @@ class RemotePath:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
+def _files_in(fs: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the relative name and the details of each file below a folder."""
+    fs.invalidate_cache()
+    entries: dict[str, Any] = fs.find(path, detail=True)
+    start = len(path.rstrip("/")) + 1
+    return [(name[start:], info) for name, info in entries.items()]
+
+
+def _info_of(info: Mapping[str, Any], size: int | str) -> RemoteFileInfo:
+    version = next((info[k] for k in (*_CHECKSUMS, *_TIMES) if info.get(k)), "")
+    return RemoteFileInfo(int(size), f"{size} {version}")
+
+
+def _read_range(fs: Any, path: str, start: int, end: int) -> tuple[bytes, RemoteFileInfo]:
+    """Return the bytes of a range, and the information about the file they belong to."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "http" in protocols or "s3" in protocols:
+        asyn: Any = require("fsspec.asyn", extra="remote-files", needed_for="URLs")
+        read = _http_range if "http" in protocols else _s3_range
+        return asyn.sync(fs.loop, read, fs, path, start, end)
+    data = fs.cat_file(path, start=start, end=end)
+    fs.invalidate_cache()
+    info: dict[str, Any] = fs.info(path)
+    return data, _info_of(info, info["size"])
+
+
+async def _http_range(fs: Any, url: str, start: int, end: int) -> tuple[bytes, RemoteFileInfo]:
+    headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+    session = await fs.set_session()
+    async with session.get(fs.encode_url(url), headers=headers) as response:
+        size = response.headers.get("Content-Range", "").rpartition("/")[2]
+        if response.status == _OUTSIDE:  # the file is smaller now
+            return b"", _info_of(response.headers, size or 0)
+        response.raise_for_status()
+        if response.status != _PARTIAL_CONTENT or not size.isdigit():
+            raise ConfigError(
+                f"The server of {url} cannot send parts of a file (range requests).",
+                got=f"status {response.status} instead of {_PARTIAL_CONTENT}",
+                fix="use a server with range requests, or download the file",
+            )
+        return await response.read(), _info_of(response.headers, size)
+
+
+async def _s3_range(fs: Any, path: str, start: int, end: int) -> tuple[bytes, RemoteFileInfo]:
+    bucket, key, _ = fs.split_path(path)
+    span = f"bytes={start}-{end - 1}"
+    response = await fs._call_s3("get_object", Bucket=bucket, Key=key, Range=span)
+    with closing(response["Body"]) as body:
+        size = response["ContentRange"].rpartition("/")[2]
+        return await body.read(), _info_of(response, size)
+
+
 @cache
 def _filesystem(protocol: str, _pid: int) -> Any:
     """Return fsspec's file system. Connections and threads do not survive a fork."""
@@ -211,6 +297,12 @@ def _filesystem(protocol: str, _pid: int) -> Any:
 
 def _raise_if_final(path: RemotePath, verb: str, error: Exception) -> None:
     """Raise the error to show, if trying again cannot help."""
+    if isinstance(error, TowerpackError):
+        raise error
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
+        # fsspec raises this error for any HTTP error of a file's size.
+        error = cause if type(cause).__module__.startswith("aiohttp") else error
     status = getattr(error, "status", None)  # of aiohttp
     denied = isinstance(error, PermissionError) or status in (401, 403)
     if denied or "Credential" in type(error).__name__:
@@ -220,7 +312,7 @@ def _raise_if_final(path: RemotePath, verb: str, error: Exception) -> None:
             fix="check the credentials and the permissions with the service's own command-line "
             "tool, and that the clock of this machine is right",
         ) from error
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or status == 404:
         raise ConfigError(
             f"There is no {path}.",
             fix="check the spelling, the bucket and the endpoint",

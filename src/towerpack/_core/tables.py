@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
+from towerpack._core.remote_path import RemotePath, is_url
 
 _LOG = get_logger(__name__)
 _MARKS: Final = {
@@ -149,6 +150,8 @@ def warn_of_similar(labels: Iterable[tuple[str, Any]]) -> None:
 
 
 def _bytes_of(path: str | Path) -> bytes:
+    if is_url(path):
+        return RemotePath(str(path)).read()
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -11,7 +11,7 @@ from towerpack.cli._app import main as main
 _COMMANDS: Final = {
     "": "train eval infer tune recipes export bench client demo doctor launch serve",
     "ckpt": "ls show diff convert average",
-    "data": "import inspect speed profile grid serve keys",
+    "data": "import inspect speed profile grid serve keys index shard",
     "model": "show",
     "runs": "show ls compare plot batch data spikes rewind",
 }

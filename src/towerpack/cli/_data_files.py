@@ -35,6 +35,14 @@ def open_data(path: Path) -> DataFlow:
     )
 
 
+def open_url(url: str) -> DataFlow:
+    """Return an unshuffled dataflow over a URL, or over the files that match it."""
+    endings = {"tar": "tar", "tfrecord": "TFRecord", "tfrecords": "TFRecord", "parquet": "Parquet"}
+    ending = url.partition("?")[0].rpartition(".")[2].lower()
+    kind = "CSV of images" if ending == "csv" else endings.get(ending)
+    return _KINDS[kind or "folder of folders of images"][1](url)
+
+
 def _named(*suffixes: str) -> Callable[[Path, bytes], bool]:
     return lambda path, start: path.is_file() and path.name.lower().endswith(suffixes)
 
@@ -77,7 +85,7 @@ def _lmdb(path: Path) -> DataFlow:
     return ds
 
 
-def _tfrecord(path: Path) -> DataFlow:
+def _tfrecord(path: Path | str) -> DataFlow:
     from towerpack.dataflow import MapData
     from towerpack.dataflow.formats import TFRecordData, TFRecordSerializer, parse_example
 
@@ -116,7 +124,7 @@ def _images(path: Path) -> DataFlow:
     return ImageFromFile(_images_in(path) if path.is_dir() else [path])
 
 
-_KINDS: dict[str, tuple[Callable[[Path, bytes], bool], Callable[[Path], DataFlow]]] = {
+_KINDS: dict[str, tuple[Callable[[Path, bytes], bool], Callable[[Any], DataFlow]]] = {
     "LMDB": (_is_lmdb, _lmdb),
     "HDF5": (_begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
     "NumPy": (_begins(b"\x93NUMPY", b"PK\x03\x04"), _flow("NumpyData")),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
-from towerpack.cli._data_files import open_data
+from towerpack._core.remote_path import is_url
+from towerpack.cli._data_files import open_data, open_url
 from towerpack.cli._user_code import CODE_FORM, load_module, run_user_code
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ _EXPECTED = "a function without arguments that returns a DataFlow"
 
 def open_flow(target: str) -> DataFlow:
     """Return the dataflow of a file or folder, or the dataflow that a function returns."""
+    if is_url(target):
+        return open_url(target)
     path = Path(os.path.expanduser(target))
     if path.exists():
         if path.suffix == ".py":

@@ -13,6 +13,7 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._batch_rows import empty_row as empty_row
 from towerpack.dataflow._plan import Origin as Origin, Plan as Plan
+from towerpack.dataflow._remote_files import set_remote_cache as set_remote_cache
 from towerpack.dataflow._item_rng import ItemRNG as ItemRNG
 from towerpack.dataflow._iteration_state import DataIterator as DataIterator
 from towerpack.dataflow.formats import (

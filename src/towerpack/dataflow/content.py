@@ -22,6 +22,7 @@ from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack.dataflow._compile import ParallelStage, Stage
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._remote_files import RemoteFile
 from towerpack.dataflow._user_code import is_in_towerpack
 from towerpack.dataflow._user_files import PathLike, Strings
 from towerpack.dataflow.datapoints import to_rows, values_of
@@ -52,10 +53,14 @@ def _some(items: Any) -> Any:
     return items[:: len(items) // _SAMPLES + 1] if _sampling.get() else items
 
 
-def content_of_files(paths: Iterable[PathLike]) -> str:
-    """Return a checksum of the paths, sizes and modification times of files."""
+def content_of_files(paths: Iterable[PathLike | RemoteFile]) -> str:
+    """Return a checksum of the paths, sizes and modification times (or ETags) of files."""
     digest = blake2b(digest_size=16)
-    for path in map(os.path.realpath, _some(list(paths))):
+    for given_path in _some(list(paths)):
+        if isinstance(given_path, RemoteFile):
+            digest.update(f"{given_path.content};".encode())
+            continue
+        path = os.path.realpath(given_path)
         if _portable.get():
             digest.update(_pieces_of(path))
             continue

@@ -47,8 +47,10 @@ class TFRecordInputter(ImageInputter):
     def names_of(self, part: Pictures) -> Sequence[str]:
         """Return a name for each record: its file below `path`, and its position in the file."""
         store, root = cast("_RecordReader", part.decode), root_of(self.config)
-        places_of = (store.node.record_place(int(number))[:2] for number in part.pictures)
-        return [f"{relative_name(store.paths[file], root)}:{start}" for file, start in places_of]
+        places_of = (store.node.place_of(int(number))[:2] for number in part.pictures)
+        return [
+            f"{relative_name(str(store.paths[file]), root)}:{start}" for file, start in places_of
+        ]
 
     def class_counts(self, split: str = "train") -> Labels:
         """Return the number of images of each class. Reads all records of the split."""
@@ -59,8 +61,9 @@ class TFRecordInputter(ImageInputter):
 
 class _RecordReader:
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
-        self.paths = [path for pattern in patterns for path in TFRecordData(pattern).paths]
-        if TFRecordData(self.paths).in_order_only:
+        sources = [TFRecordData(pattern) for pattern in patterns]
+        self.paths = [path for source in sources for path in source.paths]
+        if any(source.in_order_only for source in sources):
             raise ConfigError(
                 f"TFRecord files must not be compressed, because they are shuffled: "
                 f"{', '.join(patterns)}.",
@@ -72,7 +75,7 @@ class _RecordReader:
     def __call__(self, datapoint: tuple[Any, Any]) -> tuple[NDArray[np.uint8], int]:
         number = int(datapoint[0])
         record = cast("dict[str, Any]", self.node.get(0, number))
-        file, start, _ = self.node.record_place(number)
+        file, start, _ = self.node.place_of(number)
         name, label = f"{self.paths[file]} (byte {start:,})", int(record[_LABEL])
         if not 0 <= label < self.num_classes:
             raise FormatError(

@@ -1,21 +1,22 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, TypeVar
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._iteration_state import State, Stream
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._remote_files import RemoteFile, in_threads
 from towerpack.dataflow._user_code import Ambient, ReplayStream
-from towerpack.dataflow._user_files import OpenFile
+from towerpack.dataflow._user_files import AnyFile, OpenFile, PerProcess
 from towerpack.dataflow.content import content_of_files
-from towerpack.dataflow.datapoints import Datapoint
+from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
+
+T = TypeVar("T")
 
 _MOST_OPEN: Final = 64
 
@@ -25,7 +26,7 @@ Version = tuple[int, int]
 class IndexedFiles(Stage):
     """Base class of sources that read files, if any. Most files are indexed for random access."""
 
-    def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
+    def __init__(self, paths: list[AnyFile], *, in_order_only: bool = False) -> None:
         self.paths = paths
         self.in_order_only = in_order_only
         self._node: Node | None = None
@@ -64,24 +65,61 @@ class IndexedFiles(Stage):
         return self._node
 
 
-def version_of(path: Path) -> Version:
-    status = os.stat(path)
+class PlacedNode(Node):
+    """Node whose datapoints are ranges of files. It fetches the ranges of remote files together."""
+
+    def __init__(self, paths: Sequence[AnyFile], versions: Sequence[Version]) -> None:
+        self._paths = paths
+        self._files = PerProcess(partial(opener, paths, versions))
+        self._is_remote = any(isinstance(path, RemoteFile) for path in paths)
+
+    def place_of(self, position: int) -> tuple[int, int, int]:
+        """Return the index of a datapoint's file, and the start and end of its bytes."""
+        raise NotImplementedError
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        for position in as_ints(positions) if self._is_remote else ():
+            index, start, stop = self.place_of(position)
+            file = self._files.get()(index)
+            if isinstance(file, RemoteFile):
+                file.will_read(start, stop - start)
+        return super().read(epoch, positions)
+
+
+def each_of(files: Sequence[AnyFile], function: Callable[[AnyFile], T]) -> list[T]:
+    """Call a function for each file, for remote files in several threads."""
+    if any(isinstance(file, RemoteFile) for file in files):
+        return in_threads(function, files)
+    return [function(file) for file in files]
+
+
+def version_of(path: AnyFile) -> Version:
+    if isinstance(path, RemoteFile):
+        return path.size, path.version_number
+    status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
-def opener(paths: Sequence[Path], versions: Sequence[Version]) -> Callable[[int], OpenFile]:
+def opener(
+    paths: Sequence[AnyFile], versions: Sequence[Version]
+) -> Callable[[int], OpenFile | RemoteFile]:
     """Return a function that opens a file by index and keeps recently used files open.
 
     It raises `FormatError` if a file has changed since it was indexed.
     """
 
     @lru_cache(_MOST_OPEN)  # a thread that still reads a dropped file holds a reference to it
-    def opened(index: int) -> OpenFile:
-        if version_of(paths[index]) != versions[index]:
+    def opened(index: int) -> OpenFile | RemoteFile:
+        file = paths[index]
+        if isinstance(file, RemoteFile):  # compares its version whenever it fetches a part
+            after = paths[index + 1] if index + 1 < len(paths) else None
+            file.following = after if isinstance(after, RemoteFile) else None
+            return file
+        if version_of(file) != versions[index]:
             raise FormatError(
-                f"{paths[index]} was changed after it was opened.",
+                f"{file} was changed after it was opened.",
                 fix="write to a different file, and create the flow when the file is complete",
             )
-        return OpenFile(paths[index])
+        return OpenFile(file)
 
     return opened

@@ -10,11 +10,18 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_files import PathLike, PerProcess, check_expansion, files_of, reading
+from towerpack.dataflow._user_files import (
+    AnyFile,
+    PathLike,
+    PerProcess,
+    check_expansion,
+    files_of,
+    reading,
+)
 from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.datapoints import Block, Positions, as_array, read_groups
 from towerpack.dataflow.formats._arrow import TableNode, arrow, columns_of
-from towerpack.dataflow.formats._indexed_files import IndexedFiles
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, each_of
 
 
 class ParquetData(IndexedFiles):
@@ -56,12 +63,12 @@ class ParquetData(IndexedFiles):
 
 
 class ParquetNode(Node):
-    def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
-        footers = [_footer(path) for path in paths]
+    def __init__(self, paths: list[AnyFile], columns: list[str] | None, cache_bytes: int) -> None:
+        footers = each_of(paths, _footer)
         schema = footers[0][0]
         self._columns = columns
         self._names = columns_of(schema.names, columns, str(paths[0]))
-        self._groups: list[tuple[Path, int]] = []
+        self._groups: list[tuple[AnyFile, int]] = []
         rows: list[int] = []
         for path, (other, rows_in) in zip(paths, footers, strict=True):
             if not other.equals(schema):
@@ -109,10 +116,9 @@ class ParquetNode(Node):
     def _decode(self, group: int) -> TableNode:
         path, index = self._groups[group]
         expected = int(self._starts[group + 1] - self._starts[group])
-        pq = arrow("pyarrow.parquet")
         with reading(path, f"a Parquet file (row group {index})"):
             # A shared handle would need a lock during decoding.
-            with pq.ParquetFile(path) as opened:
+            with _opened(path) as opened:
                 table = opened.read_row_group(index, columns=self._names, use_threads=False)
             if table.num_rows != expected:
                 raise ValueError(f"it now has {table.num_rows} rows instead of {expected}")
@@ -120,9 +126,9 @@ class ParquetNode(Node):
             return TableNode([table.combine_chunks()], self._columns)
 
 
-def _footer(path: Path) -> tuple[Any, list[int]]:
+def _footer(path: AnyFile) -> tuple[Any, list[int]]:
     """Return the schema of a file and the number of rows of each row group."""
-    with reading(path, "a Parquet file"), arrow("pyarrow.parquet").ParquetFile(path) as file:
+    with reading(path, "a Parquet file"), _opened(path) as file:
         metadata = file.metadata
         schema: Any = file.schema_arrow
         rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -133,3 +139,8 @@ def _footer(path: Path) -> tuple[Any, list[int]]:
 
 def _new_cache() -> tuple[dict[int, TableNode], threading.Lock]:
     return {}, threading.Lock()
+
+
+def _opened(path: AnyFile) -> Any:
+    pq = arrow("pyarrow.parquet")
+    return pq.ParquetFile(path if isinstance(path, Path) else path.open())

@@ -8,7 +8,6 @@ import tarfile
 from array import array
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from tarfile import BLOCKSIZE, HeaderError, ReadError, TarFile, TarInfo
 from typing import Any, Final, Self, cast
 
@@ -18,16 +17,18 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import (
+    AnyFile,
     PathLike,
-    PerProcess,
     Strings,
     check_expansion,
     files_of,
+    head_of,
     reading,
 )
 from towerpack.dataflow.datapoints import Datapoint, array_of
-from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, PlacedNode, each_of, version_of
 from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.formats._shard_index import FIX, Index, index_of
 from towerpack.dataflow.images._decode import decode_image
 
 log = get_logger(__name__)
@@ -72,7 +73,7 @@ class TarData(IndexedFiles):
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
         files = files_of(paths)
-        super().__init__(files, in_order_only=any(map(_compression_of, files)))
+        super().__init__(files, in_order_only=any(each_of(files, _compression_of)))
         self.decode = decode
 
     def content(self) -> str:
@@ -90,32 +91,39 @@ class TarData(IndexedFiles):
                 }
 
 
-class TarNode(Node):
-    def __init__(self, paths: list[Path], decode: bool) -> None:
-        self._paths = paths
-        self._decode = decode
+class TarNode(PlacedNode):
+    def __init__(self, paths: list[AnyFile], decode: bool) -> None:
         # Versions are read first, so that changes during indexing are detected.
-        self._files = PerProcess(partial(opener, paths, [*map(version_of, paths)]))
+        super().__init__(paths, [*map(version_of, paths)])
+        self._decode = decode
+        parts = each_of(paths, partial(index_of, scan=tar_index))
         keys: list[str] = []
         extensions: dict[str, int] = {}
-        firsts, rows = array("q", [0]), array("q")
+        rows, counts = [np.zeros((0, 3), np.int64)], [np.zeros(1, np.int64)]
         self._starts: list[int] = []
-        for path in paths:
+        for path, part in zip(paths, parts, strict=True):
+            places = part["rows"][:, 1:]
+            if (places < 0).any() or (places.sum(axis=1) > path.stat().st_size).any():
+                raise FormatError(f"The index of {path} is damaged.", fix=FIX)
             self._starts.append(len(keys))
-            for key, files in _samples(path):
-                keys.append(key)
-                for extension, (info, _) in files.items():
-                    kind = extensions.setdefault(extension, len(extensions))
-                    rows.extend((kind, info.offset_data, info.size))
-                firsts.append(len(rows) // 3)
+            keys += Strings.from_arrays(part["keys"], part["key_ends"])
+            names = Strings.from_arrays(part["extensions"], part["extension_ends"])
+            kinds = np.array([extensions.setdefault(n, len(extensions)) for n in names], np.int64)
+            rows.append(np.column_stack((kinds[part["rows"][:, 0]], part["rows"][:, 1:])))
+            counts.append(part["counts"])
         self.size = len(keys)
         self._keys = Strings(keys)
         self._extensions: list[str] = list(extensions)
-        self._firsts = np.array(firsts, np.int64)
-        self._rows = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
+        self._firsts = np.concatenate(counts).cumsum()
+        self._rows = np.concatenate(rows)  # extension, offset, size
 
     def name_of(self, index: int) -> str:
         return self._keys[index]
+
+    def place_of(self, position: int) -> tuple[int, int, int]:
+        rows = self._rows[slice(*self._firsts[position : position + 2])]
+        archive = bisect.bisect_right(self._starts, position) - 1
+        return archive, int(rows[0, 1]), int(rows[-1, 1:].sum())
 
     def get(self, epoch: int, position: int) -> Datapoint:
         archive = bisect.bisect_right(self._starts, position) - 1
@@ -134,16 +142,40 @@ class TarNode(Node):
         return datapoint
 
 
-def _content(path: Path, decode: bool, key: str, extension: str, data: bytes) -> Any:
+def tar_index(path: AnyFile) -> Index:
+    """Return the keys of an archive's datapoints and the places of their files."""
+    keys: list[str] = []
+    extensions: dict[str, int] = {}
+    counts, rows = array("q"), array("q")
+    for key, files in _samples(path):
+        keys.append(key)
+        counts.append(len(files))
+        for extension, (info, _) in files.items():
+            kind = extensions.setdefault(extension, len(extensions))
+            rows.extend((kind, info.offset_data, info.size))
+    texts, ends = Strings(keys).arrays
+    names, name_ends = Strings(extensions).arrays
+    return {
+        "keys": texts,
+        "key_ends": ends,
+        "extensions": names,
+        "extension_ends": name_ends,
+        "counts": np.array(counts, np.int64),
+        "rows": np.array(rows, np.int64).reshape(-1, 3),
+    }
+
+
+def _content(path: AnyFile, decode: bool, key: str, extension: str, data: bytes) -> Any:
     return decode_file(extension, data, f"{path}: {key}.{extension}") if decode else data
 
 
-def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, bytes]]:
+def _members(path: AnyFile, *, load: bool = False) -> Generator[tuple[TarInfo, bytes]]:
     """Iterate over the regular files of an archive, with their contents if `load`."""
     stored, mode = path.stat().st_size, f"r:{_compression_of(path)}"
     with (
         reading(path, "a tar archive"),
-        _LIBRARY.open(path, mode, tarinfo=_Header, encoding="utf-8") as tar,
+        path.open("rb") as file,
+        _LIBRARY.open(fileobj=file, mode=mode, tarinfo=_Header, encoding="utf-8") as tar,
     ):
         while (info := tar.next()) is not None:
             tar.members.clear()  # tarfile would keep all of them in memory
@@ -155,7 +187,7 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
                 yield info, data
 
 
-def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
+def _samples(path: AnyFile, *, load: bool = False) -> Generator[tuple[str, _Files]]:
     last, files, skipped = "", _Files(), 0
     extensions: dict[str, set[str]] = {}  # by key, from the start of the archive
     for info, data in _members(path, load=load):
@@ -189,9 +221,8 @@ def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]
         log.info("%s: skipped %d files without stem or extension", path, skipped)
 
 
-def _compression_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return _COMPRESSIONS.get(file.read(2), "")
+def _compression_of(path: AnyFile) -> str:
+    return _COMPRESSIONS.get(head_of(path)[:2], "")
 
 
 class _Header(TarInfo):

@@ -37,6 +37,7 @@ class TarWriter:
         self._tar: tarfile.TarFile | None = None
         self._last_key: str | None = None
         self.written = 0
+        self.nbytes = 0
 
     def __enter__(self) -> TarWriter:
         temporary = self._open.enter_context(whole_file(self.path))
@@ -64,6 +65,7 @@ class TarWriter:
             info.mode = 0o644
             self._tar.addfile(info, io.BytesIO(content))
         self.written += 1
+        self.nbytes = self._tar.offset
 
     def __exit__(self, *exc: Any) -> None:
         self._tar = None

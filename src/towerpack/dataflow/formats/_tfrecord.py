@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_files import PathLike, PerProcess, files_of, path_of, reading
+from towerpack.dataflow._user_files import AnyFile, PathLike, files_of, path_of, reading
 from towerpack.dataflow.datapoints import Datapoint
-from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, PlacedNode, each_of, version_of
 from towerpack.dataflow.formats._protobuf import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._tfrecord_format import (
     Compression,
@@ -60,7 +59,7 @@ class TFRecordData(IndexedFiles):
         index_dir: PathLike | None = None,
     ) -> None:
         files = files_of(paths)
-        super().__init__(files, in_order_only=any(map(is_compressed, files)))
+        super().__init__(files, in_order_only=any(each_of(files, is_compressed)))
         self.features = None if features is None else checked_features(features)
         self.index_dir = None if index_dir is None else path_of(index_dir)
 
@@ -76,38 +75,36 @@ class TFRecordData(IndexedFiles):
                 yield _datapoint(record, self.features, path, f"record {number}")
 
 
-class TFRecordNode(Node):
+class TFRecordNode(PlacedNode):
     def __init__(
-        self, paths: list[Path], features: Features | None, index_dir: PathLike | None = None
+        self, paths: list[AnyFile], features: Features | None, index_dir: PathLike | None = None
     ) -> None:
         versions = [version_of(path) for path in paths]
-        parts = [index_file(*pair, index_dir) for pair in zip(paths, versions, strict=True)]
+        super().__init__(paths, versions)
+        parts = each_of(paths, lambda path: index_file(path, version_of(path), index_dir))
         self._offsets = np.concatenate(parts)
         self._ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
         self.size = int(self._ends[-1])
-        self._paths = paths
         self._features = features
-        self._files = PerProcess(partial(opener, paths, versions))
 
-    def record_place(self, position: int) -> tuple[int, int, int]:
-        """Return the index of a record's file, and the start and end of the record in bytes."""
+    def place_of(self, position: int) -> tuple[int, int, int]:
         file = int(self._ends.searchsorted(position, "right"))
         # Each file before this one has one more offset than records: the end of the last record.
         start, stop = self._offsets[position + file : position + file + 2].tolist()
         return file, start, stop
 
     def name_of(self, index: int) -> str:
-        file, start, _ = self.record_place(index)
+        file, start, _ = self.place_of(index)
         return f"{self._paths[file]}, byte {start:,}"
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        file, start, stop = self.record_place(position)
+        file, start, stop = self.place_of(position)
         path = self._paths[file]
         raw = self._files.get()(file).read_at(start, stop - start)
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
 
 
-def _datapoint(record: bytes, features: Features | None, path: Path, where: str) -> Datapoint:
+def _datapoint(record: bytes, features: Features | None, path: AnyFile, where: str) -> Datapoint:
     if features is None:
         return [record]
     with reading(path, f"a file of tf.train.Example ({where})"):
@@ -136,6 +133,7 @@ class TFRecordWriter:
         self.path = path_of(path)
         self.compression: Compression | None = compression
         self.written = 0
+        self.nbytes = 0
         self._file: IO[bytes] | None = None
         self._deflater: Any = None
         self._stack = ExitStack()
@@ -160,6 +158,7 @@ class TFRecordWriter:
             fix = "call write inside the block `with TFRecordWriter(path) as writer:`"
             raise ConfigError(f"The file {self.path} must be open to be written.", fix=fix)
         data = framed(memoryview(record).cast("B"))
+        self.nbytes += len(data)
         self._file.write(self._deflater.compress(data) if self._deflater else data)
         self.written += 1
 

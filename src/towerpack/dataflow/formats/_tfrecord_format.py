@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._user_files import OpenFile, PathLike, check_expansion, reading
+from towerpack.dataflow._remote_files import RemoteFile
+from towerpack.dataflow._user_files import (
+    AnyFile,
+    PathLike,
+    check_expansion,
+    head_of,
+    open_file,
+    reading,
+)
 from towerpack.dataflow.formats._indexed_files import Version
 from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.formats._shard_index import Index, index_of
 from towerpack.dataflow.formats._writing import whole_file
 
 Compression = Literal["gzip", "zlib"]
@@ -51,7 +60,7 @@ def framed(record: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def unframed(raw: bytes, path: Path, offset: int) -> bytes:
+def unframed(raw: bytes, path: AnyFile, offset: int) -> bytes:
     """Check the checksums of the record in `raw` and return its data. `offset` is for errors."""
     if len(raw) < OVERHEAD or _length(raw, path, offset) != len(raw) - OVERHEAD:
         raise damaged(path, offset, "its length has changed")
@@ -61,9 +70,9 @@ def unframed(raw: bytes, path: Path, offset: int) -> bytes:
     return bytes(view)
 
 
-def record_offsets(path: Path) -> NDArray[np.int64]:
+def record_offsets(path: AnyFile) -> NDArray[np.int64]:
     """Return the start of each record of an uncompressed file, and the end of the last record."""
-    file, size = OpenFile(path), path.stat().st_size
+    file, size = open_file(path), path.stat().st_size
     offsets = array("q", [0])
     offset = window_start = 0
     window, nbytes = b"", _WINDOW
@@ -80,20 +89,28 @@ def record_offsets(path: Path) -> NDArray[np.int64]:
     return np.frombuffer(offsets, np.int64)
 
 
-def is_compressed(path: Path) -> bool:
+def tfrecord_index(path: AnyFile) -> Index:
+    return {"offsets": record_offsets(path)}
+
+
+def is_tfrecord(path: AnyFile) -> bool:
+    """Return whether a file begins with the header of a record."""
+    start = head_of(path)[: HEADER.size]
+    return len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8])
+
+
+def is_compressed(path: AnyFile) -> bool:
     """Return whether a file begins like a gzip or zlib file."""
-    with open(path, "rb") as file:
-        start = file.read(HEADER.size)
-    # An uncompressed file may also begin with these bytes, but has a valid checksum.
-    if len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8]):
+    start = head_of(path)[: HEADER.size]
+    if is_tfrecord(path):  # an uncompressed file may also begin with the bytes of gzip
         return False
     zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
     return zlibs or start.startswith(b"\x1f\x8b")
 
 
-def records_in_order(path: Path) -> Generator[bytes]:
+def records_in_order(path: AnyFile) -> Generator[bytes]:
     stored, compressed = path.stat().st_size, is_compressed(path)
-    with reading(path, "a TFRecord file"), open(path, "rb") as file:
+    with reading(path, "a TFRecord file"), path.open("rb") as file:
         stream = io.BufferedReader(_Inflated(file)) if compressed else file
         offset = 0
         while header := stream.read(HEADER.size):
@@ -106,14 +123,14 @@ def records_in_order(path: Path) -> Generator[bytes]:
             offset += len(header) + len(rest)
 
 
-def damaged(path: Path, offset: int, what: str) -> FormatError:
+def damaged(path: AnyFile, offset: int, what: str) -> FormatError:
     return FormatError(
         f"{path} has a damaged record at byte {offset:,}: {what}.",
         fix="check that the file is a TFRecord file, and write or download the file again",
     )
 
 
-def _length(raw: bytes, path: Path, offset: int) -> int:
+def _length(raw: bytes, path: AnyFile, offset: int) -> int:
     if len(raw) < HEADER.size:
         raise damaged(path, offset, "it is cut off")
     length, crc = HEADER.unpack_from(raw)
@@ -155,10 +172,11 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
     return module.crc32c
 
 
-def index_file(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
+def index_file(path: AnyFile, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
     """Return the `record_offsets` of a file. Cache them in `index_dir`, if not None."""
-    if index_dir is None:
-        return record_offsets(path)
+    if index_dir is None or isinstance(path, RemoteFile):
+        offsets = index_of(path, tfrecord_index)["offsets"]
+        return offsets if _fit(offsets, version[0]) else record_offsets(path)
     name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
     index_path = Path(index_dir, f"{path.name}.{name}.npy")
     offsets = _read_index(index_path, version)
@@ -178,5 +196,10 @@ def _read_index(path: Path, version: Version) -> NDArray[np.int64] | None:
     if content.dtype != np.int64 or content.shape < (3,):
         return None
     offsets = content[2:]
-    fits = (*content[:2].tolist(), offsets[0], offsets[-1]) == (*version, 0, version[0])
-    return offsets if fits and (np.diff(offsets) >= OVERHEAD).all() else None
+    is_same = tuple(content[:2].tolist()) == version
+    return offsets if is_same and _fit(offsets, version[0]) else None
+
+
+def _fit(offsets: NDArray[np.int64], size: int) -> bool:
+    steps_fit = (np.diff(offsets) >= OVERHEAD).all()
+    return bool(offsets[0] == 0 and offsets[-1] == size and steps_fit)

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack._core.remote_path import is_url
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._batch_rows import RowMaker, empty_row
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._remote_files import RemoteFile, in_threads, remote_file
 from towerpack.dataflow._user_files import PathLike, Strings
 from towerpack.dataflow.arguments import integer_of, repr_of
 from towerpack.dataflow.content import content_of_files, content_of_values
@@ -35,13 +37,20 @@ class FilesStage(PlannedSource["FilesNode"]):
         *,
         shuffle: bool,
         seed: int | None,
+        versions: Strings | None = None,
     ) -> None:
-        super().__init__(FilesNode(files, reader, labels), shuffle=shuffle, seed=seed)
+        node = FilesNode(files, reader, labels, versions)
+        super().__init__(node, shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
         node = self._node
         settings = content_of_values(node.labels, repr(node.reader))
-        return f"{super().content()}, {content_of_files(self.files)}, {settings}"
+        if node.is_remote:
+            versions = () if node.versions is None else node.versions
+            files = content_of_values(list(node.files), list(versions))
+        else:
+            files = content_of_files(self.files)
+        return f"{super().content()}, {files}, {settings}"
 
     @property
     def files(self) -> Sequence[str]:
@@ -53,7 +62,7 @@ class ImageFromFile(FilesStage):
     """Decode image files. Datapoint i is `[image]`: uint8, [height, width, channels], RGB.
 
     Args:
-        files: Paths of JPEG, PNG, WebP, BMP, TIFF or GIF files.
+        files: Paths or URLs of JPEG, PNG, WebP, BMP, TIFF or GIF files.
         channel: Number of channels: 3 for color, 1 for gray.
         resize: Height and width of all images, or one number for both; by default unchanged.
         shuffle: Whether to shuffle each pass, as `ShuffleData` does.
@@ -103,9 +112,9 @@ class ImageReader:
     def __repr__(self) -> str:
         return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
 
-    def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
+    def __call__(self, file: str | RemoteFile, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
         """Read an image. `allocate` provides the memory of a resized image."""
-        image = self._decode(_read(file), name=file)
+        image = self._decode(read_file(file), name=str(file))
         if self._size is None:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
@@ -115,7 +124,11 @@ class ImageReader:
         return out
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str | RemoteFile) -> bytes:
+    if isinstance(file, RemoteFile) or is_url(file):
+        remote = file if isinstance(file, RemoteFile) else remote_file(file)
+        return remote.read_at(0, remote.size)
+
     def opener(file: str, flags: int) -> int:
         return os.open(file, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
 
@@ -138,15 +151,26 @@ class FilesNode(RowMaker, Node):
     """Node that reads one file per datapoint: `(image, label)`, or `[image]` without labels."""
 
     def __init__(
-        self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None
+        self,
+        files: Strings,
+        reader: ImageReader | None,
+        labels: NDArray[np.int64] | None,
+        versions: Strings | None = None,
     ) -> None:
         self.files = files
         self.labels = labels
         self.size: int | None = len(files)
         self.reader = reader
+        self.is_remote = b"://" in files.arrays[0].tobytes()
+        self.versions = versions  # of remote files, if they are known
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        return self.make(self._load, ((position, empty_row) for position in as_ints(positions)))
+        places = as_ints(positions)
+        if self.is_remote and self.reader is not None:
+            for file in in_threads(self._file, places):
+                if isinstance(file, RemoteFile):
+                    file.will_read(0, file.size)
+        return self.make(self._load, ((position, empty_row) for position in places))
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._load(position, np.empty)
@@ -154,10 +178,18 @@ class FilesNode(RowMaker, Node):
     def name_of(self, index: int) -> str:
         return self.files[index]
 
-    def _load(self, position: int, allocate: Allocate) -> Datapoint:
+    def _file(self, position: int) -> str | RemoteFile:
         file = self.files[position]
+        if not (self.is_remote and is_url(file)):
+            return file
+        return remote_file(file, "" if self.versions is None else self.versions[position])
+
+    def _load(self, position: int, allocate: Allocate) -> Datapoint:
         try:
-            component = file if self.reader is None else self.reader(file, allocate)
+            if self.reader is None:
+                component = self.files[position]
+            else:
+                component = self.reader(self._file(position), allocate)
         except FormatError as error:
             first, ds = "pass decode=False and use ", "ds"
             if self.labels is None:

@@ -11,12 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.remote_path import RemotePath, is_url
 from towerpack._core.tables import Row, is_header, read_rows, warn_of_similar
-from towerpack.dataflow._user_files import PathLike, Strings, file_of, path_of
+from towerpack.dataflow._user_files import PathLike, Strings, any_file_of, path_of
 from towerpack.dataflow.arguments import names_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesStage, ImageReader
-from towerpack.dataflow.sources.discovery import Discovery, LeftOut, is_image
+from towerpack.dataflow.sources.discovery import (
+    HIDDEN,
+    IMAGE_EXTENSIONS,
+    NO_IMAGE,
+    Discovery,
+    LeftOut,
+    is_hidden,
+    is_image,
+)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -30,7 +39,7 @@ class ImageFolder(FilesStage):
     of a class is read once.
 
     Args:
-        root: Folder that contains a folder for each class.
+        root: Folder that contains a folder for each class, or its URL.
         decode: Whether to decode images to uint8 [height, width, channels], RGB. Otherwise the
             first component is the path.
         channels: Number of channels: 3 for color, 1 for gray.
@@ -63,22 +72,34 @@ class ImageFolder(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        self.root = Path(os.path.expanduser(path_of(root)))
-        if not self.root.is_dir():
+        self.root = RemotePath(str(root)) if is_url(root) else _folder_of(root)
+        if isinstance(self.root, Path) and not self.root.is_dir():
             raise ConfigError(
                 f"The folder {self.root} does not exist.", expected="a folder of folders"
             )
         endings = None if extensions is None else tuple(names_of(extensions))
         discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
-        folders = discovery.folders(self.root)
+        remote: list[tuple[str, str, str]] = []
+        if isinstance(self.root, RemotePath):
+            remote = _remote_images(self.root, endings or IMAGE_EXTENSIONS, discovery)
+            folders = sorted({name for name, _, _ in remote})
+        else:
+            folders = discovery.folders(self.root)
         self.classes = folders if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(folders))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
             raise ConfigError(what, got=", ".join(folders))
         labels: list[int] = []
+        index = {name: label for label, name in enumerate(self.classes)}
+        remote = sorted((r for r in remote if r[0] in index), key=lambda r: index[r[0]])
 
         def images() -> Iterator[str]:
+            for name, url, _ in remote:
+                labels.append(index[name])
+                yield url
+            if isinstance(self.root, RemotePath):
+                return
             for label, file in discovery.by_class(self.root, self.classes):
                 labels.append(label)
                 yield file
@@ -96,7 +117,8 @@ class ImageFolder(FilesStage):
                 "labels with ImageCSV(path), or a list of files with ImageFromFile(files)",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
+        versions = Strings(version for _, _, version in remote) if remote else None
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed, versions=versions)
         discovery.report(self)
 
     def arguments(self) -> str:
@@ -110,7 +132,7 @@ class ImageCSV(FilesStage):
     become indices of `classes`. Empty lines are ignored.
 
     Args:
-        path: CSV file, whose fields may be quoted.
+        path: CSV file or its URL. Its fields may be quoted, and paths may be URLs.
         header: Whether the first line is a header. By default it is one if its label is not an
             integer and occurs in no other line, and its path has no extension and is not a file.
         root: Folder to which paths are relative; by default the folder of the CSV file.
@@ -146,10 +168,16 @@ class ImageCSV(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        self.path = file_of(path)
-        base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
+        self.path = any_file_of(path)
+        base: Path | RemotePath
+        if root is not None:
+            base = RemotePath(str(root)) if is_url(root) else _folder_of(root)
+        elif isinstance(self.path, Path):
+            base = self.path.parent
+        else:
+            base = RemotePath(self.path.url.rpartition("/")[0])
         rows = labeled_rows(
-            self.path, base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
+            str(self.path), base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
         )
         names = None if classes is None else _class_names(classes)
         self.classes, self.labels = numbered(rows, names)
@@ -161,9 +189,31 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
+def _folder_of(path: PathLike) -> Path:
+    return Path(os.path.expanduser(path_of(path)))
+
+
+def _remote_images(
+    root: RemotePath, endings: tuple[str, ...], discovery: Discovery
+) -> list[tuple[str, str, str]]:
+    """Return the class, URL and version of each image, in the order of a local folder."""
+    images: list[tuple[str, str, str]] = []
+    for name, info in sorted(root.infos().items(), key=lambda item: item[0].split("/")):
+        parts, url = name.split("/"), str(root / name)
+        if any(map(is_hidden, parts)):
+            discovery.left_out.append(LeftOut(url, HIDDEN))
+        elif not _ends_with(name, endings):
+            discovery.left_out.append(LeftOut(url, NO_IMAGE))
+        elif len(parts) == 1:
+            discovery.left_out.append(LeftOut(url, "not in a folder"))
+        else:
+            images.append((parts[0], url, "" if info is None else info.version))
+    return images
+
+
 def labeled_rows(
     path: str | Path,
-    base: Path,
+    base: Path | RemotePath,
     encoding: str | None = None,
     *,
     header: bool | None = None,
@@ -172,7 +222,7 @@ def labeled_rows(
     """Read the rows (path, label) of a table, without its header; see `ImageCSV`."""
 
     def is_file(name: str) -> bool:
-        return os.path.exists(base / name)
+        return isinstance(base, Path) and os.path.exists(base / name)
 
     rows = read_rows(path, encoding, is_file=is_file, **form)
     if header is None:
@@ -189,7 +239,8 @@ def labeled_rows(
                 expected="path,label",
                 fix="write a path and a label, and quote fields that contain the delimiter",
             )
-        row.fields[0] = str(base / row.fields[0])
+        if not is_url(row.fields[0]):
+            row.fields[0] = str(base / row.fields[0])
     return rows
 
 
