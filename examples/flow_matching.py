@@ -124,11 +124,11 @@ def main(arguments=None):
     samples = generate(velocity, label, model.side)
     np.save(args.out / "samples.npy", samples)
     np.save(args.out / "labels.npy", label)
-    grid = samples[:100, ..., 0].reshape(10, 10, model.side, model.side).transpose(1, 2, 0, 3)
-    picture = np.rint((grid.reshape([10 * model.side] * 2) + 1) * 127.5).astype(np.uint8)
-    cv2.imwrite(
-        str(args.out / "picture.png"), cv2.resize(picture, None, fx=4, fy=4, interpolation=0)
-    )
+    side = model.side + 2
+    tiles = np.pad(samples[:100, ..., 0], ((0, 0), (1, 1), (1, 1)), constant_values=-1)
+    grid = tiles.reshape(10, NUM_CLASSES, side, side).transpose(1, 2, 0, 3).reshape([10 * side] * 2)
+    picture = cv2.resize(grid, None, fx=4, fy=4, interpolation=cv2.INTER_NEAREST)
+    cv2.imwrite(str(args.out / "picture.png"), np.rint((picture + 1) * 127.5).astype(np.uint8))
     return samples
 
 
