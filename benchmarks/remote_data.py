@@ -110,7 +110,8 @@ def read(reader: str, place: str, first_shard: int) -> None:
     rate = (count - counted) / (time.perf_counter() - since)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_ms = sum(u.ru_utime + u.ru_stime for u in used) * 1000 / count
-    print(json.dumps({"first_s": first_s, "rate": rate, "cpu_ms": cpu_ms}))
+    total_s = time.perf_counter() - start
+    print(json.dumps({"first_s": first_s, "rate": rate, "cpu_ms": cpu_ms, "total_s": total_s}))
 
 
 def write(folder: Path, shards: int, images: int) -> None:
@@ -170,9 +171,10 @@ def main() -> None:
         first = statistics.median(t["first_s"] for t in turns)
         ratio = statistics.median(ratios)
         cpu = statistics.median(t["cpu_ms"] for t in turns)
+        total = statistics.median(t["total_s"] for t in turns)
         print(
             f"{name:10} {rate:7.0f} images/s, {ratio:.2f} of local; {cpu:.2f} ms of processor time "
-            f"per image; first batch {first:.2f} s"
+            f"per image; first batch {first:.2f} s, all {total:.2f} s"
         )
 
 
