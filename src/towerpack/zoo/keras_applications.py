@@ -36,6 +36,9 @@ class KerasNetwork:
 
         Args:
             image: RGB images [n, h, w, 3] with values from 0 to 255, of any type.
+
+        Raises:
+            ConfigError: The images do not have 3 channels.
         """
         if image.shape[-1] != 3:
             raise ConfigError(

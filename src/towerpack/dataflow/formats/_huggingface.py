@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._user_code import AMBIENT
-from towerpack.dataflow._user_files import reading
+from towerpack.dataflow._user_files import AnyFile, reading
 from towerpack.dataflow.arguments import names_of, repr_of
 from towerpack.dataflow.content import content_of_rows, content_of_values
 from towerpack.dataflow.datapoints import Datapoint, duplicate, to_rows
@@ -67,7 +67,7 @@ class HFData(IndexedFiles):
         self.decode = decode
         self.runs_code = dataset.features is None
         self._stream = dataset
-        files: list[Path] = []
+        files: list[AnyFile] = []
         if "Dataset" in kinds:
             self._stream, dataset = None, _unformatted(dataset)
             files = [Path(file["filename"]) for file in dataset.cache_files]

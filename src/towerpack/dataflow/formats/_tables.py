@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._user_files import files_of, reading
+from towerpack.dataflow._user_files import AnyFile, files_of, reading
 from towerpack.dataflow.arguments import names_of, repr_of
 from towerpack.dataflow.content import content_of_rows
 from towerpack.dataflow.formats._arrow import TableNode, arrow
@@ -41,7 +41,7 @@ class TableData(IndexedFiles):
         self.columns = None if columns is None else names_of(columns)
         is_path = issubclass(type(table), (str, Path, list, tuple))  # keeps the type of `table`
         super().__init__(files_of(table) if is_path else [])
-        if self.paths and not _TEXT & {*self.paths[0].suffixes}:
+        if self.paths and not _TEXT & {*_suffixes(self.paths[0])}:
             self._node = ParquetNode(self.paths, self.columns, _CACHE_BYTES)
             return
         if self.paths:
@@ -60,12 +60,17 @@ class TableData(IndexedFiles):
         return f"{super().content()}, {self.columns}, {rows}"
 
 
-def _of_csv(paths: Sequence[Path]) -> Any:
+def _suffixes(path: AnyFile) -> list[str]:
+    return Path(path.name).suffixes
+
+
+def _of_csv(paths: Sequence[AnyFile]) -> Any:
     csv, tables = arrow("pyarrow.csv"), list[Any]()
     for path in paths:
         with reading(path, "a CSV or TSV file"):
-            options = csv.ParseOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
-            tables.append(csv.read_csv(path, parse_options=options))
+            options = csv.ParseOptions(delimiter="\t" if ".tsv" in _suffixes(path) else ",")
+            source: Any = path if isinstance(path, Path) else path.open()
+            tables.append(csv.read_csv(source, parse_options=options))
             if tables[-1].schema != tables[0].schema:
                 raise ValueError(f"it does not have the columns of {paths[0]}")
     return arrow().concat_tables(tables).combine_chunks()
