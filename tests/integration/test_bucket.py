@@ -53,7 +53,7 @@ def test_killed_runs_continue_on_other_machines(
     continued = 0
     for number in range(KILLS):
         url, output = f"s3://bucket/run-{number}", tmp_path / f"{number}.npz"
-        monkeypatch.setenv("TOWERPACK_CACHE", str(tmp_path / f"{number}-first"))
+        monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path / f"{number}-first"))
         process = start(url, output)
         # Uploads go on while the training does, and at its end.
         wanted = rng.randint(1, 4)
@@ -65,7 +65,7 @@ def test_killed_runs_continue_on_other_machines(
         rows = list_checkpoints(url)
         assert [row.problem for row in rows if not row.valid] == []
         continued += bool(rows) and process.returncode == -signal.SIGKILL
-        monkeypatch.setenv("TOWERPACK_CACHE", str(tmp_path / f"{number}-second"))
+        monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path / f"{number}-second"))
         ours = finish(start(url, output), output)
         assert ours.keys() == undisturbed.keys()
         assert not [n for n in ours if ours[n].tobytes() != undisturbed[n].tobytes()]

@@ -33,7 +33,7 @@ URL = "s3://bucket/runs/small"
 @pytest.fixture(scope="module", autouse=True)
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     with s3_server("bucket"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOWERPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(remote_run, "PAUSE_S", 0.05)
         patch.setattr(_lease, "SETTLE_S", 0.0)
         yield train(URL, [ModelSaver(keep=2), MinSaver("cost")], monitors=None, max_epoch=3)
@@ -87,7 +87,7 @@ def test_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     url = "s3://bucket/digits"
     settings = ["train.epochs=1", "train.steps_per_epoch=2"]
     run("train", "digits", *settings, "--run-dir", url)
-    monkeypatch.setenv("TOWERPACK_CACHE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path / "elsewhere"))
     runner = Runner.from_recipe(find_recipe(url))
     assert runner.checkpoint().step == 2 and runner.evaluate().step == 2
     assert "step 2" in run("eval", url)
@@ -96,7 +96,7 @@ def test_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         if file.is_file():
             name = file.relative_to(version).as_posix()
             RemotePath(f"{url}/export/saved_model/1/{name}").upload(file)
-    monkeypatch.setenv("TOWERPACK_CACHE", str(tmp_path / "server"))
+    monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path / "server"))
     served = local_files(url, "export") / "export/saved_model/1"
     assert load_exported(served).signatures
 

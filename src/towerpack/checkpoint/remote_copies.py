@@ -31,7 +31,7 @@ from towerpack.checkpoint._manifest import (
 from towerpack.checkpoint._write import publish, sweep
 from towerpack.checkpoint.tensors import check_file, read_plain, sync_and_record
 
-CACHE: Final = "TOWERPACK_CACHE"
+CACHE: Final = "TOWERPACK_RUN_CACHE"
 _ATTEMPTS: Final = 3
 _logger = get_logger(__name__)
 

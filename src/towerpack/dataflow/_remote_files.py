@@ -43,7 +43,7 @@ def set_remote_cache(folder: str | os.PathLike[str] | None, size: int | str = "3
     """Choose the local cache of files behind URLs, for sources that are created afterwards.
 
     The cache stores blocks of the files. Processes share it, and it removes the blocks that were
-    not used for the longest time. By default, it is `~/.cache/towerpack` with 32 GB. The
+    not used for the longest time. By default, it is `~/.cache/towerpack/blocks` with 32 GB. The
     environment variable `TOWERPACK_CACHE=FOLDER:SIZE` changes the default, and
     `TOWERPACK_CACHE=off` turns the cache off.
 
@@ -75,7 +75,7 @@ def _cache_setting() -> CacheSetting:
         return None
     folder, _, size = text.rpartition(":") if _SIZE.search(text) else (text, "", "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return folder or os.path.join(home, "towerpack"), bytes_of(size or _DEFAULT_SIZE)
+    return folder or os.path.join(home, "towerpack", "blocks"), bytes_of(size or _DEFAULT_SIZE)
 
 
 class RemoteFile(RemotePath):

@@ -44,7 +44,7 @@ def _bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def other_machine(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWERPACK_CACHE", str(disk))
+    monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(disk))
     monkeypatch.setattr("platform.node", lambda: disk.name)
 
 
@@ -252,7 +252,7 @@ def test_a_full_local_disk(monkeypatch: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MemoryFileSystem, "get_file", full)
-    with pytest.raises(ConfigError, match=r"cannot be written(.|\n)*set TOWERPACK_CACHE"):
+    with pytest.raises(ConfigError, match=r"cannot be written(.|\n)*set TOWERPACK_RUN_CACHE"):
         load_checkpoint(URL)
 
 
