@@ -15,15 +15,7 @@ import numpy as np
 
 from towerpack.apps import Runner, find_recipe
 from towerpack.dataflow.datasets import Digits
-
-
-def distance(first, second):
-    """Return the Fréchet distance of two sets of features [n, channels]."""
-    means = first.mean(0) - second.mean(0)
-    covariances = np.cov(first.T), np.cov(second.T)
-    # The eigenvalues of a product of covariances are real and not negative, except for rounding.
-    eigenvalues = np.linalg.eigvals(covariances[0] @ covariances[1]).real
-    return means @ means + sum(map(np.trace, covariances)) - 2 * np.sqrt(eigenvalues.clip(0)).sum()
+from towerpack.gan import frechet_distance
 
 
 def judged(runner, pictures, folder):
@@ -51,7 +43,7 @@ def main(samples, classifier="runs/demo"):
         np.bincount(classes, minlength=10) / len(classes),
     )
     print(f"mean confidence {confidence:.3f}; shares of 0 to 9: {shares}")
-    print(f"FID {distance(features, features_of_real):.1f}")
+    print(f"FID {frechet_distance(features, features_of_real):.1f}")
     labels = Path(samples).with_name("labels.npy")
     if labels.exists():
         print(f"as asked for: {np.mean(classes == np.load(labels)):.1%}")

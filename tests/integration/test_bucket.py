@@ -69,6 +69,7 @@ def test_killed_runs_continue_on_other_machines(
         ours = finish(start(url, output), output)
         assert ours.keys() == undisturbed.keys()
         assert not [n for n in ours if ours[n].tobytes() != undisturbed[n].tobytes()]
-        assert 1 <= len([row for row in list_checkpoints(url) if row.tag is None]) <= 3
+        # A kill after the last upload, before the removal of an older checkpoint, leaves one more.
+        assert 1 <= len([row for row in list_checkpoints(url) if row.tag is None]) <= 4
         assert load_checkpoint(url).step == 180
     assert continued >= KILLS // 2

@@ -17,7 +17,7 @@ from processes import free_port
 from scaling import sample, scaled
 from towerpack.dataflow import BatchData, DataFlow, DataFromArrays, PrefetchData, ShuffleData
 from towerpack.inputs import SplitInput
-from towerpack.training.replay.batch import open_replay
+from towerpack.training.replay.batch import Replay
 from towerpack.training.state.ledger import read_ledger
 from warm_python import warm_python
 
@@ -86,7 +86,7 @@ def replayed(run: Path, kind: str, steps: list[int]) -> list[list[int]]:
     flow: DataFlow = ShuffleData(DataFromArrays(np.arange(ROWS), x))
     flow = BatchData(flow, 20 if kind == "split" else 10)
     flow = PrefetchData(flow, 1) if kind == "prefetched" else flow
-    replay = open_replay(run, SplitInput(flow) if kind == "split" else flow)
+    replay = Replay(run, SplitInput(flow) if kind == "split" else flow)
     parts = [range(replay.history.segment_of(step).start.workers) for step in steps]
     return [
         sorted(row for i in replicas for row in replay.batch(step, i).arrays["row"].tolist())

@@ -22,6 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             ("hed", 8, 0.1, 1.0, (898, 320, 3)),  # F
             ("ptb_lstm", 8, 2.0, 2000.0, None),  # perplexity, of 3,000 words
             ("mixup", 24, 0.0, 0.7, None),  # error; guessing has 0.9
+            ("flow_matching", 8, -1.0, 1.0, (400, 400, 3)),  # mean of the pixels
             ("dynamic_filter", 40, -1.0, 1.0, (180, 720, 3)),  # correlation
             ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
             ("transfer_digits", 20, 0.0, 0.7, None),  # error; guessing has 0.8

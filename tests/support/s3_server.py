@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from towerpack._core import remote_path
+
 
 @contextmanager
 def s3_server(*buckets: str) -> Generator[None]:
@@ -26,8 +28,13 @@ def s3_server(*buckets: str) -> Generator[None]:
         try:
             import s3fs
 
+            s3fs.S3FileSystem.clear_instance_cache()  # of an earlier server in this process
+            remote_path._filesystem.cache_clear()
+            files = s3fs.S3FileSystem(skip_instance_cache=True)
             for bucket in buckets:
-                s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+                if files.exists(bucket):
+                    files.rm(bucket, recursive=True)
+                files.mkdir(bucket)
             yield
         finally:
             server.stop()

@@ -90,7 +90,7 @@ class PackSequences(Wrapper):
         inner = self.ds.open_in(context.retained_in_order(), epoch, inner_state(state))
         packer = Packer(self.row_length, self.window, self.long, self.pad)
         stream = WindowStream(inner, self.window, packer.pack, state, context.tally)
-        stream.transform_origins = packer.pack_origins
+        stream.transform_origins = packer.pack_origins if context.traced else None
         return stream
 
 

@@ -264,6 +264,7 @@ def test_arguments_that_change_datapoints_are_told_apart(tmp_path: Path) -> None
 IN_MEMORY = (
     *("DataFrom", "DataFlow", "RNGDataFlow", "FakeData"),
     *("Mnist", "FashionMnist", "Cifar", "SVHN", "Caltech101", "Digits"),
+    "SQLData",
 )
 
 
