@@ -71,6 +71,7 @@ def _of_csv(paths: Sequence[AnyFile]) -> Any:
             options = csv.ParseOptions(delimiter="\t" if ".tsv" in _suffixes(path) else ",")
             source: Any = path if isinstance(path, Path) else path.open()
             tables.append(csv.read_csv(source, parse_options=options))
+            _ = tables[-1].column_names  # Raises an error if a name is not UTF-8.
             if tables[-1].schema != tables[0].schema:
                 raise ValueError(f"it does not have the columns of {paths[0]}")
     return arrow().concat_tables(tables).combine_chunks()
