@@ -9,9 +9,9 @@ in training, so that generation can move away from the average class (Ho & Salim
 
 Writes picture.png (ten of each class), samples.npy and labels.npy, for gan/judge.py.
 
-Reached on scikit-learn's digits, judged by the classifier of `towerpack demo`: 1,500 steps (161 s of
-processor time): mean confidence 0.999, 99.7 % of the class asked for, FID 12.9 in the classifier's
-features. 600 steps (89 s): 0.981, 96.1 %, FID 21.7; DCGAN in 94 s: FID 49.8.
+Reached on scikit-learn's digits, judged by the classifier of `towerpack demo`: 1,500 steps (161 s
+of processor time): mean confidence 0.999, 99.7 % of the class asked for, FID 12.9 in the
+classifier's features. 600 steps (89 s): 0.981, 96.1 %, FID 21.7; DCGAN in 94 s: FID 49.8.
 """
 
 import argparse
