@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from towerpack._core.errors import ConfigError
 
 T = TypeVar("T")
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)  # `logs.py` imports this module.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -74,7 +75,7 @@ def json_lines(data: bytes, path: object, parse: Callable[[Any], T]) -> list[T]:
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
         try:
             parsed.append(parse(json.loads(line)))
-        except Exception as error:  # noqa: BLE001 - damage raises errors of many kinds
+        except _DAMAGE as error:
             _log.warning("Skipped line %d of %s, which is damaged: %r.", number, path, error)
     return parsed
 

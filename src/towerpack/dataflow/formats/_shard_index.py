@@ -45,14 +45,18 @@ def write_index(file: AnyFile, index: Index) -> str:
             checksum.update(piece)
     content = {**_identity(file), "sha256": checksum.hexdigest(), "index": index}
     data = pack(content)
-    _target(file)(_MAGIC + _digest(data) + data)
+    path = f"{file}.index"
+    target = RemotePath(path) if isinstance(file, RemoteFile) else Path(path)
+    write_whole(target, _MAGIC + _digest(data) + data)
     return checksum.hexdigest()
 
 
-def _target(file: AnyFile) -> Callable[[bytes], None]:
-    if isinstance(file, RemoteFile):
-        return RemotePath(f"{file.url}.index").write
-    return lambda data: replace_file(Path(f"{file}.index"), data)
+def write_whole(target: Path | RemotePath, data: bytes) -> None:
+    """Replace the content of a local or remote file."""
+    if isinstance(target, Path):
+        replace_file(target, data)
+    else:
+        target.write(data)
 
 
 def _stored_index(file: AnyFile) -> Index | None:

@@ -81,7 +81,8 @@ class TFRecordNode(PlacedNode):
     ) -> None:
         versions = [version_of(path) for path in paths]
         super().__init__(paths, versions)
-        parts = each_of(paths, lambda path: index_file(path, version_of(path), index_dir))
+        known = dict(zip(paths, versions, strict=True))
+        parts = each_of(paths, lambda path: index_file(path, known[path], index_dir))
         self._offsets = np.concatenate(parts)
         self._ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
         self.size = int(self._ends[-1])

@@ -95,14 +95,18 @@ def tfrecord_index(path: AnyFile) -> Index:
 
 def is_tfrecord(path: AnyFile) -> bool:
     """Return whether a file begins with the header of a record."""
-    start = head_of(path)[: HEADER.size]
+    return _begins_with_header(head_of(path))
+
+
+def _begins_with_header(head: bytes) -> bool:
+    start = head[: HEADER.size]
     return len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8])
 
 
 def is_compressed(path: AnyFile) -> bool:
     """Return whether a file begins like a gzip or zlib file."""
-    start = head_of(path)[: HEADER.size]
-    if is_tfrecord(path):  # an uncompressed file may also begin with the bytes of gzip
+    start = head_of(path)
+    if _begins_with_header(start):  # an uncompressed file may also begin with the bytes of gzip
         return False
     zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
     return zlibs or start.startswith(b"\x1f\x8b")

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.files import replace_file
 from towerpack._core.remote_path import RemotePath, is_url
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._remote_files import bytes_of
 from towerpack.dataflow._user_files import AnyFile, files_of, head_of
-from towerpack.dataflow.formats._shard_index import write_index
+from towerpack.dataflow.formats._shard_index import write_index, write_whole
 from towerpack.dataflow.formats._tar import KEY, TarData, tar_index
 from towerpack.dataflow.formats._tar_writer import TarWriter
 from towerpack.dataflow.formats._tfrecord import TFRecordData, TFRecordWriter
@@ -84,16 +83,9 @@ def write_shards(ds: DataFlow, folder: str, size: int | str) -> list[str]:
                     path.unlink()
     classes = getattr(ds, "classes", None)
     if classes:
-        _write(target, "classes.json", json.dumps(classes, indent=1))
-    _write(target, CHECKSUMS, "".join(sums))
+        write_whole(target / "classes.json", json.dumps(classes, indent=1).encode())
+    write_whole(target / CHECKSUMS, "".join(sums).encode())
     return names
-
-
-def _write(folder: Path | RemotePath, name: str, text: str) -> None:
-    if isinstance(folder, Path):
-        replace_file(folder / name, text.encode())
-    else:
-        (folder / name).write(text.encode())
 
 
 def _local_shards(ds: DataFlow, folder: Path, nbytes: int) -> Iterator[Path]:
