@@ -101,6 +101,7 @@ def _start(address: str, arguments: list[str]) -> None:
 
 def _serve(folder: str) -> list[str]:
     """Returns in a fork of this process, once for each program: the arguments of Python."""
+    import contextlib
     import gc
     import pickle
     import select
@@ -123,17 +124,25 @@ def _serve(folder: str) -> list[str]:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         print("ready", flush=True)
         leases = [lessor.accept()[0]]
+        programs: dict[int, socket.socket] = {}
+        """The connection to the stand-in by the handle of the process that keeps the program."""
         while leases:
-            ready = select.select([listener, lessor, *leases], [], [])[0]
+            ready = select.select([listener, lessor, *leases, *programs], [], [])[0]
             leases = [one for one in leases if one not in ready]  # readable: the other end is gone
+            for keeper in [keeper for keeper in programs if keeper in ready]:
+                _forget(programs, keeper)
             if lessor in ready:
                 leases.append(lessor.accept()[0])
             if listener not in ready:
                 continue
             client, _ = listener.accept()
-            if os.fork():
-                client.close()
+            _await_killed(programs)
+            if keeper := os.fork():
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    programs[os.pidfd_open(keeper)] = client
                 continue
+            for keeper in list(programs):
+                _forget(programs, keeper)
             listener.close()
             lessor.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -155,6 +164,24 @@ def _serve(folder: str) -> list[str]:
             return arguments
     shutil.rmtree(folder, ignore_errors=True)
     sys.exit()
+
+
+def _await_killed(programs: dict[int, socket.socket]) -> None:
+    """Wait for the programs whose stand-ins were killed, since a test that has waited for a
+    stand-in takes its program for dead, and starts another one on the same files."""
+    import select
+
+    for keeper, client in list(programs.items()):
+        ends = select.poll()
+        ends.register(client, 0)
+        if ends.poll(0):
+            select.select([keeper], [], [], 60)
+            _forget(programs, keeper)
+
+
+def _forget(programs: dict[int, socket.socket], keeper: int) -> None:
+    programs.pop(keeper).close()
+    os.close(keeper)
 
 
 def _keep(client: socket.socket, process: int) -> None:
