@@ -71,7 +71,10 @@ def serve(folder: str, delay_s: float) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 128  # a connection beyond it tries again after a second
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()
 

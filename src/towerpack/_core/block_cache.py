@@ -54,9 +54,13 @@ class BlockCache:
         except OSError as error:
             self._disable(error)
 
+    def __contains__(self, key: str) -> bool:
+        """Return whether there is a block, without checking its content."""
+        return (self._folder / key).exists()
+
     def open(self, key: str) -> OpenFile | None:
         """Open the file of a block, whose content a checksum follows. Return None as `read`."""
-        if key not in self._checked and self.read(key) is None:
+        if key not in self._checked and self._content(key) is None:
             return None
         try:
             file = OpenFile(self._folder / key)
@@ -67,28 +71,36 @@ class BlockCache:
 
     def read(self, key: str) -> bytes | None:
         """Return the content of a block. Return None if it is missing or damaged."""
+        content = self._content(key)
+        return None if content is None else bytes(content)
+
+    def _content(self, key: str) -> memoryview | None:
         path = self._folder / key
         try:
-            block = path.read_bytes()
-            if block[-_CRC_BYTES:] != _crc(block[:-_CRC_BYTES], key):
+            block = memoryview(path.read_bytes())
+            content = block[:-_CRC_BYTES]
+            if block[-_CRC_BYTES:] != _crc(content, key):
                 path.unlink()
                 return None
             os.utime(path)
         except OSError:
             return None
         self._checked.add(key)
-        return block[:-_CRC_BYTES]
+        return content
 
     def put(self, key: str, data: bytes) -> None:
         """Store a block, if the cache can be written and the block is not larger than the limit."""
         size = len(data) + _CRC_BYTES
         if size > self._limit:
             return
+        checksum = _crc(data, key)
         try:
             with self._mutex, _region(self._fd, 0):
                 self._reserve(size)
                 temporary = self._folder / _TEMPORARY
-                temporary.write_bytes(data + _crc(data, key))
+                with temporary.open("wb") as file:
+                    file.write(data)
+                    file.write(checksum)
                 temporary.replace(self._folder / key)
         except OSError as error:
             with suppress(OSError):
@@ -155,7 +167,7 @@ def block_cache(folder: str, limit: int) -> BlockCache:
     return _caches.get(key) or _caches.setdefault(key, BlockCache(Path(folder), limit))
 
 
-def _crc(data: bytes, key: str) -> bytes:
+def _crc(data: bytes | memoryview, key: str) -> bytes:
     return zlib.crc32(data, int(key[:8], 16)).to_bytes(_CRC_BYTES, "little")
 
 

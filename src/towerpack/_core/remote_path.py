@@ -249,7 +249,8 @@ def _read_range(fs: Any, path: str, start: int, end: int) -> tuple[bytes, Remote
 async def _http_range(fs: Any, url: str, start: int, end: int) -> tuple[bytes, RemoteFileInfo]:
     headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     session = await fs.set_session()
-    async with session.get(fs.encode_url(url), headers=headers) as response:
+    request = session.get(fs.encode_url(url), headers=headers, read_bufsize=end - start)
+    async with request as response:
         size = response.headers.get("Content-Range", "").rpartition("/")[2]
         if response.status == _OUTSIDE:  # the file is smaller now
             return b"", _info_of(response.headers, size or 0)

@@ -220,6 +220,8 @@ class _Block:
         cache = self._file.block_cache()
         if cache is None:
             return self._fetched()
+        if not wait and self._key in cache:  # often for another process, so leave it closed
+            return None
         if (block := cache.open(self._key)) is not None:
             return block
         with cache.claim(self._key, wait=wait) as claimed:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -168,10 +168,10 @@ def test_a_full_disk_ends_the_cache_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def full(path: Path, data: bytes) -> int:
+    def full(path: Path, mode: str) -> IO[bytes]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     local, remote = (TarData(f"{place}/d-0.tar") for place in (folder, server.url))
     assert list(remote) == list(local) == list(remote)
     assert caplog.text.count("No space left") == 1
