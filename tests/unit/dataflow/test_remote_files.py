@@ -169,7 +169,9 @@ def test_a_full_disk_ends_the_cache_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def full(path: Path, mode: str) -> IO[bytes]:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if mode == "wb":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open(path, mode)
 
     monkeypatch.setattr(Path, "open", full)
     local, remote = (TarData(f"{place}/d-0.tar") for place in (folder, server.url))
