@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
@@ -14,6 +14,8 @@ from towerpack.cli._machine import size_text
 
 if TYPE_CHECKING:
     from towerpack.checkpoint import CheckpointRow
+
+_RECENT_S: Final = 2 * 86400
 
 
 def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
@@ -24,7 +26,7 @@ def checkpoint_table(rows: list[CheckpointRow], checked: bool) -> Table:
             f"{row.step:,}",
             escape(row.tag or ""),
             size_text(row.nbytes),
-            time_text(row.saved_at),
+            time_text(row.saved_at, short=True),
             escape(info_text(row.info)),
             state + escape(row.problem or ""),
         )
@@ -56,15 +58,18 @@ def brief(value: Any, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def time_text(saved_at: float | None) -> str:
-    """Return a time and its age, such as "(3 h ago)", with Rich's markup."""
+def time_text(saved_at: float | None, *, short: bool = False) -> str:
+    """Return a time and its age, such as "(3 h ago)", with Rich's markup. `short`: one of them."""
     if saved_at is None:
         return ""
     try:
         moment = datetime.datetime.fromtimestamp(saved_at).astimezone()
     except (ValueError, OverflowError, OSError):
         return f"{saved_at:g}"
-    return f"{moment:%Y-%m-%d %H:%M:%S} [dim]({_age(time.time() - saved_at)})"
+    age = time.time() - saved_at
+    if short:
+        return _age(age) if 0 <= age < _RECENT_S else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%Y-%m-%d %H:%M:%S} [dim]({_age(age)})"
 
 
 def _age(seconds: float) -> str:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,6 +19,8 @@ from towerpack.cli._run import (
     stats_of,
 )
 
+_TEXTS: Final = "run", "state", "began"
+
 
 def ls(
     path: Annotated[
@@ -32,19 +34,42 @@ def ls(
     runs = sorted(p.parent for p in [*folder.glob("run.json"), *folder.glob("**/run.json")])
     if not runs:
         raise ConfigError(f"{path} contains no runs.", expected="directories with a run.json")
-    rows = table("run", "began", "state", ">epoch", ">step", "last numbers")
+    rows: list[dict[str, str]] = []
+    numbers: dict[str, None] = {}
     for run in dict.fromkeys(runs):
         records = stats_of(run)
-        last = last_values(records).items()
+        last = {n: f"{v:.4g}" for n, v in last_values(records).items() if pattern.search(n)}
+        numbers.update(dict.fromkeys(last))
         began = datetime.datetime.fromtimestamp(float(record_of(run)["starts"][0]["unix_time"]))
         lives = lives_of(run)
         ended = (lives[-1].ending or "killed") if lives else ""
-        rows.add_row(
-            escape(f"{path.rstrip('/')}/{run.relative_to(folder)}" if is_url(path) else str(run)),
-            f"{began:%Y-%m-%d %H:%M}",
-            escape("running" if is_running(run) else ended),
-            f"{records[-1].epoch:,}" if records else "",
-            f"{records[-1].step:,}" if records else "",
-            escape(", ".join(f"{n} {v:.4g}" for n, v in last if pattern.search(n))),
+        rows.append(
+            {
+                "run": f"{path.rstrip('/')}/{run.relative_to(folder)}"
+                if is_url(path)
+                else str(run),
+                "began": f"{began:%Y-%m-%d %H:%M}",
+                "state": "running" if is_running(run) else ended,
+                "epoch": f"{records[-1].epoch:,}" if records else "",
+                "step": f"{records[-1].step:,}" if records else "",
+            }
+            | last
         )
-    console().print(rows)
+    _print(rows, ["run", "state", "step", "epoch", *numbers, "began"])
+
+
+def _print(rows: list[dict[str, str]], columns: list[str]) -> None:
+    """Print a table with the first columns that the terminal has room for."""
+    terminal = console()
+    unlimited = terminal.options.update(width=10_000)
+    for count in range(len(columns), 1, -1):
+        shown = columns[:count]
+        listing = table(*(name if name in _TEXTS else f">{name}" for name in shown))
+        for row in rows:
+            listing.add_row(*(escape(row.get(name, "")) for name in shown))
+        if terminal.measure(listing, options=unlimited).maximum <= terminal.width:
+            break
+    terminal.print(listing)
+    if count < len(columns):
+        names = escape(", ".join(columns[count:]))
+        terminal.print(f"No room for: {names}. Choose numbers with --match.", style="dim")

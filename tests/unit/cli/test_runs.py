@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 from towerpack import ConfigError
@@ -148,10 +149,23 @@ def runs(*arguments: Any) -> str:
 def test_ls(two: Path) -> None:
     rows = [line.split() for line in runs("ls", two).splitlines()]
     [(a, b)] = [[row for row in rows if row and row[0] in (str(two / "a"), str(two / "b"))]]
-    assert a[-6:] == ["2", "20", "cost", "0.05,", "val/error", "0.5"]
-    assert b[-6:-4] == ["4", "40"]
+    assert ["run", "state", "step", "epoch", "cost", "val/error", "began"] in rows
+    assert a[-6:-2] == ["20", "2", "0.05", "0.5"]
+    assert b[-6:-4] == ["40", "4"]
     with pytest.raises(ConfigError, match="contains no runs"):
         runs("ls", two / "a" / "nothing")
+
+
+def test_ls_leaves_out_what_a_narrow_terminal_has_no_room_for(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(two)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "45")
+    lines = Text.from_ansi(runs("ls", ".")).plain.splitlines()
+    assert all(len(line) <= 45 for line in lines)
+    assert ["run", "state", "step", "epoch", "cost"] in [line.split() for line in lines]
+    assert "No room for: val/error, began" in "\n".join(lines)
 
 
 def test_compare(two: Path) -> None:
