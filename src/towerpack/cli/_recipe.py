@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing, require
 from towerpack._core.native_log import quiet_start
 from towerpack.cli._run import files_of
@@ -10,8 +11,14 @@ from towerpack.cli._run import files_of
 if TYPE_CHECKING:
     from towerpack.apps import Recipe
 
+_OPTIONS: Final = "run_dir", "allow_code", "show_config", "json"
+
 
 def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False) -> Recipe:
+    for name in (setting.partition("=")[0] for setting in settings or []):
+        if name in _OPTIONS:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"'{name}' is an option, not a setting.", fix=f"pass {option}")
     with explain_missing("Applications"):
         from towerpack.apps import find_recipe
     with quiet_start():  # A recipe may name a module that loads TensorFlow.

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import towerpack
-from towerpack import MissingExtraError
+from towerpack import ConfigError, MissingExtraError
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app, main
 
@@ -28,6 +28,12 @@ def test_help_and_an_unknown_command() -> None:
     result = CliRunner().invoke(app, ["frobnicate"])
     assert result.exit_code == 2
     assert "frobnicate" in result.output
+
+
+def test_an_option_written_as_a_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match="'run_dir' is an option, not a setting") as raised:
+        CliRunner().invoke(app, ["train", "digits", "run_dir=here"], catch_exceptions=False)
+    assert raised.value.fix == "pass --run-dir"
 
 
 def test_module_runs_as_a_program_and_loads_no_framework(tmp_path: Path) -> None:
