@@ -54,6 +54,20 @@ def table(*columns: str, title: str | None = None) -> Table:
     return rows
 
 
+def print_rows(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table of texts, integers and floats. `columns` are those of `table`."""
+    cells = table(*columns)
+    for row in rows:
+        cells.add_row(*map(_cell, row))
+    console().print(cells)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
