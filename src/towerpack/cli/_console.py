@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 
 from rich import box, markup
 from rich.console import Console
@@ -65,7 +66,7 @@ def print_rows(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return f"{value:,}" if isinstance(value, Integral) else escape(str(value))
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:

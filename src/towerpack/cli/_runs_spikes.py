@@ -48,23 +48,15 @@ def spikes(
     from towerpack.training.replay.rows import common_features, read_steps, row_costs
 
     steps = sorted(spike.step for spike in ranked)
-    every = {*range(1, replay.history.last + 1)} - {*steps}
-    others = sorted(random.Random(0).sample(sorted(every), min(_OTHERS, len(every))))
+    every = range(1, replay.history.last + 1)
+    others = sorted({*random.Random(0).sample(every, min(_OTHERS, len(every)))} - {*steps})
     features = common_features(read_steps(replay, steps), read_steps(replay, others))
     columns = ("their rows", "", ">% of rows", f">% in {len(others)} other steps")
-    print_rows(columns, ((*f[:2], 100 * f.share, 100 * f.other_share) for f in features[:10]))
+    rows = [(*f[:2], 100 * f.share, 100 * f.other_share) for f in features[:10]]
+    print_rows(columns, rows or [("nothing in common",)])
     if losses:
         model = flow and model_of(flow.rpartition(":")[0])
-        columns = (
-            ">step",
-            "weights",
-            ">largest cost",
-            ">median",
-            ">row",
-            "source",
-            ">index",
-            "name",
-        )
+        columns = (">step", "weights", ">largest", ">median", ">row", "source", ">index", "name")
         print_rows(columns, (_largest(*each) for each in row_costs(replay, model, steps)))
 
 

@@ -252,7 +252,7 @@ def test_commands(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert np.load(out)["x"].tobytes() == batch.arrays["x"].tobytes()
     counted = command("data", run, *given)
     assert "12 of 12 steps trained" in counted
-    cells = ["DataFromArrays(48)", "48", "96", "2", "2", "0", "100.0%"]
+    cells = ["DataFromArrays(48)", "48", "96", "100.0%", "2", "2", "0"]
     assert cells in [line.split() for line in counted.splitlines()]
     with pytest.raises(ConfigError, match="not that of"):
         command("batch", run, "--step", 7, "--flow", f"{program}:other")

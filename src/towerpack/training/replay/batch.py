@@ -104,8 +104,9 @@ class Replay:
             raise ConfigError(f"replica must be from 0 to {start.all_replicas - 1}, got {replica}.")
         worker, local = divmod(replica, start.replicas)
         source = self.source(segment, worker)
-        batch = source.read_step(*self.history.before(segment, step))
-        if start.asynchronous or batch is None or batch[0] is None:
+        place = self.history.before(segment, step)
+        batch = None if start.asynchronous else source.read_step(*place)
+        if batch is None:
             raise ConfigError(
                 f"The batch of step {step:,} is unknown: {type(source).__name__} cannot read past "
                 "steps, or devices that do not wait for each other took batches in any order."
