@@ -69,18 +69,16 @@ def untraced(datapoint: Datapoint) -> Datapoint:
 
 def gather(
     collate: Callable[[list[Datapoint]], Datapoint],
-    rows: Sequence[Datapoint],
+    rows: Sequence[Any],
     positions: Sequence[int] | None = None,
 ) -> Datapoint:
     """Collate datapoints, which a batch has read at `positions`, and their origins."""
-    batch = collate([*map(untraced, rows)])
-    traced = [row for row in rows if isinstance(row, Traced)]
-    if not traced:
-        return batch
-    origins = [(origin, i) for i, row in enumerate(traced) for origin in row.origins]
-    if positions is None:
-        return Traced(batch, [origin for origin, _ in origins])
-    return Traced(batch, [replace(origin, position=positions[i]) for origin, i in origins])
+    if not rows or not isinstance(rows[0], Traced):
+        return collate([*rows])
+    origins = [(origin, i) for i, row in enumerate(rows) for origin in row.origins]
+    if positions is not None:
+        origins = [(replace(origin, position=positions[i]), i) for origin, i in origins]
+    return Traced(collate([row.datapoint for row in rows]), [origin for origin, _ in origins])
 
 
 class Node:
