@@ -66,7 +66,7 @@ def assert_counted(replay: Replay, record: Path) -> None:
     for file in record.iterdir():
         recorded.update(np.load(file)["id"].tolist())
     counted = Counter[int]()
-    for number, read in enumerate(rows_read(replay).values()):
+    for number, read in enumerate(rows_read(replay)[1].values()):
         counted.update({1000 * number + i: n for i, n in enumerate(read.tolist()) if n})
     assert counted == recorded
 

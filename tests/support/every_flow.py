@@ -253,6 +253,7 @@ STAGES: dict[str, Case] = {
     ),
     **_cases(
         df.WithoutRows,
+        needs_plan=True,
         _=lambda source: df.WithoutRows(source(11), [0, 7]),
     ),
     **_cases(

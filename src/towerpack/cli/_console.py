@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 
 from rich import box, markup
 from rich.console import Console
@@ -52,6 +53,20 @@ def table(*columns: str, title: str | None = None) -> Table:
         name = column.removeprefix(">")
         rows.add_column(name, justify=justify, no_wrap=right, overflow="fold", style=style)
     return rows
+
+
+def print_rows(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table of texts, integers and floats. `columns` are those of `table`."""
+    cells = table(*columns)
+    for row in rows:
+        cells.add_row(*map(_cell, row))
+    console().print(cells)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, Integral) else escape(str(value))
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:

@@ -33,14 +33,12 @@ def replay_of(run: Path, flow: str | None, allow_code: bool) -> Replay:
         from towerpack.training.replay.batch import Replay
     if flow is not None:
         return Replay(run, call_flow_function(flow))
-    record = record_of(run)
+    command = record_of(run)["starts"][-1]["command"]
     if (run / "recipe.yaml").is_file():
         runner, _ = open_run(str(run), [], run, allow_code)
         return Replay(runner.train_config())
-    command = record["starts"][-1]["command"]
-    script = next((Path(word).name for word in command if word.endswith(".py")), "FILE.py")
     raise ConfigError(
         f"The program that made {run} is needed, because it builds the data.",
         got=" ".join(command),
-        fix=f"pass the function that returns its DataFlow: --flow {script}:FUNCTION",
+        fix="pass the function that returns its DataFlow: --flow FILE.py:FUNCTION",
     )

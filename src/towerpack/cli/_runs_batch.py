@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,11 +8,12 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.npz import save_arrays
-from towerpack.cli._console import console, escape, table
+from towerpack.cli._console import print_rows
 from towerpack.cli._options import ALLOW_CODE
 from towerpack.cli._replay import FLOW, RUN_DIRECTORY, replay_of
 
 if TYPE_CHECKING:
+    from towerpack.dataflow import Origin
     from towerpack.training import StepBatch
 
 
@@ -31,13 +33,8 @@ def batch(
     towerpack runs batch runs/train --step 1234 --flow train.py:make_flow --out rows.npz
     """
     result = replay_of(run, flow, allow_code).batch(step, replica)
-    rows = table(">row", "source", ">index", "name", ">epoch", ">position", "random numbers")
-    for number, origin in enumerate(result.origins):
-        cells = origin.source, f"{origin.index:,}", origin.name or "", str(origin.epoch)
-        # Epoch and position with which a stage draws; `Origin.draws` has the whole keys.
-        draws = ", ".join(f"{n.partition('(')[0]} {d[1]}:{d[2]}" for n, d in origin.draws.items())
-        rows.add_row(str(number), *map(escape, (*cells, f"{origin.position:,}", draws)))
-    console().print(rows)
+    columns = (">row", "source", ">index", "name", ">epoch", ">position", "random numbers")
+    print_rows(columns, (_cells(*pair) for pair in enumerate(result.origins)))
     if out is not None:
         save_arrays(out, result.arrays)
         print(f"{out}: {', '.join(f'{n} {a.shape}' for n, a in result.arrays.items())}")
@@ -45,21 +42,22 @@ def batch(
         _draw(result, grid)
 
 
+def _cells(row: int, origin: Origin) -> Iterable[object]:
+    # Epoch and position with which a stage draws; `Origin.draws` has the whole keys.
+    draws = ", ".join(f"{n.partition('(')[0]} {d[1]}:{d[2]}" for n, d in origin.draws.items())
+    place = origin.source, origin.index, origin.name or "", origin.epoch, origin.position
+    return row, *place, draws
+
+
 def _draw(batch: StepBatch, path: Path) -> None:
     from towerpack.dataflow.images import image_grid
 
-    arrays = batch.arrays.values()
-    images = next((a for a in arrays if a.ndim in (3, 4)), None)
+    images = next((a for a in batch.arrays.values() if a.ndim in (3, 4)), None)
     if images is None:
         raise ConfigError("No input of this step is a batch of images.", fix="pass --out instead")
-    labels = next((a for a in arrays if a.shape == images.shape[:1] and a.dtype.kind in "iu"), None)
-    columns = [images] if labels is None else [images, labels]
-    drawn = image_grid(
-        [list(row) for row in zip(*columns, strict=True)],
-        path,
-        rows=-(-len(images) // 8),
-        cols=min(8, len(images)),
-        cell=96,
-        label=None if labels is None else 1,
-    )
-    print(f"{path}: {drawn.shape[1]} x {drawn.shape[0]} pixels")
+    labels = [a for a in batch.arrays.values() if a.ndim == 1 and a.dtype.kind in "iu"][:1]
+    rows = [list(row) for row in zip(images, *labels, strict=True)]
+    cols = min(8, len(rows))
+    label = 1 if labels else None
+    image_grid(rows, path, rows=-(-len(rows) // cols), cols=cols, cell=96, label=label)
+    print(path)

@@ -15,6 +15,7 @@ from towerpack.dataflow._iteration_state import (
     State,
     Stream,
     Tally,
+    TracedStream,
     read_state,
 )
 from towerpack.dataflow._plan import Node, Plan
@@ -38,6 +39,7 @@ from towerpack.dataflow.pipeline_names import (
     inputs_of,
     is_shard,
     measured_length,
+    name_of_stage,
     pipeline_of,
     signature_of,
 )
@@ -167,8 +169,13 @@ class DataFlow:
                 return stream
             context = replace(context, in_order=True)
         if node is not None:
-            return PlanStream(node, epoch, state)
-        return self.read_in_order(context, epoch, state)
+            stream = PlanStream(node, epoch, state)
+        else:
+            stream = self.read_in_order(context, epoch, state)
+        is_source = isinstance(stream, PlanStream | ReplayStream) or not inputs_of(self)
+        if context.traced and is_source:
+            return TracedStream(stream, name_of_stage(self), epoch)
+        return stream
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
         name = type(self).__name__

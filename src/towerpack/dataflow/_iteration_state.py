@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, StateError, TowerpackError
-from towerpack.dataflow._plan import STATE_VERSION, Node, Origin, Tracer, state_of
+from towerpack.dataflow._plan import Node, Origin, Traced, Tracer
 from towerpack.dataflow.datapoints import Datapoint, to_rows
 
+_VERSION = 1  # of states
 State = Any
 
 
@@ -45,10 +46,6 @@ class Stream(ABC):
     def state(self) -> State:
         """Return the state from which `open` of an equal stage can continue."""
 
-    def origins(self) -> list[Origin]:
-        """Return the source rows of the last datapoint. Call only if the context is traced."""
-        return [Origin(type(self).__name__, -1)]
-
     def close(self) -> None:
         """Release resources. Wrapping streams close the wrapped stream."""
         return
@@ -56,9 +53,6 @@ class Stream(ABC):
 
 class InnerStream(Stream):
     _inner: Stream
-
-    def origins(self) -> list[Origin]:
-        return self._inner.origins()
 
     def close(self) -> None:
         self._inner.close()
@@ -73,14 +67,13 @@ class PlanStream(Stream):
         self.epoch = epoch
         self._chunk = node.chunk
         self._size = sys.maxsize if node.size is None else node.size
-        (_, self._position), *self._ahead = ranges_done(state, self._size)
+        (_, self.position), *self._ahead = ranges_done(state, self._size)
         self._stop = self._ahead[0][0] if self._ahead else self._size
         self._rows: list[Datapoint] = []
-        self._first = self._position
-        self._traced: Node | None = None
+        self._first = self.position
 
     def __next__(self) -> Datapoint:
-        position = self._position
+        position = self.position
         if position >= self._stop:
             position = self._next_gap()
         try:
@@ -93,25 +86,20 @@ class PlanStream(Stream):
                 f"Reading datapoint {position} raised StopIteration.",
                 fix="use next(iterator, default), which does not raise StopIteration",
             ) from error
-        self._position = position + 1
+        self.position = position + 1
         return datapoint
 
     def state(self) -> State:
         ahead = [*self._ahead]
-        return {"from": self._position, "ahead": ahead} if ahead else self._position
-
-    def origins(self) -> list[Origin]:
-        if self._traced is None:
-            self._traced = self.node.traced(Tracer())
-        return self._traced.get(self.epoch, self._position - 1)
+        return {"from": self.position, "ahead": ahead} if ahead else self.position
 
     def _next_gap(self) -> int:
-        while self._position >= self._stop:
+        while self.position >= self._stop:
             if not self._ahead:
                 raise StopIteration
-            self._position = self._ahead.pop(0)[1]
+            self.position = self._ahead.pop(0)[1]
             self._stop = self._ahead[0][0] if self._ahead else self._size
-        return self._position
+        return self.position
 
     def _read_ahead(self, position: int) -> Datapoint:
         index = position - self._first
@@ -120,6 +108,29 @@ class PlanStream(Stream):
             self._rows = to_rows(self.node.read(self.epoch, range(position, stop)))
             self._first, index = position, 0
         return self._rows[index]
+
+
+class TracedStream(InnerStream):
+    """Stream of traced datapoints, from a plan or from a source that is read in order.
+
+    The origins of a source that does not count its datapoints are unknown: their index is -1.
+    """
+
+    def __init__(self, inner: Stream, name: str, epoch: int) -> None:
+        self._inner, self.epoch = inner, epoch
+        self.tracer = Tracer(inner.node) if isinstance(inner, PlanStream) else None
+        self._name = name
+
+    def __next__(self) -> Datapoint:
+        datapoint, inner = next(self._inner), self._inner
+        if self.tracer and isinstance(inner, PlanStream):
+            return Traced(datapoint, self.tracer.origins(self.epoch, inner.position - 1))
+        state = inner.state()
+        position = state - 1 if isinstance(state, int) else -1
+        return Traced(datapoint, [Origin(self._name, position, None, self.epoch, position)])
+
+    def state(self) -> State:
+        return self._inner.state()
 
 
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
@@ -210,7 +221,7 @@ class DataIterator:
     def __init__(
         self, stream: Stream, tally: Tally, signature: str, pipeline: str, seed: int, epoch: int
     ) -> None:
-        self._stream = stream
+        self.stream = stream
         self._advance = stream.__next__
         self._tally = tally
         self._signature = signature
@@ -234,12 +245,14 @@ class DataIterator:
         The state is small and can be stored by msgpack or JSON. It describes the position before
         the next datapoint. If `next` raised, the next datapoint is the one that failed.
         """
-        position = self._stream.state()
-        return state_of(self._signature, self.seed, self.epoch, position, self._tally.skipped)
-
-    def origins(self) -> list[Origin]:
-        """Return the source rows of the last datapoint of an iterator from `open_traced`."""
-        return self._stream.origins()
+        return {
+            "version": _VERSION,
+            "flow": self._signature,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "at": self.stream.state(),
+            "skipped": self._tally.skipped,
+        }
 
     @property
     def skipped(self) -> int:
@@ -248,7 +261,7 @@ class DataIterator:
 
     def close(self) -> None:
         """Release the generators, files and workers of this pass."""
-        self._stream.close()
+        self.stream.close()
         for close in self._tally.closing:
             close()
 
@@ -267,9 +280,9 @@ def read_state(
     needed = {"version", "flow", "seed", "epoch", "at"}
     if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(f"state must be a result of `iterator.state()`, got {state!r:.80}.")
-    if fields["version"] != STATE_VERSION:
+    if fields["version"] != _VERSION:
         raise StateError(
-            f"The version of a saved state must be {STATE_VERSION}, got {fields['version']!r}.",
+            f"The version of a saved state must be {_VERSION}, got {fields['version']!r}.",
             fix="continue with the version of Towerpack that wrote the state",
         )
     if fields["flow"] != signature:

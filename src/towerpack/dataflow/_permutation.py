@@ -32,10 +32,8 @@ def mix_int(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def permute(
-    positions: NDArray[np.int64], size: int, key: int, *, inverse: bool = False
-) -> NDArray[np.int64]:
-    """Return the images of `positions` under a random permutation of `range(size)`, or its inverse.
+def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
+    """Return the images of `positions` under a random permutation of `range(size)`.
 
     Up to 4,096 elements are sorted by hashes, so that all permutations are equally likely. More
     elements are permuted by an unbalanced Feistel network of six rounds over the next power of two.
@@ -44,32 +42,27 @@ def permute(
     """
     if size <= _SORTED_UP_TO:
         hashed = mix(np.arange(size, dtype=np.uint64) ^ np.uint64(mix_int(key)))
-        order = np.argsort(hashed, kind="stable")
-        return (np.argsort(order) if inverse else order)[positions]
+        return np.argsort(hashed, kind="stable")[positions]
     bits = (size - 1).bit_length()
     rounds = _rounds(bits, key, len(positions))
     result = np.empty(len(positions), np.uint64)
     for start in range(0, len(positions), _PIECE):
         piece = slice(start, start + _PIECE)
-        result[piece] = _feistel(positions[piece].astype(np.uint64), bits, rounds, inverse)
+        result[piece] = _feistel(positions[piece].astype(np.uint64), bits, rounds)
     outside = np.flatnonzero(result >= np.uint64(size))
     while len(outside):
-        result[outside] = _feistel(result[outside], bits, rounds, inverse)
+        result[outside] = _feistel(result[outside], bits, rounds)
         outside = outside[result[outside] >= np.uint64(size)]
     return result.view(np.int64)  # below 2**62; a copy would be as large as the result
 
 
-def _feistel(values: U64, bits: int, rounds: Sequence[Round], inverse: bool) -> U64:
+def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
     low_bits = np.uint64(bits // 2)
     low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
     high = values >> low_bits
-    pairs = [*zip(rounds[::2], rounds[1::2], strict=True)]
-    for even, odd in pairs if not inverse else ():
+    for even, odd in zip(rounds[::2], rounds[1::2], strict=True):
         high ^= even(low)
         low ^= odd(high)
-    for even, odd in reversed(pairs) if inverse else ():
-        low ^= odd(high)
-        high ^= even(low)
     high <<= low_bits
     high |= low
     return high

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,14 @@ from towerpack.dataflow.datapoints import (
     Positions,
     as_array,
     as_ints,
+    take,
     to_rows,
     values_of,
 )
 
-N = TypeVar("N", bound="Node")
 Members = Callable[[int, int], Positions]  # of an epoch and a position
-_PIECE = 1 << 16  # positions that are searched at a time
+_BITS = 48  # of the index in the number of a row; the bits above are the number of the source
+_INDEX = (1 << _BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,36 @@ class Origin:
     draws: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[Any, Any])
 
 
-STATE_VERSION = 1
+class Traced(NamedTuple):
+    """Datapoint of a traced stream, with the source rows from which it was made."""
+
+    datapoint: Datapoint
+    origins: list[Origin]
+
+    def mapped(self, result: Datapoint, mapper: Any, epoch: int, position: int) -> Traced:
+        """Return the result of a map, with the random numbers that the map has drawn."""
+        if mapper.key is None:
+            return Traced(result, self.origins)
+        draw = {mapper.name: (mapper.key, epoch, position)}
+        return Traced(result, [replace(o, draws={**o.draws, **draw}) for o in self.origins])
 
 
-def state_of(
-    signature: str, seed: int, epoch: int, position: Any, skipped: int = 0
-) -> dict[str, Any]:
-    return {
-        "version": STATE_VERSION,
-        "flow": signature,
-        "seed": seed,
-        "epoch": epoch,
-        "at": position,
-        "skipped": skipped,
-    }
+def untraced(datapoint: Datapoint) -> Datapoint:
+    return datapoint.datapoint if isinstance(datapoint, Traced) else datapoint
+
+
+def gather(
+    collate: Callable[[list[Datapoint]], Datapoint],
+    rows: Sequence[Any],
+    positions: Sequence[int] | None = None,
+) -> Datapoint:
+    """Collate datapoints, which a batch has read at `positions`, and their origins."""
+    if not rows or not isinstance(rows[0], Traced):
+        return collate([*rows])
+    origins = [(origin, i) for i, row in enumerate(rows) for origin in row.origins]
+    if positions is not None:
+        origins = [(replace(origin, position=positions[i]), i) for origin, i in origins]
+    return Traced(collate([row.datapoint for row in rows]), [origin for origin, _ in origins])
 
 
 class Node:
@@ -75,6 +92,7 @@ class Node:
     chunk: int = 1
     forwarded: Sequence[Node] = ()  # plans whose datapoints are passed on and not retained
     source: str = ""  # name of the source whose rows this plan reads
+    first_pass: bool = False  # each pass has the datapoints of the first pass over `inner`
     _last: Any = None  # cache of the last result: set by one assignment, and not pickled
 
     @property
@@ -96,38 +114,6 @@ class Node:
         """Return the name of a row of a source, if it has one."""
         return None
 
-    def traced(self, tracer: Tracer) -> Node:
-        """Return a plan of the origins of each datapoint.
-
-        A plan that reads other plans has them in the attribute `inner` or `inputs`. A `mapper` may
-        draw random numbers, and `members` returns the positions that a datapoint is made from.
-        """
-        fields = vars(self)
-        if "inputs" in fields:
-            return reading(self, inputs=[node.traced(tracer) for node in fields["inputs"]])
-        if "inner" not in fields:
-            return tracer.source(self)
-        inner = fields["inner"].traced(tracer)
-        if "mapper" in fields:
-            return tracer.mapped(inner, fields["mapper"].name, fields["mapper"].key)
-        members = getattr(self, "members", None)
-        return tracer.gathered(inner, self.size, members) if members else reading(self, inner=inner)
-
-    def positions_of(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of a pass whose row numbers contain one of `rows`, in order.
-
-        Call this method of a plan that a `RowCounter` has traced.
-        """
-        size, parts = self.size or 0, [np.zeros(0, np.int64)]
-        for start in range(0, size, _PIECE):
-            block = self.read(epoch, range(start, min(start + _PIECE, size)))
-            if isinstance(block, Columns):
-                hits = np.any([np.isin(column, rows) for column in values_of(block.data)], axis=0)
-            else:
-                hits = np.array([np.isin(flat([datapoint]), rows).any() for datapoint in block])
-            parts.append(start + np.flatnonzero(hits))
-        return np.concatenate(parts)
-
     def lay_into(self, allocate: Allocate) -> None:
         """Allocate result arrays with `allocate`, except arrays that user code may retain."""
         for inner in self.forwarded:
@@ -141,138 +127,140 @@ class InnerNode(Node):
         self.chunk = inner.chunk
 
 
-class FirstPassNode(InnerNode):
-    """Read the first pass of another plan in each pass."""
+class Tracer:
+    """Plan of the rows of sources that each datapoint of another plan is made from.
 
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return self.inner.read(0, positions)
+    A plan that reads other plans has them in the attribute `inner` or `inputs`. A `mapper` may draw
+    random numbers, and `members` returns the positions that a datapoint is made from.
+
+    Attributes:
+        sources: Name and plan of each source. Sources of the same name get numbers.
+        root: Plan of vectors of integers, one for each row: its number, epoch and position, then
+            epoch and position of each of the `draws`.
+        draws: Name and random key of each random stage.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.sources: dict[str, Node] = {}
+        self.draws: list[tuple[str, int]] = []
+        self.root = self._traced(node)
+
+    def origins(self, epoch: int, position: int) -> list[Origin]:
+        """Return the origins of a datapoint."""
+        rows = rows_in(self.root.read(epoch, range(position, position + 1)))
+        return [self._origin(*row) for row in rows.tolist()]
+
+    def numbers(self, epoch: int, positions: Positions) -> list[NDArray[np.int64]]:
+        """Return the indices of all rows at `positions`, for each source."""
+        number = rows_in(self.root.read(epoch, positions))[:, 0]
+        return [number[number >> _BITS == i] & _INDEX for i in range(len(self.sources))]
+
+    def number_of(self, name: str, index: int) -> int:
+        """Return the number of a row of a source. The only source needs no name."""
+        numbers = [i for i, source in enumerate(self.sources) if name in ("", source)]
+        sizes = [node.size or 0 for node in self.sources.values()]
+        if len(numbers) != 1 or index >= sizes[numbers[0]]:
+            raise ConfigError(
+                f"There must be exactly one row {index} of {name or 'the source'}.",
+                expected=", ".join(
+                    f"{size} rows of {source}"
+                    for source, size in zip(self.sources, sizes, strict=True)
+                ),
+                fix="pass pairs (name of the source, index)",
+            )
+        return (numbers[0] << _BITS) + index
+
+    def _origin(self, number: int, epoch: int, position: int, *drawn_at: int) -> Origin:
+        name, node = list(self.sources.items())[number >> _BITS]
+        index = number & _INDEX
+        places = zip(self.draws, drawn_at[::2], drawn_at[1::2], strict=True)
+        draws = {stage: (key, e, p) for (stage, key), e, p in places if e >= 0}
+        return Origin(name, index, node.name_of(index), epoch, position, draws)
+
+    def _traced(self, node: Node) -> Node:
+        fields = vars(node)
+        if "inputs" in fields:
+            return _reading(node, inputs=[self._traced(inner) for inner in fields["inputs"]])
+        if "inner" not in fields:
+            name = node.source or type(node).__name__
+            alike = sum(each.partition(" #")[0] == name for each in self.sources)
+            self.sources[f"{name} #{alike + 1}" if alike else name] = node
+            first = (len(self.sources) - 1) << _BITS
+            return _Reader(node, partial(_source_rows, first, self.draws))
+        inner = self._traced(fields["inner"])
+        if "mapper" in fields:
+            mapper = fields["mapper"]
+            if mapper.key is None:
+                return inner
+            self.draws.append((mapper.name, mapper.key))
+            return _Reader(node, partial(_drawn_rows, inner, 1 + 2 * len(self.draws)))
+        if members := getattr(node, "members", None):
+            return _Reader(node, partial(_gathered_rows, inner, members))
+        if node.first_pass:
+            return _Reader(node, partial(_first_pass, inner))
+        return _reading(node, inner=inner)
 
 
-def reading(node: N, **inputs: Any) -> N:
-    """Return a copy of a plan that reads other plans."""
+def _reading(node: Node, **inputs: Any) -> Node:
     node = copy.copy(node)  # without the cached result
-    vars(node).update(inputs, forwarded=())
+    vars(node).update(inputs, forwarded=(), _last=None)
     return node
 
 
-class Tracer:
-    """Builder of plans whose datapoints are lists of origins.
+class _Reader(InnerNode):
+    """Node whose `read` is a function."""
 
-    Attributes:
-        sources: Name and number of rows of each source. Sources of the same name get numbers.
-    """
-
-    def __init__(self) -> None:
-        self.sources: list[tuple[str, int]] = []
-        self._alike = Counter[str]()
-
-    def source(self, node: Node) -> Node:
-        return _SourceRows(node, self.name(node))
-
-    def name(self, node: Node) -> str:
-        name = node.source or type(node).__name__
-        self._alike[name] += 1
-        name = f"{name} #{self._alike[name]}" if self._alike[name] > 1 else name
-        self.sources.append((name, node.size or 0))
-        return name
-
-    def mapped(self, inner: Node, name: str, key: int | None) -> Node:
-        """Return the plan of a map, whose random key is `key`."""
-        return inner if key is None else _DrawnRows(inner, name, key)
-
-    def gathered(self, inner: Node, size: int | None, members: Members) -> Node:
-        """Return the plan of batches. `members` returns the positions of a batch's rows."""
-        return _GatheredRows(inner, size, members)
-
-
-class _SourceRows(InnerNode):
-    def __init__(self, inner: Node, name: str) -> None:
+    def __init__(self, inner: Node, read: Callable[[int, Positions], Block]) -> None:
         super().__init__(inner)
-        self._name = name
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        return [Origin(self._name, position, self.inner.name_of(position), epoch, position)]
-
-
-class _DrawnRows(InnerNode):
-    def __init__(self, inner: Node, name: str, key: int) -> None:
-        super().__init__(inner)
-        self._draw = name, key
+        self._read = read
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        rows = zip(to_rows(self.inner.read(epoch, positions)), as_ints(positions), strict=True)
-        return [drawn(row, *self._draw, epoch, position) for row, position in rows]
+        return self._read(epoch, positions)
 
 
-class _GatheredRows(InnerNode):
-    def __init__(self, inner: Node, size: int | None, members: Members) -> None:
-        super().__init__(inner)
-        self.size, self._members = size, members
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        members = self._members(epoch, position)
-        return placed(to_rows(self.inner.read(epoch, members)), as_ints(members))
+def _first_pass(inner: Node, epoch: int, positions: Positions) -> Block:
+    return inner.read(0, positions)
 
 
-def drawn(
-    rows: list[Origin], name: str, key: int | None, epoch: int, position: int
-) -> list[Origin]:
-    """Add the random numbers of a stage to the origins of a datapoint."""
-    if key is None:
-        return rows
-    return [replace(row, draws={**row.draws, name: (key, epoch, position)}) for row in rows]
+def _source_rows(first: int, draws: Sequence[Any], epoch: int, positions: Positions) -> Block:
+    rows = np.full([len(positions), 3 + 2 * len(draws)], -1, np.int64)
+    rows[:, 1], rows[:, 2] = epoch, as_array(positions)
+    rows[:, 0] = rows[:, 2] + first
+    return Columns((rows,), len(positions))
 
 
-def placed(rows: Sequence[list[Origin]], positions: Sequence[int]) -> list[Origin]:
-    """Return the origins of a batch whose rows were read at `positions`."""
-    pairs = zip(rows, positions, strict=True)
-    return [replace(origin, position=position) for row, position in pairs for origin in row]
+def _drawn_rows(inner: Node, column: int, epoch: int, positions: Positions) -> Block:
+    block = inner.read(epoch, positions)
+    _write(block, column, np.full(len(positions), epoch))
+    _write(block, column + 1, as_array(positions))
+    return block
 
 
-class RowCounter(Tracer):
-    """Builder of plans whose datapoints are row numbers, counted over all sources."""
-
-    def source(self, node: Node) -> Node:
-        first = sum(size for _, size in self.sources)
-        self.name(node)
-        return _RowNumbers(node, first)
-
-    def mapped(self, inner: Node, name: str, key: int | None) -> Node:
-        return inner
-
-    def gathered(self, inner: Node, size: int | None, members: Members) -> Node:
-        return _GatheredNumbers(inner, size, members)
+def _gathered_rows(inner: Node, members: Members, epoch: int, positions: Positions) -> Block:
+    parts = [as_array(members(epoch, position)) for position in as_ints(positions)]
+    numbers = np.concatenate(parts)
+    block = inner.read(epoch, numbers)
+    _write(block, 2, numbers)
+    places = np.split(np.arange(len(numbers)), np.cumsum([*map(len, parts)])[:-1])
+    return [(rows_in(take(block, place)),) for place in places]
 
 
-class _RowNumbers(InnerNode):
-    def __init__(self, inner: Node, first: int) -> None:
-        super().__init__(inner)
-        self._first = first
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return Columns([as_array(positions) + self._first], len(positions))
-
-    def positions_of(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        indices = np.sort(rows - self._first)
-        return indices[(indices >= 0) & (indices < (self.size or 0))]
+def _write(block: Block, column: int, values: NDArray[np.int64]) -> None:
+    if isinstance(block, Columns):
+        for rows in values_of(block.data):
+            rows[:, column] = values
+    else:
+        for datapoint, value in zip(block, values.tolist(), strict=True):
+            for rows in values_of(datapoint):
+                rows[..., column] = value
 
 
-class _GatheredNumbers(_GatheredRows):
-    get = Node.get
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        members = [as_array(self._members(epoch, p)) for p in as_ints(positions)]
-        block = self.inner.read(epoch, np.concatenate(members))
-        ends = np.cumsum([len(each) for each in members])[:-1]
-        columns = values_of(block.data) if isinstance(block, Columns) else [flat(block)]
-        return [list(parts) for parts in zip(*(np.split(c, ends) for c in columns), strict=True)]
-
-
-def flat(block: Any) -> NDArray[np.int64]:
-    """Return all row numbers in a block or in nested lists."""
-    parts = values_of(block.data) if isinstance(block, Columns) else block
-    arrays = [flat(p) if isinstance(p, list) else np.ravel(p) for p in parts]
-    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+def rows_in(block: Block) -> NDArray[np.int64]:
+    """Return the vectors [n, width] of all source rows in a block of `Tracer.root`, in order."""
+    if isinstance(block, Columns):
+        columns = values_of(block.data)
+        return np.stack(columns, axis=1).reshape(-1, columns[0].shape[1])
+    return np.concatenate([np.atleast_2d(rows) for dp in block for rows in values_of(dp)])
 
 
 def makers_of(node: Node) -> Iterator[Node]:
@@ -333,25 +321,12 @@ class Plan:
         else:
             positions = np.asarray(positions, np.int64)
             ends = int(positions.min()), int(positions.max())
-        for position in ends:
-            if position < 0 or (self.size is not None and position >= self.size):
-                limit = "at least 0" if self.size is None else f"in 0..{self.size - 1}"
-                what = f"A position must be {limit}, got {position}."
-                raise ConfigError(what, pipeline=self.pipeline)
+        self._check(*ends)
         try:
             return to_rows(self.root.read(epoch, positions))
         except TowerpackError as error:
             error.pipeline = error.pipeline or self.pipeline
             raise
-
-    def state(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
-        """Return the state of an iterator before a position, for `flow.iterate(state=...)`.
-
-        Args:
-            position: Position in the pass, from 0.
-            epoch: Number of the pass.
-        """
-        return state_of(self.signature, self.seed, epoch, position)
 
     def get(self, position: int, *, epoch: int = 0) -> Datapoint:
         """Return the datapoint at one position of a pass.
@@ -372,5 +347,12 @@ class Plan:
         Raises:
             ConfigError: The position is outside the pass.
         """
-        traced = replace(self, root=self.root.traced(Tracer()))
-        return traced.get(position, epoch=epoch)
+        self._check(position)
+        return Tracer(self.root).origins(epoch, position)
+
+    def _check(self, *positions: int) -> None:
+        for position in positions:
+            if position < 0 or (self.size is not None and position >= self.size):
+                limit = "at least 0" if self.size is None else f"in 0..{self.size - 1}"
+                what = f"A position must be {limit}, got {position}."
+                raise ConfigError(what, pipeline=self.pipeline)

@@ -25,7 +25,7 @@ import numpy as np
 from towerpack._core.errors import DataFlowError, TowerpackError
 from towerpack._core.randomness import derive_seed, stream
 from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
-from towerpack.dataflow._plan import InnerNode, Node, Origin
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, duplicate
 
 T = TypeVar("T")
@@ -279,10 +279,6 @@ class ReplayStream(Stream):
 
     def state(self) -> State:
         return self._count
-
-    def origins(self) -> list[Origin]:
-        epoch = 0 if self._ambient is None else self._ambient.epoch
-        return [Origin(self._name, self._count - 1, None, epoch, self._count - 1)]
 
     def close(self) -> None:
         getattr(self._iterator, "close", lambda: None)()

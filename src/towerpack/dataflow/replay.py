@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._compile import ParallelStage
 from towerpack.dataflow._flow import DataFlow, is_exact
-from towerpack.dataflow._iteration_state import (
-    DataIterator,
-    PlanStream,
-    Stream,
-    Tally,
-    read_state,
-)
-from towerpack.dataflow._plan import RowCounter, flat
+from towerpack.dataflow._iteration_state import DataIterator, Tally, TracedStream, read_state
 from towerpack.dataflow._progress import progress
 from towerpack.dataflow.pipeline_names import (
     flows_in,
@@ -29,14 +23,11 @@ from towerpack.dataflow.pipeline_names import (
 )
 from towerpack.dataflow.stage_context import StageContext
 
-_PIECE = 1 << 13  # datapoints that `count_rows` reads at a time
-
-RowCounts = list[tuple[str, NDArray[np.int64]]]
-"""Name of each source, and how often each of its rows was read."""
+_PIECE = 1 << 13  # datapoints that `read_rows` reads at a time
 
 
 def open_traced(flow: DataFlow, state: Any, *, seed: int, ahead: int = 0) -> DataIterator:
-    """Continue a pass without workers, and keep the origins of its datapoints.
+    """Continue a pass without workers. Its datapoints are `Traced`: they know their origins.
 
     Args:
         flow: Pipeline.
@@ -47,10 +38,6 @@ def open_traced(flow: DataFlow, state: Any, *, seed: int, ahead: int = 0) -> Dat
     Raises:
         StateError: The state belongs to another pipeline.
     """
-    return _open(flow, state, seed, ahead)[1]
-
-
-def _open(flow: DataFlow, state: Any, seed: int, ahead: int) -> tuple[Stream, DataIterator]:
     epoch, position, skipped, signature = 0, None, 0, signature_of(flow)
     if state is not None:
         seed, epoch, position, skipped = read_state(state, signature, seed=None, epoch=None)
@@ -61,13 +48,13 @@ def _open(flow: DataFlow, state: Any, seed: int, ahead: int) -> tuple[Stream, Da
     if node is not None and not isinstance(position, dict):
         end = sys.maxsize if node.size is None else node.size
         position, left = min((position or 0) + ahead, end), 0
-    stream = PlanStream(node, epoch, position) if node else flow.open_in(context, epoch, position)
+    stream = flow.open_in(context, epoch, position)
     iterator = DataIterator(stream, tally, signature, pipeline_of(flow), seed, epoch)
     with progress(f"Reading {left:,} datapoints again", left) as tick:
         for done in range(left):
             next(iterator, None)
             tick(done)
-    return stream, iterator
+    return iterator
 
 
 def inexact_stages(flow: DataFlow) -> list[str]:
@@ -84,38 +71,31 @@ def inexact_stages(flow: DataFlow) -> list[str]:
     return names
 
 
-def count_rows(flow: DataFlow, state: Any, count: int, *, seed: int, ahead: int = 0) -> RowCounts:
-    """Count how often `count` datapoints after a state read each row of each source.
+def read_rows(
+    flow: DataFlow, state: Any, count: int, *, seed: int, ahead: int = 0
+) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
+    """Iterate over sources, their sizes, and indices of rows that `count` datapoints contain.
 
-    A plan only computes the indices of the rows. Other flows are read again.
+    A plan only computes the indices. Other flows are read again, and their sizes are 0.
 
     Args:
         flow, state, seed, ahead: As for `open_traced`.
         count: Number of datapoints.
     """
-    stream, iterator = _open(flow, state, seed, ahead)
-    with iterator:
-        if isinstance(stream, PlanStream):
-            return _counts_of_plan(stream, count)
-        totals = defaultdict[str, Counter[int]](Counter)
+    with open_traced(flow, state, seed=seed, ahead=ahead) as iterator:
+        stream = iterator.stream
+        if isinstance(stream, TracedStream) and (tracer := stream.tracer) is not None:
+            first, size = stream.state(), tracer.root.size
+            stop = min(first + count, sys.maxsize if size is None else size)
+            for start in range(first, stop, _PIECE):
+                rows = tracer.numbers(stream.epoch, range(start, min(start + _PIECE, stop)))
+                for (name, source), indices in zip(tracer.sources.items(), rows, strict=True):
+                    yield name, source.size or 0, indices
+            return
+        read = defaultdict[str, list[int]](list)
         with progress(f"Reading {count:,} datapoints again", count) as tick:
-            for done, _ in zip(range(count), iterator, strict=False):
+            for done, row in zip(range(count), iterator, strict=False):
                 tick(done)
-                for origin in iterator.origins():
-                    totals[origin.source][origin.index] += 1
-    return [
-        (name, np.bincount([*rows], [*rows.values()]).astype(np.int64))
-        for name, rows in totals.items()
-    ]
-
-
-def _counts_of_plan(stream: PlanStream, count: int) -> RowCounts:
-    counter = RowCounter()
-    node, epoch, first = stream.node.traced(counter), stream.epoch, stream.state()
-    total = np.zeros(sum(size for _, size in counter.sources), np.int64)
-    stop = min(first + count, sys.maxsize if node.size is None else node.size)
-    for start in range(first, stop, _PIECE):
-        numbers = flat(node.read(epoch, range(start, min(start + _PIECE, stop))))
-        total += np.bincount(numbers, minlength=len(total))
-    ends = np.cumsum([size for _, size in counter.sources])[:-1]
-    return [(n, c) for (n, _), c in zip(counter.sources, np.split(total, ends), strict=True)]
+                for origin in row.origins:
+                    read[origin.source].append(origin.index)
+    yield from ((name, 0, np.array(indices)) for name, indices in read.items())

@@ -24,7 +24,7 @@ class StageContext:
     workers: ReadAhead | None = None  # of a parallel stage above, to apply the maps of this part
     in_order: bool = False  # a resume may read again, and needs the same order
     retained: bool = False  # a stage above retains datapoints while it reads the next ones
-    traced: bool = False  # `origins` of the streams is called
+    traced: bool = False  # the streams yield `Traced` datapoints
     ambient: Ambient | None = None  # pass of user code, if this flow only passes on its datapoints
 
     def child(self, index: int) -> StageContext:

@@ -80,27 +80,6 @@ class InputSource(KeepsArguments, ABC):
             steps: Number of these steps.
         """
 
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        """Drop the batches of the next steps. By default, they are reserved and taken with `get`.
-
-        Args:
-            steps: Largest number of steps to skip.
-            poll: Function to call several times a second while waiting. It may raise.
-            replicas: Number of batches per step.
-
-        Returns:
-            Number of steps from 1 to `steps` whose batches were dropped, or 0 at the end of the
-            data.
-
-        Raises:
-            Exception: The data source failed.
-        """
-        ready = self.reserve(steps, poll)
-        for _ in range(ready * replicas):
-            self.get(tf.constant(0, tf.int64))
-        self.consumed(ready)
-        return ready
-
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         """Read the arrays of a failed step again: those of the first replica, then the next.
 

@@ -51,24 +51,8 @@ class ProxyInputSource(InputSource):
     def consumed(self, steps: int) -> None:
         self.input.consumed(steps)
 
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        return self.input.skip(steps, poll, replicas=replicas)
-
     def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
-        batch = self.input.read_step(state, steps)
-        return None if batch is None else self.arranged(*batch)
-
-    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
-        """Return arrays and rows of the wrapped source as this source hands them out.
-
-        Args:
-            arrays: Arrays, as returned by `read_again`.
-            origins: Source rows of each replica.
-
-        Returns:
-            The arrays are None if they cannot be arranged.
-        """
-        return arrays, origins
+        return self.input.read_step(state, steps)
 
     def state(self) -> Any:
         return self.input.state()

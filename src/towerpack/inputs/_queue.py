@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -95,8 +94,8 @@ class _FlowInput(InputSource):
         ahead = steps * self._replicas
         with open_traced(self._flow, state, seed=self._seed, ahead=ahead) as iterator:
             for batch in itertools.islice(iterator, self._replicas):
-                arrays += self._check(batch, None)
-                origins.append(iterator.origins())
+                arrays += self._check(batch.datapoint, None)
+                origins.append(batch.origins)
         if len(origins) < self._replicas:
             raise ConfigError("The data end before this step.", pipeline=str(self.dataflow))
         return arrays, origins
@@ -107,27 +106,6 @@ class _FlowInput(InputSource):
     def consumed(self, steps: int) -> None:
         for _ in range(steps * self._replicas):
             self._state, _ = self._ready.popleft()
-
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        count = steps * self._replicas
-        later = self._later(count) if count > len(self._ready) else None
-        if later is None:
-            return super().skip(steps, poll, replicas=replicas)
-        self.stop()
-        self.start(later)
-        return steps
-
-    def _later(self, count: int) -> Any:
-        """Return the state `count` batches later. None if it is unknown before reading them."""
-        seed = self._seed if self._state is None else self._state["seed"]
-        position = 0 if self._state is None else self._state["at"]
-        try:
-            plan = self._flow.plan(seed=seed)
-        except ConfigError:
-            return None
-        if not isinstance(position, int) or position + count > (plan.size or sys.maxsize):
-            return None
-        return plan.state(position + count)
 
     def state(self) -> Any:
         return self._state

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import SpecError
@@ -49,6 +50,9 @@ class _RemappedInput(ProxyInputSource):
         batch = self.input.get(step)
         return [batch[i] for i in self._order]
 
-    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        if (batch := self.input.read_step(state, steps)) is None:
+            return None
+        arrays, origins = batch
         starts = range(0, len(arrays), len(self._order))
         return [arrays[start + i] for start in starts for i in self._order], origins

@@ -43,9 +43,6 @@ class TensorInput(InputSource):
         tensors = [tf.convert_to_tensor(t) for t in listed]
         return fitting(tensors, self._specs, "TensorInput")
 
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        return steps if self._takes_step else super().skip(steps, poll, replicas=replicas)
-
     def __len__(self) -> int:
         return super().__len__() if self._size is None else self._size
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import SpecError
@@ -79,11 +80,10 @@ class SplitInput(ProxyInputSource):
         part = tensor[tf.minimum(start, rows - 1) : start + tf.maximum(size, 1)]
         return part, tf.cast(size * number, tf.float32) / tf.cast(rows, tf.float32)
 
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        return super().skip(steps, poll)
-
-    def arranged(self, arrays: Any, origins: Origins) -> tuple[Any, Origins]:
-        number = self._replicas * self._workers
+    def read_step(self, state: Any, steps: int) -> tuple[list[np.ndarray], Origins] | None:
+        if (batch := super().read_step(state, steps)) is None:
+            return None
+        (arrays, origins), number = batch, self._replicas * self._workers
         rows = [row for batch in origins for row in batch]
         if len(rows) == len(arrays[0]):
             origins = [row for (row,) in self._local([_split(rows, number)])]

@@ -145,16 +145,6 @@ class StagingInput(ProxyInputSource):
         self._puts -= puts
         self._staged -= steps - puts
 
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        if not self._staged:
-            return super().skip(steps, poll, replicas=replicas)
-        steps = min(steps, self._staged)
-        for area in [*itertools.chain.from_iterable(self._areas)] * steps:
-            area.take()
-        self._puts = 0
-        self.consumed(steps)
-        return steps
-
     def stop(self) -> None:
         super().stop()
         self._staged = self._puts = 0

@@ -189,22 +189,18 @@ class TrainConfig:
 def _ranges_of(steps: Iterable[Any]) -> list[list[int]]:
     """Return sorted ranges [first, last] without overlaps. Raise `ConfigError` if one is wrong."""
     ranges: list[list[int]] = []
-    for first, last in sorted(map(_range_of, [steps] if isinstance(steps, str) else steps)):
-        if ranges and first <= ranges[-1][1] + 1:
-            ranges[-1][1] = max(last, ranges[-1][1])
-        else:
-            ranges.append([first, last])
-    return ranges
-
-
-def _range_of(item: Any) -> tuple[int, int]:
     try:
-        first, last = map(operator.index, item if isinstance(item, tuple | list) else (item, item))
-    except (TypeError, ValueError):
-        first, last = 1, 0
-    if not 1 <= first <= last:
+        pairs = [each if isinstance(each, tuple | list) else (each, each) for each in steps]
+        for first, last in sorted([*map(operator.index, pair)] for pair in pairs):
+            if not 1 <= first <= last:
+                raise ValueError(f"{first} to {last} is not a range of steps")
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1][1] = max(last, ranges[-1][1])
+            else:
+                ranges.append([first, last])
+    except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"skip_steps must contain steps or ranges of steps, got {item!r}.",
+            f"skip_steps must contain steps and ranges of steps, got {steps!r}.",
             expected="numbers of steps and pairs (first, last), counted from 1: [17, (1200, 1260)]",
-        )
-    return first, last
+        ) from error
+    return ranges

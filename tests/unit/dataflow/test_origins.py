@@ -13,7 +13,7 @@ from every_flow import SOURCES, STAGES, assert_same, in_order, planned, write_fi
 from towerpack import ConfigError
 from towerpack import dataflow as df
 from towerpack.dataflow._item_rng import position_rng
-from towerpack.dataflow.replay import count_rows, inexact_stages, open_traced
+from towerpack.dataflow.replay import inexact_stages, open_traced, read_rows
 from towerpack.dataflow.stage_context import StageContext
 
 IDS = np.arange(50)
@@ -63,14 +63,16 @@ def test_origins_are_the_rows(name: str) -> None:
         for _ in range(30):
             states.append(plain.state())
             batches.append(next(plain))
-            assert_same([next(traced)], [batches[-1]], name)
-            origins.append(traced.origins())
+            datapoint, rows_of_it = next(traced)
+            assert_same([datapoint], [batches[-1]], name)
+            origins.append(rows_of_it)
     assert [[o.index for o in each] for each in origins] == [b[0].tolist() for b in batches]
     for start, ahead in ((0, 12), (7, 0), (16, 9)):
         with open_traced(flow, states[start], seed=0, ahead=ahead) as traced:
-            assert_same([next(traced)], [batches[start + ahead]], name)
-            assert traced.origins() == origins[start + ahead]
-    totals = sum(counts.sum() for _, counts in count_rows(flow, states[4], 20, seed=0, ahead=2))
+            datapoint, again = next(traced)
+            assert_same([datapoint], [batches[start + ahead]], name)
+            assert again == origins[start + ahead]
+    totals = sum(len(rows) for _, _, rows in read_rows(flow, states[4], 20, seed=0, ahead=2))
     assert totals == sum(len(batch[0]) for batch in batches[6:26])
 
 
@@ -87,8 +89,8 @@ def test_every_stage(name: str, source: Any) -> None:
     node = flow.compile_in(StageContext(1, serial=True))
     with open_traced(flow, state, seed=0) as traced:
         for position, row in enumerate(expected):
-            assert_same([next(traced)], [row], name)
-            origins = traced.origins()
+            datapoint, origins = next(traced)
+            assert_same([datapoint], [row], name)
             assert origins and all(0 <= origin.index < 23 for origin in origins)
             if node is not None:
                 assert flow.plan(seed=1).origin(position, epoch=2) == origins
@@ -100,8 +102,7 @@ def test_names_of_rows(tmp_path: Path) -> None:
     for case, (_, make) in SOURCES.items():
         flow = make(tmp_path)
         with open_traced(flow, None, seed=1) as traced:
-            next(traced)
-            (origin,) = traced.origins()
+            (origin,) = next(traced).origins
             names[case] = origin.name
             assert origin.index >= 0, case
     assert Path(str(names["ImageFolder"])).is_file()

@@ -100,9 +100,9 @@ def test_laws_of_flows(name: str) -> None:
 def test_origins_are_the_sequences() -> None:
     flow = PackSequences(ShuffleData(texts()), 9, window=5)
     with open_traced(flow, None, seed=3) as traced:
-        for row in traced:
+        for row, origins in traced:
             rows = [tokens[0] // 100 for tokens in segments(row, "ids", "segment_ids", "positions")]
-            assert [origin.index for origin in traced.origins()] == rows
+            assert [origin.index for origin in origins] == rows
 
 
 def test_padding_of_long_tails() -> None:

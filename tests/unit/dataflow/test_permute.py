@@ -22,7 +22,6 @@ def test_bijection(size: int, key: int) -> None:
     order = permute(np.arange(size), size, key)
     assert order.dtype == np.int64
     assert np.array_equal(np.sort(order), np.arange(size))
-    assert np.array_equal(permute(order, size, key, inverse=True), np.arange(size))
 
 
 @pytest.mark.parametrize("size", [100, 8193, 65_537, 10**9])

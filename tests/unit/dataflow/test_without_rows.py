@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,10 @@ import pytest
 from towerpack import ConfigError, DataFlowError, StateError
 from towerpack.dataflow import (
     BatchData,
-    CacheData,
     ConcatData,
     DataFlow,
     DataFromArrays,
-    DataFromGenerator,
     DataFromList,
-    DiskCacheData,
     FilterData,
     FixedSizeData,
     JoinData,
@@ -55,7 +51,6 @@ FLOWS: dict[str, Callable[[], DataFlow]] = {
     "repeated points": lambda: RepeatedDataPoint(ShuffleData(ROWS), 2),
     "joined": lambda: JoinData([ShuffleData(ROWS, seed=1), ShuffleData(ROWS, seed=1)]),
     "workers": lambda: PrefetchData(MapData(ShuffleData(ROWS), noisy, rng=True), 2),
-    "stream": lambda: FilterData(ShuffleData(ROWS), lambda dp: dp[0] % 3 > 0),
 }
 
 
@@ -72,8 +67,7 @@ def test_the_other_rows_stay_as_they_are(name: str) -> None:
     for epoch in (0, 3, 1):
         left = [point for point in read(FLOWS[name](), epoch) if point[0] not in DROPPED]
         assert read(flow, epoch) == left
-        if name != "stream":
-            assert len(flow) == len(left)
+        assert len(flow) == len(left)
     filtered = FilterData(FLOWS[name](), lambda dp: dp[0] not in DROPPED)
     repeated = [RepeatedData(BatchData(each, 64), 2) for each in (flow, filtered)]
     passes = [each.iterate(seed=4, epoch=1) for each in repeated]
@@ -115,28 +109,16 @@ def test_states_know_the_rows() -> None:
     assert len({without_sizes(str(text)) for text in texts}) == 1
 
 
-def test_a_billion_rows_cost_nothing() -> None:
-    class Many(DataFlow):
-        def __len__(self) -> int:
-            return 10**9
-
-        def __getitem__(self, index: int) -> Any:
-            return (index,)
-
-    plan = WithoutRows(ShuffleData(Many()), [10**9 - 1, 77]).plan(seed=1)
-    whole = ShuffleData(Many()).plan(seed=1)
-    assert len(plan) == 10**9 - 2 and plan.get(10**9 - 3, epoch=9) == whole.get(10**9 - 1, epoch=9)
-
-
 @pytest.mark.parametrize(
     ("make", "rows", "message"),
     [
-        (lambda: ROWS, [N], "does not exist"),
+        (lambda: ROWS, [N], "exactly one row 5000"),
         (lambda: ROWS, [("Other", 1)], "Other"),
         (lambda: ROWS, [-1], "index of a row"),
         (lambda: ROWS, ["4"], "index of a row"),
-        (lambda: ConcatData([ROWS, FEW]), [1], "source is not named"),
+        (lambda: ConcatData([ROWS, FEW]), [1], "exactly one row 1"),
         (lambda: BatchData(ROWS, 8), [1], "below BatchData"),
+        (lambda: FilterData(ROWS, lambda dp: True), [1], "can only be read in order"),
         (lambda: RepeatedData(ROWS), [1], "below BatchData"),
     ],
 )
@@ -145,39 +127,15 @@ def test_wrong_rows(make: Callable[[], DataFlow], rows: Any, message: str) -> No
         WithoutRows(make(), rows)
 
 
-def test_cached_rows_keep_their_origins() -> None:
-    cached = CacheData(FilterData(ROWS, lambda dp: dp[0] % 3 > 0))
-    expected = [(i,) for i in range(N) if i % 3 > 0 and i != 4]
-    assert read(cached, 0)  # fills the cache without origins
-    flow = WithoutRows(cached, [4])
-    assert read(flow, 0) == read(flow, 1) == expected
-
-
 def test_sources_of_one_name_are_told_apart() -> None:
     mixed = ConcatData([ShuffleData(ROWS), DataFromArrays(np.arange(N) + N)])
     plan = mixed.plan(seed=4)
     origins = [origin for i in (3, N + 17) for origin in plan.origin(i, epoch=1)]
     left = [point for i, point in enumerate(read(mixed, 1)) if i not in (3, N + 17)]
     assert read(WithoutRows(mixed, origins), 1) == left
-    ordered = ConcatData([FLOWS["stream"](), DataFromArrays(np.arange(N))])
-    with pytest.raises(ConfigError, match="Several sources"):
-        read(WithoutRows(ordered, [(str(ROWS), 3)]), 0)
 
 
-def test_stages_above_need_not_know_the_rows(tmp_path: Path) -> None:
-    """The second flow, and the flow of the disk cache, are opened after the stages above them."""
-    stream = FLOWS["stream"]
-    for flow in (
-        ConcatData([stream(), WithoutRows(stream(), DROPPED)]),
-        DiskCacheData(WithoutRows(stream(), DROPPED), tmp_path / "cache"),
-    ):
-        with BatchData(flow, 64, remainder=True).iterate(seed=4, epoch=0) as batches:
-            assert [(int(i),) for batch in batches for i in batch[0]] == read(flow, 0)
-
-
-def test_flows_that_cannot_tell() -> None:
-    numbers = DataFromGenerator(lambda: iter([(i,) for i in range(9)]))
-    assert read(WithoutRows(numbers, [3]), 0) == [(i,) for i in range(9) if i != 3]
+def test_passes_with_other_rows() -> None:
     uneven = WithoutRows(FixedSizeData(DataFromArrays(np.arange(10)), 7), [8])
     with pytest.raises(DataFlowError, match="but other passes contain 0"):
         [read(uneven, epoch) for epoch in range(3)]

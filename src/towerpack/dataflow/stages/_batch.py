@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._batch_rows import RowLender, RowMaker
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._plan import Node, makers_of, placed
+from towerpack.dataflow._plan import Node, gather, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
 from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import Block, Columns, Datapoint, to_rows, values_of
@@ -81,19 +81,13 @@ class BatchData(WindowStage):
         return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
 
     def transform(self, context: StageContext, epoch: int) -> Transform:
-        return self._batches(lambda rows, positions: self.collate(rows))
-
-    def transform_origins(self, context: StageContext, epoch: int) -> Transform:
-        return self._batches(placed)
-
-    def _batches(self, collate: Callable[[list[Datapoint], range], Any]) -> Transform:
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
             if window == 0:
                 self.warn_if_short(len(datapoints))
             first = window * self.batch_size
             positions = range(first, first + len(datapoints))[self.rows]
-            return [collate(datapoints[self.rows], positions)] if whole else []
+            return [gather(self.collate, datapoints[self.rows], positions)] if whole else []
 
         return batch
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from towerpack.dataflow._iteration_state import (
     ended_early,
     with_skipped,
 )
-from towerpack.dataflow._plan import Origin, Tracer, placed
+from towerpack.dataflow._plan import Traced, Tracer, gather, untraced
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import Datapoint, describe_datapoint, to_rows
@@ -50,7 +51,6 @@ class Waiting(NamedTuple):
     before: State
     skipped: int
     datapoint: Datapoint
-    origins: list[Origin]
 
 
 class GroupStream(InnerStream):
@@ -62,12 +62,11 @@ class GroupStream(InnerStream):
         self._grouping = grouping
         self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
         self._waiting = 0
-        self._origins: list[Origin] = []  # of the last batch
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read but not sorted in yet; retained for a retry
         self._read = 0
         self._tally = context.tally or Tally()
-        self._skipped, self._traced = 0, context.traced
+        self._skipped = 0
         if state is not None:
             self._tally.uncount(state)
         context = context.retained_in_order()
@@ -79,10 +78,14 @@ class GroupStream(InnerStream):
             self._read = state["read"]
             if numbers := state["waiting"]:
                 rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
-                traced = node.traced(Tracer()) if self._traced else None
+                if context.traced:
+                    tracer = Tracer(node)
+                    rows = [
+                        Traced(r, tracer.origins(epoch, n))
+                        for r, n in zip(rows, numbers, strict=True)
+                    ]
                 for number, row in zip(numbers, rows, strict=True):
-                    origins = list[Origin]() if traced is None else traced.get(epoch, number)
-                    self._sort_in(Waiting(number, number, 0, row, origins))
+                    self._sort_in(Waiting(number, number, 0, row))
         else:
             self._inner = ds.open_in(context, epoch, state["inner"])
             self._read_again(state["read"], state["waiting"])
@@ -101,15 +104,12 @@ class GroupStream(InnerStream):
                 self._read += 1
         group = self._due[0]
         members = self._groups[group]
-        batch = self._grouping.collate(group, [member.datapoint for member in members])
-        self._origins = placed([m.origins for m in members], [m.number for m in members])
+        collate = partial(self._grouping.collate, group)
+        batch = gather(collate, [m.datapoint for m in members], [m.number for m in members])
         self._due = []
         del self._groups[group]
         self._waiting -= len(members)
         return batch
-
-    def origins(self) -> list[Origin]:
-        return self._origins
 
     def state(self) -> State:
         members = (member for group in self._groups.values() for member in group)
@@ -124,15 +124,13 @@ class GroupStream(InnerStream):
     def _next(self, number: int) -> Waiting:
         state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
         try:
-            row = next(self._inner)
-            origins = self._inner.origins() if self._traced else []
-            return Waiting(number, state, skipped, row, origins)
+            return Waiting(number, state, skipped, next(self._inner))
         finally:
             self._skipped += self._tally.skipped - before
 
     def _sort_in(self, member: Waiting) -> None:
         grouping = self._grouping
-        group = grouping.group_of(grouping.property(member.datapoint, member.number))
+        group = grouping.group_of(grouping.property(untraced(member.datapoint), member.number))
         members = self._groups.setdefault(group, [])
         members.append(member)
         self._waiting += 1

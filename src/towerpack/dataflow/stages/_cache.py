@@ -11,7 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of
 from towerpack.dataflow._iteration_state import State, Stream, check_count, ended_early, inner_state
-from towerpack.dataflow._plan import FirstPassNode, InnerNode, Node, Origin, Tracer
+from towerpack.dataflow._plan import InnerNode, Node, Traced
 from towerpack.dataflow.datapoints import (
     Block,
     Datapoint,
@@ -30,8 +30,6 @@ from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 T = TypeVar("T")
 Cache = dict[str, tuple[int, T]]
 """Seed and cached data for each branch of a pipeline."""
-Traced = tuple[Datapoint, list[Origin]]
-"""Datapoint and its source rows; none if the iteration is not traced."""
 
 
 class CacheData(PlannedStage):
@@ -60,7 +58,7 @@ class CacheData(PlannedStage):
             what = f"CacheData must wrap a finite flow, got the infinite flow {ds}."
             raise ConfigError(what, fix="repeat the cache: RepeatedData(CacheData(ds))")
         self._by_position: Cache[dict[int, Datapoint]] = {}
-        self._passes: Cache[list[Traced]] = {}
+        self._passes: Cache[list[Datapoint]] = {}
 
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
@@ -79,24 +77,21 @@ class CacheData(PlannedStage):
 
         # The whole pass is one window.
         inner = CacheStream(self.ds, self._passes, context, inner_state(state))
-        stream = WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
-        stream.transform_origins = shuffled if context.traced else None
-        return stream
+        return WindowStream(inner, sys.maxsize, shuffled, state, context.tally)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
 
 
 class CacheNode(InnerNode):
+    first_pass = True
+
     def __init__(
         self, inner: Node, by_position: Cache[dict[int, Datapoint]], context: StageContext
     ) -> None:
         super().__init__(inner)
         self._by_position = by_position
         self._seed, self._branch = context.seed, context.branch
-
-    def traced(self, tracer: Tracer) -> Node:
-        return FirstPassNode(self.inner.traced(tracer))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         cache: dict[int, Datapoint] | None = self._last
@@ -120,23 +115,22 @@ class CacheStream(Stream):
     """Stream of a cached pass, or of a pass that is read now and cached if it is complete."""
 
     def __init__(
-        self, ds: DataFlow, passes: Cache[list[Traced]], context: StageContext, state: State
+        self, ds: DataFlow, passes: Cache[list[Datapoint]], context: StageContext, state: State
     ) -> None:
         self._passes = passes
         self._context = context
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         saved = inner_state(state)
         from_start = saved is None or self._position == 0
-        self._seen: list[Traced] | None = [] if from_start else None
+        self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
-        self._origins: list[Origin] = []
-        seed, self._cached = passes.get(context.branch, (-1, list[Traced]()))
-        untraced = context.traced and not all(origins for _, origins in self._cached)
-        if seed != context.seed or untraced:
+        self._key = context.branch + "traced" * context.traced
+        seed, self._cached = passes.get(self._key, (-1, list[Datapoint]()))
+        if seed != context.seed:
             self._inner = ds.open_in(context.retained_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
-                    self._seen.append(self._read(self._inner))
+                    self._seen.append(_frozen(next(self._inner)))
                 except StopIteration:
                     raise ended_early(ds, len(self._seen), self._position) from None
 
@@ -144,30 +138,23 @@ class CacheStream(Stream):
         if self._inner is None:
             if self._position >= len(self._cached):
                 raise StopIteration
-            traced = self._cached[self._position]
+            datapoint = self._cached[self._position]
         else:
             try:
-                traced = self._read(self._inner)
+                datapoint = _frozen(next(self._inner))
             except StopIteration:
                 if self._seen is not None:
-                    self._passes[self._context.branch] = self._context.seed, self._seen
+                    self._passes[self._key] = self._context.seed, self._seen
                 raise
             if self._seen is not None:
-                self._seen.append(traced)
+                self._seen.append(datapoint)
         self._position += 1
-        datapoint, self._origins = traced
         return copied(datapoint)
-
-    def _read(self, inner: Stream) -> Traced:
-        return _frozen(next(inner)), inner.origins() if self._context.traced else []
 
     def state(self) -> State:
         # Without `inner`, a resume in a process without the cache reads up to the position.
         inner = None if self._inner is None else self._inner.state()
         return {"position": self._position, "inner": inner}
-
-    def origins(self) -> list[Origin]:
-        return self._origins
 
     def close(self) -> None:
         if self._inner is not None:
@@ -175,6 +162,8 @@ class CacheStream(Stream):
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:
+    if isinstance(datapoint, Traced):
+        return Traced(_frozen(datapoint.datapoint), datapoint.origins)
     if not is_datapoint(datapoint):
         return _read_only(datapoint)
     return rebuild(datapoint, map(_read_only, values_of(datapoint)))

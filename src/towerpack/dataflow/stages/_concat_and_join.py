@@ -15,7 +15,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._compile import Stage
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
-from towerpack.dataflow._plan import Node, Origin
+from towerpack.dataflow._plan import Node, gather
 from towerpack.dataflow.datapoints import (
     Block,
     Columns,
@@ -251,15 +251,12 @@ class JoinStream(CombinedStream):
                 if self._strict:
                     self._check_ends()
                 raise
-        datapoint = join(self._parts)
+        datapoint = gather(join, self._parts)
         self._parts, self._before = [], None
         return datapoint
 
     def state(self) -> State:
         return self.inner_states() if self._before is None else list(self._before)
-
-    def origins(self) -> list[Origin]:
-        return [origin for stream in self.streams for origin in stream.origins()]
 
     def _check_ends(self) -> None:
         end, others = object(), self.streams[1:]

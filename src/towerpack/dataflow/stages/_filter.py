@@ -6,6 +6,7 @@ from typing import Any
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
+from towerpack.dataflow._plan import Traced, untraced
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
@@ -64,9 +65,12 @@ class FilterStream(MapStream):
     def __next__(self) -> Datapoint:
         dropped = 0
         while True:
-            datapoint, passed = super().__next__()
+            result = super().__next__()
+            datapoint, passed = untraced(result)
             if passed:
                 self._passed += 1
+                if isinstance(result, Traced):
+                    return Traced(datapoint, result.origins)
                 return datapoint
             dropped += 1
             if dropped % _WARN_EVERY == 0:

@@ -9,7 +9,7 @@ from towerpack.dataflow._batch_rows import RowMaker, without_rows
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._item_rng import ItemRNGs
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
-from towerpack.dataflow._plan import InnerNode, Node, drawn
+from towerpack.dataflow._plan import InnerNode, Node, untraced
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.datapoints import (
     Block,
@@ -92,17 +92,14 @@ class MapData(FunctionStage):
         map_block = BlockMapper(mapper)
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-            first = window * _STREAM_BLOCK
-            return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
+            positions = range(window * _STREAM_BLOCK, window * _STREAM_BLOCK + len(datapoints))
+            rows = to_rows(map_block([*map(untraced, datapoints)], epoch, positions))
+            if not context.traced:
+                return rows
+            triples = zip(datapoints, rows, positions, strict=True)
+            return [dp.mapped(row, mapper, epoch, position) for dp, row, position in triples]
 
-        stream = WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
-
-        def with_draws(window: int, rows: list[Any]) -> list[Any]:
-            drawn_at = partial(drawn, name=mapper.name, key=mapper.key, epoch=epoch)
-            return [drawn_at(r, position=window * _STREAM_BLOCK + i) for i, r in enumerate(rows)]
-
-        stream.transform_origins = with_draws if context.traced else None
-        return stream
+        return WindowStream(inner, _STREAM_BLOCK, mapped, state, context.tally)
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":

@@ -14,7 +14,7 @@ from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._flow import DataFlow, length_of, require_flows
 from towerpack.dataflow._iteration_state import State, Stream, check_count, inner_state
 from towerpack.dataflow._permutation import permute
-from towerpack.dataflow._plan import Node, Origin
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow.arguments import check_choice, repr_of
 from towerpack.dataflow.datapoints import Datapoint
 from towerpack.dataflow.pipeline_names import Length, pipeline_of
@@ -227,9 +227,6 @@ class MixStream(CombinedStream):
     def state(self) -> State:
         return {"gone": self._ended, "turn": self._turn, "inner": self.inner_states()}
 
-    def origins(self) -> list[Origin]:
-        return self.streams[self._whose[(self._turn - 1) % len(self._whose)]].origins()
-
     def _turns(self) -> list[int]:
         left = any(self._weights)
         return even_turns(tuple(self._weights)).whose.tolist() if left else []
@@ -327,6 +324,3 @@ class RandomMixStream(CombinedStream):
 
     def state(self) -> State:
         return {"position": self._position, "inner": self.inner_states()}
-
-    def origins(self) -> list[Origin]:
-        return self.streams[int(self._whose[self._position - 1])].origins()

@@ -14,7 +14,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._item_rng import position_rng
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally
-from towerpack.dataflow._plan import Origin, drawn
+from towerpack.dataflow._plan import Traced, untraced
 from towerpack.dataflow.arguments import check_choice
 from towerpack.dataflow.datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow.pipeline_names import Length
@@ -129,12 +129,15 @@ class MapStream(InnerStream):
                     raise
                 self._before = before
             try:
-                result = without_rows(self._mapper, self._pending[0], self.epoch, self.count)
+                row = self._pending[0]
+                result = without_rows(self._mapper, untraced(row), self.epoch, self.count)
             except MapError as error:
                 if self._policy.on_error == "raise":
                     raise
                 self._skip(error)
             else:
+                if isinstance(row, Traced):
+                    result = row.mapped(result, self._mapper, self.epoch, self.count)
                 self._forward()
                 self._in_a_row = 0
                 return result
@@ -142,11 +145,6 @@ class MapStream(InnerStream):
     def state(self) -> dict[str, Any]:
         inner = self._before if self._pending else self._inner.state()
         return {"count": self.count, "bad": self.bad, "inner": inner}
-
-    def origins(self) -> list[Origin]:
-        mapper = self._mapper
-        rows = self._inner.origins()
-        return drawn(rows, mapper.name, mapper.key, self.epoch, self.count - 1)
 
     def _forward(self) -> None:
         self._pending = []

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
-from towerpack.dataflow._plan import Origin, placed
+from towerpack.dataflow._plan import gather, untraced
 from towerpack.dataflow._stacking import Pad, pad_value
 from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import (
@@ -89,9 +90,7 @@ class PackSequences(Wrapper):
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         inner = self.ds.open_in(context.retained_in_order(), epoch, inner_state(state))
         packer = Packer(self.row_length, self.window, self.long, self.pad)
-        stream = WindowStream(inner, self.window, packer.pack, state, context.tally)
-        stream.transform_origins = packer.pack_origins if context.traced else None
-        return stream
+        return WindowStream(inner, self.window, packer.pack, state, context.tally)
 
 
 @dataclass
@@ -100,10 +99,10 @@ class Packer:
     window: int
     long: Long
     pad: Pad
-    rows: list[list[Piece]] = field(default_factory=list[list[Piece]])  # of the last window
 
     def pack(self, window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-        first = window * self.window
+        first, traced = window * self.window, datapoints
+        datapoints = [*map(untraced, datapoints)]
         keys = self.pad if isinstance(self.pad, Mapping) else ()
         keys = {*keys, *(keys_of(datapoints[0]) if is_datapoint(datapoints[0]) else ())}
         sequences = [self._checked(dp, first + i, keys) for i, dp in enumerate(datapoints)]
@@ -115,17 +114,15 @@ class Packer:
             for start in range(0, size, length)
         ]
         rows = first_fit([size for _, _, size in pieces], length)
-        self.rows = [[pieces[p] for p in row] for row in rows]
-        return [self._row(datapoints[0], sequences, row) for row in self.rows]
-
-    def pack_origins(self, window: int, origins: list[list[Origin]]) -> list[list[Origin]]:
-        """Return the origins of the rows of the window that was packed last."""
-        first = window * self.window
-        indices = [[i for i, _, _ in row] for row in self.rows]
-        return [placed([origins[i] for i in row], [first + i for i in row]) for row in indices]
+        packed: list[Datapoint] = []
+        for row in ([pieces[p] for p in row] for row in rows):
+            numbers = [first + i for i, _, _ in row]
+            collate = partial(self._row, sequences, row)
+            packed.append(gather(collate, [traced[i] for i, _, _ in row], numbers))
+        return packed
 
     def _row(
-        self, like: Datapoint, sequences: list[dict[Hashable, NDArray[Any]]], row: list[Piece]
+        self, sequences: list[dict[Hashable, NDArray[Any]]], row: list[Piece], like: list[Datapoint]
     ) -> Datapoint:
         joined: dict[Hashable, NDArray[Any]] = {}
         for key in sequences[0]:
@@ -135,10 +132,10 @@ class Packer:
         ids = np.repeat(np.arange(1, len(sizes) + 1, dtype=np.int32), sizes)
         positions = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
         added = [self._padded(ids, 0), self._padded(positions, 0)]
-        if isinstance(like, dict):
+        if isinstance(like[0], dict):
             return {**joined, **dict(zip(_ADDED, added, strict=True))}
         values = [*joined.values(), *added]
-        return values if isinstance(like, list) else tuple(values)
+        return values if isinstance(like[0], list) else tuple(values)
 
     def _padded(self, tokens: NDArray[Any], pad: float) -> NDArray[Any]:
         row = np.full(self.length, pad, tokens.dtype)

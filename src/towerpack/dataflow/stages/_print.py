@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream
-from towerpack.dataflow._plan import InnerNode, Node
+from towerpack.dataflow._plan import InnerNode, Node, untraced
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import (
     Block,
@@ -100,7 +100,7 @@ class PrintStream(InnerStream):
     def __next__(self) -> Datapoint:
         datapoint = next(self._inner)
         if self._position < self._flow.num:
-            self._flow.show(self._position, datapoint)
+            self._flow.show(self._position, untraced(datapoint))
             self._position += 1
         return datapoint
 

@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._iteration_state import InnerStream, State, Stream, Tally, inner_state
-from towerpack.dataflow._plan import InnerNode, Node, Origin
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.arguments import integer_of
 from towerpack.dataflow.datapoints import (
@@ -95,7 +95,7 @@ class FixedSizeData(PlannedStage):
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
         # Stream at the end of the last pass, for each seed and branch. The next pass continues it.
-        self._waiting: dict[tuple[int, str, bool], Waiting] = {}
+        self._waiting: dict[tuple[int, str, bool, bool], Waiting] = {}
 
     def length(self) -> Length:
         return self.size
@@ -233,7 +233,7 @@ class FixedStream(Stream):
     def __init__(
         self,
         flow: FixedSizeData,
-        waiting: dict[tuple[int, str, bool], Waiting],
+        waiting: dict[tuple[int, str, bool, bool], Waiting],
         context: StageContext,
         epoch: int,
         state: State,
@@ -245,7 +245,7 @@ class FixedStream(Stream):
         # The stream may pass to the next pass, which has another tally.
         self._total = context.tally or Tally()
         self._counted = self._done = self._skip = 0
-        self._key = context.seed, context.branch, context.retained
+        self._key = context.seed, context.branch, context.retained, context.traced
         left = waiting.pop(self._key, None) if state is None else None
         if left is not None and left.epoch == epoch:
             _, self._passes, self._tally = left
@@ -288,9 +288,6 @@ class FixedStream(Stream):
         if self._end is not None:
             return self._end
         return {"done": self._done, "skip": self._skip, "inner": self._passes.state()}
-
-    def origins(self) -> list[Origin]:
-        return self._passes.origins()
 
     def close(self) -> None:
         if self._end is None:  # otherwise the stream belongs to the next pass

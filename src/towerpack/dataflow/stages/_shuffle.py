@@ -172,10 +172,6 @@ class ShuffleNode(PermutedNode):
     def scattered(self, epoch: int, positions: Array) -> Array:
         return permute(positions, self.size or 1, derive_seed(self.key, epoch))
 
-    def positions_of(self, epoch: int, rows: Array) -> Array:
-        positions, key = self.inner.positions_of(epoch, rows), derive_seed(self.key, epoch)
-        return np.sort(permute(positions, self.size or 1, key, inverse=True))
-
 
 class WindowShuffleNode(PermutedNode):
     def __init__(self, inner: Node, window_size: int, key: int) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._item_rng import ItemRNG
-from towerpack.dataflow._plan import Node, RowCounter, flat
+from towerpack.dataflow._plan import Node, Tracer, rows_in
 from towerpack.dataflow.arguments import integer_of, repr_of
 from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
@@ -155,8 +155,8 @@ def _check_order(ds: DataFlow) -> None:
             fix="put RepeatedData above WeightedData",
         )
     node = require_plan(ds, StageContext(0, serial=True), "WeightedData needs random access")
-    rows, some = node.traced(RowCounter()), range(min(node.size or 0, _PIECE))
-    first, second = (flat(rows.read(epoch, some)) for epoch in (0, 1))
+    rows, some = Tracer(node).root, range(min(node.size or 0, _PIECE))
+    first, second = (rows_in(rows.read(epoch, some))[:, 0] for epoch in (0, 1))
     if not np.array_equal(first, second):
         raise ConfigError(
             f"Each pass over {ds} has another order, so that weights would belong to other rows.",

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -9,43 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
-from towerpack.dataflow._flow import DataFlow, length_of
-from towerpack.dataflow._iteration_state import InnerStream, State, Stream, inner_state
-from towerpack.dataflow._plan import InnerNode, Node, Origin, RowCounter
+from towerpack.dataflow._flow import DataFlow, length_of, require_plan
+from towerpack.dataflow._plan import InnerNode, Node, Origin, Tracer, rows_in
 from towerpack.dataflow.arguments import integer_of
-from towerpack.dataflow.datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow.pipeline_names import (
-    Length,
-    flows_in,
-    inputs_of,
-    name_of_stage,
-    pipeline_of,
-)
+from towerpack.dataflow.datapoints import Block, Columns, Datapoint, Positions, as_array
+from towerpack.dataflow.pipeline_names import Length
 from towerpack.dataflow.stage_context import StageContext
 from towerpack.dataflow.stages._base import PlannedStage
 from towerpack.dataflow.stages._batch import is_batched
 
 Array = NDArray[np.int64]
-Row = tuple[str | None, int]
-"""Name of a source, or None if there is only one, and the index of a row in it."""
+_PIECE = 1 << 16  # positions that are searched at a time
 
 
 class WithoutRows(PlannedStage):
     """Drop rows of the sources. All other rows keep their order and their random numbers.
 
-    Put this stage directly below the batches: stages above it see new positions. Over a flow with a
-    plan, the positions of the rows are found once in each pass, without reading data.
+    Put this stage directly below the batches: stages above it see new positions. The positions of
+    the rows are found once in each pass, without reading data.
 
     Args:
-        ds: Flow of single rows, not of batches. Each pass must contain the rows equally often.
+        ds: Flow of single rows with a plan, not of batches. Each pass must contain the rows equally
+            often.
         origins: Rows to drop: indices in the only source, pairs (name of a source, index), or
             records of `Plan.origin`.
 
     Raises:
-        ConfigError: A row does not exist, the name of its source is missing or shared, or `ds` is
-            infinite or consists of batches.
-        DataFlowError: The flow does not tell which rows it yields, or a pass contains the rows more
-            or less often than another; raised while iterating.
+        ConfigError: A row does not exist, the name of its source is missing, or `ds` is infinite,
+            consists of batches or can only be read in order.
+        DataFlowError: A pass contains the rows more or less often than another; raised while
+            iterating.
     """
 
     structural = True
@@ -57,7 +50,7 @@ class WithoutRows(PlannedStage):
         origins: Sequence[int | tuple[str, int] | Origin] | NDArray[np.integer[Any]],
     ) -> None:
         super().__init__(ds)
-        self.rows = sorted({*map(_row_of, origins)}, key=lambda row: (row[0] or "", row[1]))
+        self.rows = sorted({*map(_row_of, origins)})
         if is_batched(ds) or length_of(ds) == float("inf"):
             raise ConfigError(
                 f"WithoutRows drops single rows of a finite flow, got {ds}.",
@@ -69,76 +62,56 @@ class WithoutRows(PlannedStage):
 
     def length(self) -> Length:
         if self._size is None:
-            self.compile(StageContext(0, serial=True))
+            self.compile(StageContext(0))
         return self._size
 
     def identity(self) -> str:
         return f"{len(self.rows)} rows, {zlib.crc32(repr(self.rows).encode()):08x}"
 
-    def compile(self, context: StageContext) -> Node | None:
+    def compile(self, context: StageContext) -> Node:
         # Workers below cannot read ahead, so do not start them.
-        return super().compile(replace(context, serial=True))
+        context = replace(context, serial=True)
+        return self.node(require_plan(self.ds, context, "WithoutRows needs random access"), context)
 
     def node(self, inner: Node, context: StageContext) -> Node:
-        counter = RowCounter()
-        traced = inner.traced(counter)
-        rows = _numbers(self.rows, counter.sources)
+        tracer = Tracer(inner)
+        numbers = np.array([tracer.number_of(*row) for row in self.rows], np.int64)
+        node = RemainingNode(inner, tracer, numbers)
         if self._size is None:
-            self._size = (inner.size or 0) - len(traced.positions_of(0, rows))
-        return RemainingNode(inner, self._size, traced, rows)
-
-    def open(self, context: StageContext, epoch: int, state: State) -> Stream:
-        # Workers know no origins.
-        below = replace(context, traced=True, serial=True, workers=None)
-        sources = {id(f): name_of_stage(f) for f in flows_in(self.ds) if not inputs_of(f)}
-        names = [*sources.values()]
-        for name, index in self.rows:
-            if len(names) > 1 if name is None else names.count(name) > 1:
-                raise ConfigError(
-                    f"Several sources of WithoutRows may yield row {index}: {', '.join(names)}.",
-                    fix="pass pairs (name of the source, index), or put WithoutRows above one of "
-                    "the sources",
-                )
-        inner = self.ds.open_in(below, epoch, inner_state(state))
-        return RemainingStream(inner, self.rows, pipeline_of(self.ds))
+            self._size = (inner.size or 0) - len(node.dropped(0))
+        node.size = self._size
+        return node
 
 
-def _row_of(origin: Any) -> Row:
+def _row_of(origin: Any) -> tuple[str, int]:
     if isinstance(origin, Origin):
         return origin.source, origin.index
-    source, index = cast("Any", origin if isinstance(origin, tuple) else (None, origin))
+    source, index = cast("Any", origin if isinstance(origin, tuple) else ("", origin))
     return source, integer_of(index, "the index of a row", 0)
 
 
-def _numbers(rows: Iterable[Row], sources: list[tuple[str, int]]) -> Array:
-    """Return the numbers that `RowCounter` gives to rows, in order."""
-    starts = np.cumsum([0, *(size for _, size in sources)])
-    numbers: list[int] = []
-    for source, index in rows:
-        matches = [i for i, (name, _) in enumerate(sources) if source in (None, name)]
-        missing = all(index >= sources[i][1] for i in matches)
-        if missing or (source is None and len(matches) > 1):
-            problem = "it does not exist" if missing else "its source is not named"
-            raise ConfigError(
-                f"WithoutRows cannot drop row {index} of {source or 'the source'}: {problem}.",
-                expected=", ".join(f"{name}: rows 0 to {size - 1}" for name, size in sources),
-                fix="pass pairs (name of the source, index)",
-            )
-        numbers += [int(starts[i]) + index for i in matches]
-    return np.array(sorted(numbers), np.int64)
-
-
 class RemainingNode(InnerNode):
-    """Read the positions of another plan that do not contain some rows.
+    """Read the positions of another plan that do not contain the rows with some numbers."""
 
-    `numbers` is the plan of the row numbers, and `dropped` the numbers to drop.
-    """
-
-    def __init__(self, inner: Node, size: int, numbers: Node, dropped: Array) -> None:
+    def __init__(self, inner: Node, tracer: Tracer, numbers: Array) -> None:
         super().__init__(inner)
         self.forwarded = (inner,)
-        self.size = size
-        self._numbers, self._dropped = numbers, dropped
+        self._tracer, self._numbers = tracer, numbers
+
+    def dropped(self, epoch: int) -> Array:
+        """Return the positions of a pass that contain the rows, in order."""
+        size, parts = self.inner.size or 0, [np.zeros(0, np.int64)]
+        for start in range(0, size, _PIECE):
+            block = self._tracer.root.read(epoch, range(start, min(start + _PIECE, size)))
+            if isinstance(block, Columns):
+                hits = self._hits(block).reshape(block.size, -1).any(axis=1)
+            else:
+                hits = np.array([self._hits([datapoint]).any() for datapoint in block])
+            parts.append(start + np.flatnonzero(hits))
+        return np.concatenate(parts)
+
+    def _hits(self, block: Block) -> NDArray[np.bool_]:
+        return np.isin(rows_in(block)[:, 0], self._numbers)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self.inner.read(epoch, self._inner_positions(epoch, positions))
@@ -150,8 +123,8 @@ class RemainingNode(InnerNode):
     def _inner_positions(self, epoch: int, positions: Positions) -> Array:
         last = self._last
         if last is None or last[0] != epoch:
-            dropped = self._numbers.positions_of(epoch, self._dropped)
-            usual = (self._numbers.size or 0) - (self.size or 0)
+            dropped = self.dropped(epoch)
+            usual = (self.inner.size or 0) - (self.size or 0)
             if len(dropped) != usual:
                 raise DataFlowError(
                     f"Pass {epoch} contains {len(dropped)} of the rows to drop, but other passes "
@@ -162,24 +135,3 @@ class RemainingNode(InnerNode):
             self._last = last = epoch, dropped - np.arange(len(dropped))
         positions = as_array(positions)
         return positions + np.searchsorted(last[1], positions, side="right")
-
-
-class RemainingStream(InnerStream):
-    def __init__(self, inner: Stream, rows: Iterable[Row], name: str) -> None:
-        self._inner, self._rows, self._name = inner, {*rows}, name
-
-    def __next__(self) -> Datapoint:
-        while True:
-            datapoint = next(self._inner)
-            origins = self._inner.origins()
-            if any(origin.index < 0 for origin in origins):
-                raise DataFlowError(
-                    f"WithoutRows does not know which rows {self._name} yields.",
-                    fix="put WithoutRows directly above the source, below parallel stages",
-                )
-            rows = {(source, o.index) for o in origins for source in (o.source, None)}
-            if not rows & self._rows:
-                return datapoint
-
-    def state(self) -> State:
-        return {"inner": self._inner.state()}

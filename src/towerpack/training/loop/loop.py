@@ -166,7 +166,7 @@ class Loop:
         if result.nonfinite is not None:
             # No callback handled the non-finite cost, so skip this batch.
             self._source.consumed(1)
-            self._saver.data_log.passed_over(state.step)
+            self._saver.ledger.note("passed over")
         self._settle()
         return True
 

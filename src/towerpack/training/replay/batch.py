@@ -94,69 +94,59 @@ class Replay:
         self.history = read_history(Path(run_or_config))
         self._data = data
         self._source: tuple[DataStart, int, InputSource] | None = None
-        self._inexact: list[str] | None = None
+        self._inexact: list[str] = []
 
     def batch(self, step: int, replica: int = 0) -> StepBatch:
         """Read the batch of a step; see `batch_of_step`."""
         segment = self.history.segment_of(step)
         start = segment.start
-        number = start.replicas * start.workers
-        if start.asynchronous:
-            raise ConfigError(
-                f"The batch of step {step:,} is unknown: devices that do not wait for each other "
-                "take batches in an order that varies.",
-                fix="use the flow: flow.plan(seed=…).get(position) returns any batch",
-            )
-        if not 0 <= replica < number:
-            raise ConfigError(f"replica must be from 0 to {number - 1}, got {replica}.")
+        if not 0 <= replica < start.all_replicas:
+            raise ConfigError(f"replica must be from 0 to {start.all_replicas - 1}, got {replica}.")
         worker, local = divmod(replica, start.replicas)
         source = self.source(segment, worker)
-        batch = source.read_step(*self.history.before(segment, step))
-        if batch is None or batch[0] is None:
-            raise ConfigError(f"A {type(source).__name__} cannot read past steps again.")
+        place = self.history.before(segment, step)
+        batch = None if start.asynchronous else source.read_step(*place)
+        if batch is None:
+            raise ConfigError(
+                f"The batch of step {step:,} is unknown: {type(source).__name__} cannot read past "
+                "steps, or devices that do not wait for each other took batches in any order."
+            )
         names = [str(name) for name, *_ in start.inputs]
         arrays = dict(zip(names, batch[0][local * len(names) :], strict=False))
-        return StepBatch(step, replica, arrays, batch[1][local], self._stages_to_doubt(source))
+        return StepBatch(step, replica, arrays, batch[1][local], self._inexact)
 
     def difference(self, segment: Segment) -> str:
         """Describe how the pipeline differs from that of a segment. Empty if they are equal."""
         source = _source_of(self._data, segment.start, 0)
         new = {name: described(value) for name, value in data_settings(source).items()}
         old = {name: value for name, value in segment.start.settings.items() if name in new}
-        changed = changes(old, new) if old else []
-        lines = (
-            f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program" for c in changed
+        return "\n".join(
+            f"{c.name}: {c.old!s:.200} in the run, {c.new!s:.200} in the program"
+            for c in (changes(old, new) if old else [])
         )
-        return "\n".join(lines)
 
     def source(self, segment: Segment, worker: int) -> InputSource:
-        """Return the source of the data of a worker."""
+        """Return the source of the data of a worker. Warn if it may yield other datapoints."""
         start = segment.start
-        if self._source is None or self._source[:2] != (start, worker):
-            if difference := self.difference(segment):
-                raise ConfigError(
-                    f"The pipeline is not that of {self.history.run} in steps "
-                    f"{start.step + 1:,} to {segment.stop:,}.",
-                    details=difference,
-                    fix="build the pipeline as it was when the run was trained",
-                )
-            source = _source_of(self._data, start, worker)
-            source.setup(start.specs, seed=start.seed, replicas=start.replicas)
-            self._source = start, worker, source
-        return self._source[2]
-
-    def _stages_to_doubt(self, source: InputSource) -> list[str]:
-        """Return the stages that may yield other datapoints than before. Warn of them once."""
-        if self._inexact is None:
-            flow = getattr(source, "dataflow", None)
-            known = isinstance(flow, DataFlow)
-            self._inexact = (
-                inexact_stages(flow) if known else [f"the dataset of {type(source).__name__}"]
+        if self._source is not None and self._source[:2] == (start, worker):
+            return self._source[2]
+        if difference := self.difference(segment):
+            raise ConfigError(
+                f"The pipeline is not that of {self.history.run} in steps "
+                f"{start.step + 1:,} to {segment.stop:,}.",
+                details=difference,
+                fix="build the pipeline as it was when the run was trained",
             )
-            if self._inexact:
-                text = "Batches of past steps are exact only if %s yield the same datapoints again."
-                _LOG.warning(text, " and ".join(self._inexact))
-        return self._inexact
+        source = _source_of(self._data, start, worker)
+        source.setup(start.specs, seed=start.seed, replicas=start.replicas)
+        self._source = start, worker, source
+        flow = getattr(source, "dataflow", None)
+        known = isinstance(flow, DataFlow)
+        self._inexact = inexact_stages(flow) if known else [f"the data of {type(source).__name__}"]
+        if self._inexact:
+            text = "Batches of past steps are exact only if %s yield the same datapoints again."
+            _LOG.warning(text, " and ".join(self._inexact))
+        return source
 
 
 def _source_of(data: Any, start: DataStart, worker: int) -> InputSource:

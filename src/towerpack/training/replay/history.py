@@ -12,7 +12,6 @@ from towerpack._core.files import read_regular
 from towerpack.checkpoint import decode_state, list_checkpoints
 from towerpack.training.state.data_log import DataStart, read_data_log
 from towerpack.training.state.ledger import Life, read_ledger
-from towerpack.training.state.run_dir import read_record
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,11 @@ class History:
         for segment in self.segments:
             if segment.start.step < step <= segment.stop:
                 return segment
-        number = sum(life.to_step >= step for life in self.lives) if step > 0 else 0
+        abandoned = 0 < step <= max((life.to_step for life in self.lives), default=0)
         raise ConfigError(
             f"Step {step:,} of {self.run} belongs to an abandoned branch."
-            if number
+            if abandoned
             else f"{self.run} has not trained step {step:,}.",
-            got=f"{number} earlier start(s) trained it, but a later one continued from step "
-            f"{self.segments[-1].start.step:,} and ended at step {self.last:,}"
-            if number
-            else f"{self.last:,} steps",
             fix=f"choose a step from 1 to {self.last}",
         )
 
@@ -69,25 +64,21 @@ class History:
         # A checkpoint at a step after which a batch was passed over may be from before that.
         states += [
             (saved, path)
-            for saved, path in self._checkpoints
+            for saved, path in self.checkpoints
             if start.step <= saved < step and saved not in start.passed
         ]
         if not states:
             raise ConfigError(
                 f"The position of the data before step {step:,} of {self.run} is unknown.",
-                got=f"no checkpoint from step {start.step:,} to {step - 1:,}",
                 fix="choose a later step; keep more checkpoints: ModelSaver(max_to_keep=…)",
             )
         saved, path = max(states, key=lambda state: state[0])
         ahead = step - 1 - saved + sum(saved <= passed < step for passed in start.passed)
-        return start.state if path is None else _data_in(path), ahead
-
-    def checkpoint_before(self, step: int) -> Path | None:
-        """Return the last checkpoint with weights from before a step."""
-        return next((path for saved, path in reversed(self._checkpoints) if saved < step), None)
+        return (start.state if path is None else _data_in(path)), ahead
 
     @cached_property
-    def _checkpoints(self) -> list[tuple[int, Path]]:
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Steps and paths of the valid checkpoints."""
         try:
             rows = list_checkpoints(self.run, checksums=False)
         except CheckpointError:
@@ -111,16 +102,15 @@ def read_history(run: Path) -> History:
     Raises:
         ConfigError: The directory is not a run, or the run does not record its data.
     """
-    if not read_record(run):
-        raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
-    starts = read_data_log(run / "data.jsonl")
+    ledger = run / "ledger.jsonl"
+    starts = read_data_log(ledger)
     if not starts:
         raise ConfigError(
-            f"{run} has no steps whose data are recorded in data.jsonl.",
-            fix="start the run again, with this version of Towerpack or a later one",
+            f"{run} is not a run directory with records of its data.",
+            fix="pass the run_dir of a training with this version of Towerpack or a later one",
         )
-    lives = read_ledger(run / "ledger.jsonl") if (run / "ledger.jsonl").exists() else []
-    stop = lives[-1].to_step if lives else 0
+    lives = read_ledger(ledger)
+    stop = lives[-1].to_step
     segments: list[Segment] = []
     for start in reversed(starts):
         if start.step < stop:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from towerpack._core.errors import CheckpointError, ConfigError
+from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint import CheckpointStore, list_checkpoints
-from towerpack.training.state.ledger import read_ledger
-from towerpack.training.state.run_dir import RunDir, read_record
+from towerpack.training.replay.history import read_history
+from towerpack.training.state.run_dir import RunDir
 
 
 def rewind(run: str | os.PathLike[str], step: int) -> tuple[int, list[Path]]:
@@ -28,26 +28,17 @@ def rewind(run: str | os.PathLike[str], step: int) -> tuple[int, list[Path]]:
         CheckpointError: The run has no valid checkpoint at or before the step.
         ConfigError: The directory is not a run or is in use, or the step never ran.
     """
-    run = Path(run)
-    if not read_record(run):
-        raise ConfigError(f"{run} is not a run directory.", fix="pass the run_dir of a training")
-    with RunDir(run) as directory:
-        rows = list_checkpoints(run)
-        lives = read_ledger(directory.ledger) if directory.ledger.exists() else []
-        last = max([row.step for row in rows] + [life.to_step for life in lives], default=0)
-        if not 0 <= step <= last:
-            raise ConfigError(
-                f"Step {step} of {run} never ran.", expected=f"a step from 0 to {last}"
-            )
+    history = read_history(Path(run))
+    with RunDir(history.run) as directory:
+        rows = [row for row in list_checkpoints(directory.path) if row.valid]
+        history.segment_of(step)
         # As for a resumed run, tagged checkpoints come last.
-        valid = [row for row in rows if row.valid and row.step <= step]
-        if not valid:
-            saved = ", ".join(f"{row.step:,}" for row in rows if row.valid)
+        earlier = [(row.tag is None, row.step) for row in rows if row.step <= step]
+        if not earlier:
             raise CheckpointError(
                 f"{run} has no valid checkpoint at or before step {step}.",
-                got=f"checkpoints of steps {saved}" if saved else "no valid checkpoint",
+                got="checkpoints of steps " + ", ".join(f"{row.step:,}" for row in rows),
                 fix="pass a later step, or train again with resume='never' and ModelSaver(keep=…)",
             )
         with CheckpointStore(directory.checkpoints) as store:
-            moved = store.abandon_after(step)
-        return max(valid, key=lambda row: (row.tag is None, row.step)).step, moved
+            return max(earlier)[1], store.abandon_after(step)

@@ -20,6 +20,7 @@ from towerpack.training.run.regroup import regroup
 from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import COMPILE
 from towerpack.training.state.counters import Phase
+from towerpack.training.state.data_log import start_of
 from towerpack.training.state.report import log_ending, log_slow_callbacks, log_spending
 from towerpack.training.state.skipped_steps import warn_if_trained
 
@@ -65,19 +66,17 @@ class Run:
             self.complete = self.was_complete = True
             return
         self._start_data(data_state, run)
-        if team.is_chief:
-            parts.saves.data_log.path = run.directory.data
-            parts.saves.data_log.start(
-                parts.source,
-                assembled.tower.specs,
-                step=state.step,
-                seed=run.seed,
-                replicas=parts.distribution.local_replicas,
-                workers=team.size,
-                asynchronous=parts.asynchronous,
-                skip_steps=parts.config.skip_steps,
-                settings=assembled.data_settings,
-            )
+        start = start_of(
+            parts.source,
+            assembled.tower.specs,
+            seed=run.seed,
+            replicas=parts.distribution.local_replicas,
+            workers=team.size,
+            asynchronous=parts.asynchronous,
+            skip_steps=parts.config.skip_steps,
+            settings=assembled.data_settings,
+        )
+        run.ledger.note("data", start=start)
         stack.callback(parts.source.stop)
         failure: BaseException | None = None
         try:

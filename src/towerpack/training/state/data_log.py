@@ -1,16 +1,15 @@
-r"""Log of the data of a run, from which the batch of each step can be read again.
+r"""Data of each start of a run, from which the batch of each step can be read again.
 
-Each start of the program appends a line to `data.jsonl`, and each batch that was passed over
-because its cost was not finite:
+They are in the ledger, which also has an event for each batch that was passed over because its cost
+was not finite:
 
-    {"event": "start", "step": 300, "state": {…}, "seed": 7, "replicas": 1, "workers": 1, …}
-    {"event": "passed over", "step": 412}
+    {"event": "data", "step": 300, "start": {"state": {…}, "seed": 7, "replicas": 1, …}, …}
+    {"event": "passed over", "step": 412, …}
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.arguments import arguments_of
-from towerpack._core.files import append_whole, count_of, json_lines, open_lines, read_regular
+from towerpack._core.files import count_of, json_lines, read_regular
 from towerpack.checkpoint import decode_state, encode_state
 from towerpack.inputs import InputSource
 from towerpack.inputs.components import ComponentSpec
@@ -62,6 +61,11 @@ class DataStart:
     passed: list[int] = field(default_factory=list)
 
     @property
+    def all_replicas(self) -> int:
+        """Number of replicas of all workers."""
+        return self.replicas * self.workers
+
+    @property
     def specs(self) -> list[tf.TensorSpec]:
         """Specs of the model's inputs."""
         return [
@@ -70,65 +74,49 @@ class DataStart:
         ]
 
 
+def start_of(source: InputSource, specs: Sequence[tf.TensorSpec], **fields: Any) -> dict[str, Any]:
+    """Return the fields of a `DataStart` as JSON values."""
+    sources = [source]
+    while (inner := getattr(sources[-1], "input", None)) is not None:
+        sources.append(inner)
+    state = json.loads(encode_state(source.state()))
+    known = len(json.dumps(state)) <= _MOST_BYTES
+    start = DataStart(
+        state=state if known else None,
+        known=known,
+        sources=[type(each).__name__ for each in sources],
+        infinite=arguments_of(sources[-1]).get("infinite") is not False,
+        inputs=[_recorded(spec) for spec in specs],
+        **fields,
+    )
+    return asdict(start)
+
+
 def _recorded(spec: tf.TensorSpec) -> tuple[Any, ...]:
     shape = None if spec.shape.rank is None else spec.shape.as_list()
     alias = getattr(spec, "alias", None)
     return (spec.name, spec.dtype.name, shape, *([alias] if alias else []))
 
 
-class DataLog:
-    """Writer of `data.jsonl`. Without a path, it writes nothing."""
-
-    path: Path | None = None
-
-    def start(self, source: InputSource, specs: Sequence[tf.TensorSpec], **fields: Any) -> None:
-        sources = [source]
-        while (inner := getattr(sources[-1], "input", None)) is not None:
-            sources.append(inner)
-        state = json.loads(encode_state(source.state()))
-        known = len(json.dumps(state)) <= _MOST_BYTES
-        start = DataStart(
-            state=state if known else None,
-            known=known,
-            sources=[type(each).__name__ for each in sources],
-            infinite=arguments_of(sources[-1]).get("infinite") is not False,
-            inputs=[_recorded(spec) for spec in specs],
-            **fields,
-        )
-        self._append({"event": "start", **asdict(start)})
-
-    def passed_over(self, step: int) -> None:
-        self._append({"event": "passed over", "step": step})
-
-    def _append(self, record: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        fd = open_lines(self.path)
-        try:
-            append_whole(fd, json.dumps(record).encode() + b"\n")
-        finally:
-            os.close(fd)
-
-
-def read_data_log(path: Path) -> list[DataStart]:
-    """Return the starts in a file, oldest first. Skip damaged lines with a warning."""
+def read_data_log(ledger: Path) -> list[DataStart]:
+    """Return the starts in a ledger, oldest first. Skip damaged lines with a warning."""
     starts: list[DataStart] = []
-    for entry in json_lines(read_regular(path) if path.exists() else b"", path, _parse):
+    for entry in json_lines(read_regular(ledger) if ledger.exists() else b"", ledger, _parse):
         if isinstance(entry, DataStart):
             starts.append(entry)
-        elif starts:
+        elif entry and starts:
             starts[-1].passed.append(entry)
     return starts
 
 
-def _parse(tree: dict[str, Any]) -> DataStart | int:
-    if tree["event"] != "start":
-        return count_of(tree["step"])
-    state = decode_state(json.dumps(tree["state"]).encode())
-    fields = {name: value for name, value in tree.items() if name not in ("event", "state")}
-    fields["step"] = count_of(fields.get("step", 0))
-    fields |= {n: count_of(fields.get(n, 1), _MOST_PARTS) for n in ("replicas", "workers")}
+def _parse(tree: dict[str, Any]) -> DataStart | int | None:
+    step = count_of(tree["step"])
+    if tree["event"] != "data":
+        return step if tree["event"] == "passed over" else None
+    fields = dict(tree["start"])
+    fields["state"] = decode_state(json.dumps(fields["state"]).encode())
+    fields |= {n: count_of(fields[n], _MOST_PARTS) for n in ("replicas", "workers")}
     fields |= {"seed": int(fields["seed"]), "settings": dict(fields["settings"]), "passed": []}
-    start = DataStart(state=state, **fields)
+    start = DataStart(**{**fields, "step": step})
     _ = start.specs, [*start.sources]
     return start

@@ -134,9 +134,9 @@ class Ledger:
             self._due = now + _BEAT_S
             self._write(self._record("beat"))
 
-    def saved(self) -> None:
-        """Record that the current state has been passed to the checkpoint writer."""
-        self._append(self._record("save"))
+    def note(self, event: str, **fields: object) -> None:
+        """Record an event, such as "save" if the state was passed to the checkpoint writer."""
+        self._append({**self._record(event), **fields})
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +150,7 @@ class Ledger:
         ending = self.ending if kind is None else kind.__name__
         if isinstance(error, Interrupted):
             ending = str(error)
-        self._append({**self._record("end"), "ending": ending})
+        self.note("end", ending=ending)
         os.close(self._fd)
 
     def _record(self, event: str) -> dict[str, Any]:

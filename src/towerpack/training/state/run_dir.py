@@ -5,7 +5,6 @@
 - `stats.jsonl`: numbers (`callbacks.monitors.JSONLMonitor`)
 - `step_costs.f32`: cost of each step (`training.state.step_costs`)
 - `ledger.jsonl`: time spent by all starts (`training.state.ledger`)
-- `data.jsonl`: data of all starts (`training.state.data_log`)
 - `events/`: files for TensorBoard
 - `checkpoints/`: checkpoints (`towerpack.checkpoint`)
 - `hyper.yaml`: hyper-parameters to change during training
@@ -68,7 +67,6 @@ class RunDir(AbstractContextManager["RunDir"]):
         stats: File with the monitored numbers, one JSON object per line.
         step_costs: File of each step's cost, little-endian float32.
         ledger: File of times spent, one JSON object per line.
-        data: Log of the data, one JSON object per line.
         events: Directory of TensorBoard's files.
         checkpoints: Directory of checkpoints.
 
@@ -95,7 +93,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             self.path, self._lock = _claim(wanted, on_existing)
             self.log, self.ledger = self.path / "log.txt", self.path / "ledger.jsonl"
-            self.stats, self.data = self.path / "stats.jsonl", self.path / "data.jsonl"
+            self.stats = self.path / "stats.jsonl"
             self.step_costs, self.events = self.path / "step_costs.f32", self.path / "events"
             self.checkpoints = self.path / "checkpoints"
             self._log = LogFile(self.log)

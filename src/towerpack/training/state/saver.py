@@ -13,7 +13,6 @@ from towerpack._core.logs import get_logger
 from towerpack.checkpoint import Checkpoint, CheckpointStore
 from towerpack.training.state.checkpoint_contents import Contents
 from towerpack.training.state.clock import SAVE
-from towerpack.training.state.data_log import DataLog
 from towerpack.training.state.ledger import Ledger
 
 _LOG = get_logger(__name__)
@@ -34,7 +33,6 @@ class Saves:
         self._keep: int | None = None
         self._best: list[str] = []
         self._saved: tuple[Any, ...] | None = None
-        self.data_log = DataLog()
 
     def __getattr__(self, name: str) -> Any:
         if name in ("store", "contents", "ledger"):
@@ -78,7 +76,7 @@ class Saves:
         self._ordinary, self._best = False, []
         if not self._writes:
             if ordinary or best:
-                self.ledger.saved()  # the chief saves at this step
+                self.ledger.note("save")  # the chief saves at this step
             return
         step = None
         infos = [self._info(name) for name in best]
@@ -107,7 +105,7 @@ class Saves:
     def save_now(self) -> None:
         """Save a checkpoint and wait until it is on disk, because the process is about to end."""
         if not self._writes:
-            self.ledger.saved()
+            self.ledger.note("save")
             return
         try:
             self._save()
@@ -144,7 +142,7 @@ class Saves:
             self.store.wait()
             snapshot = self.contents.capture()
             self.store.save(snapshot.step, snapshot.tensors, snapshot.state, tag=tag, info=info)
-        self.ledger.saved()
+        self.ledger.note("save")
         if tag is None:
             self._saved = snapshot.place
         return snapshot.step

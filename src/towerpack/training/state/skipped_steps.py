@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,19 +25,11 @@ def skipped_setting(ranges: Ranges) -> dict[str, Any]:
 
 def warn_if_trained(ranges: Ranges, step: int, saved: Mapping[str, Any]) -> None:
     """Warn if a run continues from a step after steps that it should have skipped."""
-    known = [[*map(int, text.split("-"))] for text in saved.get("skip_steps", [])]
-    trained = [
-        first
-        for first, last in ranges
-        if first <= step and not any(a <= first and min(last, step) <= b for a, b in known)
-    ]
+    known = {int(text.partition("-")[0]) for text in saved.get("skip_steps", [])}
+    trained = [first for first, _ in ranges if first <= step and first not in known]
     if trained:
-        _LOG.warning(
-            "The run continues after step %d, but skip_steps has the earlier step %d, which was "
-            "trained. To skip it, continue from an earlier checkpoint: towerpack runs rewind.",
-            step,
-            trained[0],
-        )
+        text = "Step %d of skip_steps was trained. To skip it, use towerpack runs rewind."
+        _LOG.warning(text, trained[0])
 
 
 class SkippedSteps:
@@ -54,28 +47,29 @@ class SkippedSteps:
         schedules: Schedules,
         optimizers: Iterable[OptimizerAdapter],
     ) -> None:
-        self._ranges, self._source, self._replicas = ranges, source, replicas
+        # Steps after which skipping begins and ends, in turn.
+        self._edges = [edge for first, last in ranges for edge in (first - 1, last)]
+        self._source, self._replicas = source, replicas
         self._step, self._schedules, self._optimizers = step, schedules, list(optimizers)
 
     def next(self, step: int, most: int) -> tuple[int, bool]:
         """Return how many of the `most` steps after `step` come first, and whether to skip them."""
-        for first, last in self._ranges:
-            if step < first - 1:
-                return min(most, first - 1 - step), False
-            if step < last:
-                return min(most, last - step), True
-        return most, False
+        passed = bisect.bisect_right(self._edges, step)
+        left = [edge - step for edge in self._edges[passed : passed + 1]]
+        return min([most, *left]), passed % 2 == 1
 
     def skip(self, steps: int, after: int, poll: Callable[[], None]) -> int:
         """Skip some or all of the next steps. Return their number, 0 at the end of the data."""
         due = self._schedules.due(steps, after)
-        done = self._source.skip(steps, poll, replicas=self._replicas)
+        done = self._source.reserve(steps, poll)
+        for _ in range(done * self._replicas):
+            self._source.get(self._step)
+        self._source.consumed(done)
         if done:
             self._schedules.assign_after(done, due)
             for optimizer in self._optimizers:
                 optimizer.skip(done, after)
             self._step.assign_add(done)
-        for first, last in self._ranges:
-            if after + done == last:
-                _LOG.info("Skipped the data of steps %d to %d (skip_steps).", first, last)
+        if after + done in self._edges:
+            _LOG.info("Skipped the data up to step %d (skip_steps).", after + done)
         return done

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError, InternalError
+from towerpack._core.errors import ConfigError
 from towerpack.inputs import InputSource
 from towerpack.tower import COST
 from towerpack.training.config import TrainConfig
@@ -50,10 +50,7 @@ class _Unread(InputSource):
         pass
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
-        raise InternalError("NoOpTrainer must not read data.")
-
-    def skip(self, steps: int, poll: Callable[[], None], *, replicas: int = 1) -> int:
-        return steps
+        return []
 
     def start(self, state: Any = None) -> None:
         self._state = state
