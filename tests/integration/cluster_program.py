@@ -1,11 +1,12 @@
 """A training over several processes: a chief, a parameter server and workers, by `TF_CONFIG`.
 
-python cluster_program.py DIRECTORY STEPS PEER_TIMEOUT
+python cluster_program.py DIRECTORY STEPS PEER_TIMEOUT [SAVE_EVERY]
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_training import SPECS, config, flow
-from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
+from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, summary
 from towerpack.training import ParameterServerTrainer
 
@@ -46,8 +47,10 @@ class Told(Callback):
         print(f"step {self.trainer.global_step} rate {rate:.3f}", flush=True)
 
 
-def main(run_dir: str, steps: str, peer_timeout: str) -> None:
+def main(run_dir: str, steps: str, peer_timeout: str, save_every: str = "") -> None:
     callbacks = [Told(), ModelSaver(), InferenceRunner(flow(), ScalarStats("cost"))]
+    if save_every:
+        callbacks.append(PeriodicTrigger(ModelSaver(), every_k_steps=int(save_every)))
     settings = config(
         Path(run_dir),
         callbacks,
@@ -59,6 +62,10 @@ def main(run_dir: str, steps: str, peer_timeout: str) -> None:
     tf.get_logger().setLevel("INFO")
     trainer = ParameterServerTrainer(settings, peer_timeout=float(peer_timeout))
     trainer.train()
+    if (wait := Path(run_dir, "wait")).exists():
+        wait.unlink()
+        while not Path(run_dir, "go").exists():
+            time.sleep(0.05)
     print(f"cost {trainer.monitors.latest('val/cost'):.3f} at {trainer.global_step}", flush=True)
 
 

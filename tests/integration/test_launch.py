@@ -231,6 +231,33 @@ def test_a_preempted_job_is_not_started_again(tmp_path: Path) -> None:
     assert all_ended(pids)
 
 
+def test_a_server_is_started_again_alone(tmp_path: Path) -> None:
+    """At its address, while the chief goes on, and as often as all may be."""
+    script = """
+    print(me, "life", life, json.loads(os.environ["TF_CONFIG"])["cluster"])
+    if me == "chief0":
+        is_there("ps0-3")
+        sys.exit(0)
+    Path(f"{me}-{life}").touch()
+    if me == "ps0" and life < 3:
+        is_there("worker0-0")
+        sys.exit(9)
+    stay(status=0)
+    """
+    options = ["--workers", "1", "--ps", "1", "--backoff", "0.01", "--max-restarts"]
+    code, out, err = finished(tmp_path, script, *options, "3")
+    assert code == 0, err
+    assert sorted(re.findall(r"(\w+) life (\d)", out)) == [
+        ("chief0", "0"), *[("ps0", f"{life}") for life in range(4)], ("worker0", "0"),
+    ]  # fmt: skip
+    assert len(set(re.findall(r"life \d (.*)", out))) == 1
+    assert err.count("ended with exit status 9 and restarts in") == 3
+    less = tmp_path / "less"
+    less.mkdir()
+    code, _, err = finished(less, script, *options, "2")
+    assert code == 9 and err.count("restarts in") == 2 and "ps 0 (127.0.0.1" in err
+
+
 @pytest.mark.parametrize("interrupted", sample([True, False]))
 def test_servers_end_after_the_chief(tmp_path: Path, interrupted: bool) -> None:
     script = f"""

@@ -20,6 +20,7 @@ from small_training import config
 from towerpack import ConfigError, PeerError
 from towerpack.checkpoint import load_checkpoint
 from towerpack.training import ParameterServerTrainer
+from towerpack.training.state.ledger import read_ledger
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
@@ -135,7 +136,31 @@ def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
         assert float(cost) < 2.0
 
 
-def test_a_server_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+def test_a_killed_server_is_restored_and_the_chief_ends_without_its_workers(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with cluster(tmp_path, 300, 60, 20) as running:
+        running.wait_for_step(50)
+        running.kill("ps", 0)
+        running.processes["ps", 0] = running.start("ps", 0)
+        assert wait_until(lambda: "starts its program again" in running.log(), 20), running.log()
+        (run / "wait").touch()
+        assert wait_until(lambda: not (run / "wait").exists(), 150), running.log()
+        # The run is complete. Now its workers hang, or die.
+        running.processes["worker", 0].send_signal(signal.SIGTSTP)
+        running.kill("worker", 1)
+        (run / "go").touch()
+        assert running.wait(seconds=20) == 0, running.log()
+        assert running.log("worker", 0).count("This is") == 1  # it has waited for the chief
+    saved = load_checkpoint(run)
+    assert saved.step == saved.group("optimizer")["iteration"] == 300
+    first, second = read_ledger(run / "ledger.jsonl")
+    assert (first.pid, second.restart) == (second.pid, "1")
+    assert 40 <= second.from_step <= first.to_step < second.to_step == 300
+    (cost,) = re.findall(r"^cost (\S+) at 300$", running.log(), re.M)
+    assert float(cost) < 1.0
+
+
+def test_a_server_that_is_killed_before_a_checkpoint_ends_the_run(tmp_path: Path) -> None:
     with cluster(tmp_path, 4000, 30, workers=1) as running:
         running.wait_for_step(10)
         running.kill("ps", 0)

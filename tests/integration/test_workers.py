@@ -127,7 +127,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workers, list[in
 def test_together(together: tuple[Workers, list[int], Path]) -> None:
     workers, *_ = together
     passed = [workers.said(i).count("passed") for i in range(2)]
-    assert passed == [8, 8], workers.said(0) + workers.said(1)
+    assert passed == [9, 9], workers.said(0) + workers.said(1)
 
 
 def test_the_log_says_which_part_of_the_data_a_worker_reads(

@@ -40,7 +40,13 @@ from towerpack.dataflow import (
 )
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
-from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
+from towerpack.training import (
+    KerasMetrics,
+    KerasModel,
+    MultiWorkerTrainer,
+    StopTraining,
+    join_cluster,
+)
 from towerpack.training.distribution import multi_worker, worker_team
 from towerpack.training.distribution.peers import wait_for_peers
 from towerpack.training.state import settings
@@ -115,6 +121,51 @@ def is_one_large_batch(where: Path) -> None:
         assert ours.monitors.latest("val/cost") > 0
     else:
         assert ours.run_dir == where / "ours" / f"worker-{TEAM.index}"
+
+
+def keras_model(*, synchronized: bool) -> KerasModel:
+    """Of everything that could differ between workers: added losses, averages, a schedule."""
+    layers = keras.layers
+    net = keras.Sequential(
+        [
+            keras.Input([3]),
+            layers.Dense(8, "relu", activity_regularizer=keras.regularizers.L2(0.01)),
+            layers.BatchNormalization(synchronized=synchronized),
+            *([] if synchronized else [layers.Dropout(0.2)]),
+            layers.Dense(1, kernel_regularizer=keras.regularizers.L1(0.01)),
+        ]
+    )
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.8)
+    net.compile(keras.optimizers.Adam(rate), "mse", weighted_metrics=["mae"])
+    return KerasModel(net, sample_weight=True)
+
+
+def weighted(size: int) -> DataFlow:
+    return BatchData(DataFromArrays(X, Y[:, None], np.arange(48, dtype=np.float32) % 3), size)
+
+
+def a_keras_model_is_one_large_batch(where: Path) -> None:
+    def numbers_of(model: KerasModel) -> dict[str, Any]:
+        scalars = [ScalarStats("cost"), KerasMetrics(model)]
+        return {"model": model, "callbacks": [InferenceRunner(weighted(12), scalars)]}
+
+    split = SplitInput(weighted(16))
+    model = keras_model(synchronized=True)
+    ours = together(where / "ours", data=split, max_epoch=3, **numbers_of(model))
+    assert ours.global_step == 9
+    if TEAM.is_chief:
+        model = keras_model(synchronized=True)
+        whole = train(where / "whole", dataflow=weighted(16), max_epoch=3, **numbers_of(model))
+        for name, value in whole.get_weights().items():
+            close(ours.get_weights()[name], value)
+        for name in ("cost", "val/cost", "val/mae", "learning_rate"):
+            pairs = [[v for _, v in t.monitors.history(name)] for t in (ours, whole)]
+            assert pairs[0]
+            close(*pairs)
+
+
+def close(ours: Any, theirs: Any) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
 
 
 def each_draws_its_own(where: Path) -> None:
@@ -280,6 +331,7 @@ def well(where: Path) -> None:
     """All of these, and at last what one of them does not survive."""
     for case in (
         is_one_large_batch,
+        a_keras_model_is_one_large_batch,
         each_draws_its_own,
         own_parts_are_read_whole,
         uneven_data_end_together,
@@ -304,7 +356,14 @@ def long(where: Path) -> None:
             super().trigger_epoch()
             time.sleep(0.05)
 
-    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=25, deterministic=True)
+    trainer = together(
+        where,
+        [ModelSaver(keep=2), Slowly()],
+        model=keras_model(synchronized=False),
+        dataflow=weighted(8),
+        max_epoch=25,
+        deterministic=True,
+    )
     np.savez(where / f"end-{TEAM.index}.npz", **trainer.get_weights())
 
 

@@ -211,6 +211,7 @@ def _run(arguments: list[str]) -> None:
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", **how)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     sys.executable = os.environ.pop("WARM_EXECUTABLE", sys.executable)
+    sys.orig_argv = [sys.executable, *arguments]
     option, *rest = arguments
     if option == "-P":  # The folder of the program is no place for modules.
         option, *rest = rest

@@ -23,7 +23,7 @@ def launch(
         int, typer.Option(min=0, help="Number of parameter servers. If any, adds a chief.")
     ] = 0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Maximum number of restarts of the job after failures.")
+        int, typer.Option(min=0, help="Maximum number of restarts after failures.")
     ] = 0,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL for processes.")

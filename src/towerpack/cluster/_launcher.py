@@ -29,14 +29,15 @@ class Launcher:
     """Launcher of a job whose local processes run the same Python script.
 
     Each process finds its task in `TF_CONFIG`, and the number of restarts in `TOWERPACK_RESTART`. A
-    job with parameter servers also has a chief. After the chief has ended, the other processes are
-    ended. SIGTERM and Ctrl-C are forwarded to all processes; a second Ctrl-C kills them.
+    job with parameter servers also has a chief. Its workers and servers are restarted alone, at
+    their addresses. After the chief has ended, the other processes are ended. SIGTERM and Ctrl-C
+    are forwarded to all processes; a second Ctrl-C kills them.
 
     Args:
         script: Arguments for `python`: `train.py --lr 0.1` or `-m package.train`, as a list.
         workers: Number of workers.
         ps: Number of parameter servers.
-        max_restarts: How many times all processes are restarted after a failure.
+        max_restarts: How many times processes are restarted after a failure.
         grace_s: Time in seconds that a process has to end after SIGTERM before it is killed.
         backoff_s: Pause in seconds before the first restart. It doubles with each, up to 60 s.
         min_life_s: Three failures in a row, each after less than this time in seconds, end it.
@@ -68,6 +69,7 @@ class Launcher:
         self._grace_s = grace_s
         self._backoff_s = backoff_s
         self._min_life_s = min_life_s
+        self._restarts = 0
         self._signal: int | None = None
         self._kill_now = False
 
@@ -78,56 +80,65 @@ class Launcher:
             0 for success, or the exit status of the process that failed first (128 + n if signal n
                 killed it). If this process gets signal n: 128 + n.
         """
-        restarts = short = 0
+        short = 0
         with handling_signals(self._on_signal), guarded() as guard:
             while True:
                 began = time.monotonic()
-                status = self._live(guard, restarts)
+                status = self._live(guard)
                 short = short + 1 if time.monotonic() - began < self._min_life_s else 0
-                if status in (0, *_ASKED_TO_END) or restarts == self._max_restarts:
+                if status in (0, *_ASKED_TO_END) or self._restarts == self._max_restarts:
                     break
                 if short == _CRASH_LOOP:
                     text = "The job failed %d times in a row within %g s. It is not restarted."
                     _LOG.error(text, short, self._min_life_s)
                     break
-                self._pause(restarts)
+                self._pause()
                 if self._signal:
                     break
-                restarts += 1
         return 128 + self._signal if self._signal else status
 
-    def _pause(self, restarts: int) -> None:
-        pause_s = min(self._backoff_s * 2.0 ** min(restarts, 20), _LONGEST_PAUSE_S)
-        if not self._signal:
-            text = "All processes restart in %g s (restart %d of %d)."
-            _LOG.warning(text, pause_s, restarts + 1, self._max_restarts)
+    def _pause(self) -> None:
+        pause_s = 0.0 if self._signal else self._next_restart("All processes restart")
         end = time.monotonic() + pause_s
         while not self._signal and time.monotonic() < end:
             time.sleep(_TICK_S)
 
-    def _live(self, guard: int, restarts: int) -> int:
+    def _next_restart(self, what: str) -> float:
+        """Count a restart, and return the pause before it in seconds."""
+        pause_s = min(self._backoff_s * 2.0 ** min(self._restarts, 20), _LONGEST_PAUSE_S)
+        self._restarts += 1
+        text = "%s in %g s (restart %d of %d)."
+        _LOG.warning(text, what, pause_s, self._restarts, self._max_restarts)
+        return pause_s
+
+    def _live(self, guard: int) -> int:
         """Run all tasks until they end. Return 0, or the exit status of the first failed task."""
         ports = iter(free_ports(sum(self._counts.values())))
         jobs = {
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
             for kind, count in self._counts.items()
         }
-        variables = {"PYTHONUNBUFFERED": "1", "TOWERPACK_RESTART": str(restarts)}
         running: list[Task] = []
+
+        def start(cluster: Cluster) -> None:
+            number = str(self._restarts)
+            variables = {"PYTHONUNBUFFERED": "1", "TOWERPACK_RESTART": number}
+            running.append(Task(cluster, self._command, variables, guard))
+
         try:
             for kind, addresses in jobs.items():
                 for index in range(len(addresses)):
-                    cluster = Cluster(jobs, kind, index)
-                    running.append(Task(cluster, self._command, variables, guard))
-            return self._watch(running)
+                    start(Cluster(jobs, kind, index))
+            return self._watch(running, start)
         finally:
             for task in running:
                 task.kill()
             for task in running:
                 task.close()
 
-    def _watch(self, running: list[Task]) -> int:
+    def _watch(self, running: list[Task], start: Callable[[Cluster], None]) -> int:
         failed = 0
+        waiting: list[tuple[float, Cluster]] = []
         while running:
             outputs = [output for task in running for output in task.outputs if output.open]
             for output in select.select(outputs, [], [], _TICK_S)[0]:
@@ -135,10 +146,21 @@ class Launcher:
             for task, status in _ended(running):
                 running.remove(task)
                 task.close()
-                if status and not failed and not task.asked:
+                if task.asked or failed:
+                    continue
+                if self._is_replaceable(task, running):
+                    what = f"{task.cluster.name} ended with exit status {status} and restarts"
+                    due = time.monotonic() + self._next_restart(what)
+                    waiting.append((due, task.cluster))
+                elif status:
                     failed = status
                     self._report(task.cluster.name, status)
             leading = [task for task in running if task.cluster.task_type not in self._servers]
+            if self._signal or failed or not leading:
+                waiting.clear()
+            for lost in [lost for lost in waiting if lost[0] <= time.monotonic()]:
+                waiting.remove(lost)
+                start(lost[1])
             if self._signal or failed:
                 number = signal.SIGINT if self._signal == signal.SIGINT else signal.SIGTERM
                 for task in leading:
@@ -151,6 +173,12 @@ class Launcher:
                     task.kill()
                 task.kill_if_late()
         return failed
+
+    def _is_replaceable(self, task: Task, running: list[Task]) -> bool:
+        """Whether a task that has ended can restart alone, while the chief waits for it."""
+        kinds = {other.cluster.task_type for other in running if other.status is None}
+        more = self._restarts < self._max_restarts and not self._signal
+        return more and task.cluster.task_type in self._servers and "chief" in kinds
 
     def _report(self, name: str, status: int) -> None:
         if status in _ASKED_TO_END:

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, PeerError
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack.cluster import Cluster
@@ -29,7 +29,8 @@ from towerpack.training.distribution.peers import (
 from towerpack.training.distribution.replicas import like
 
 _LOG = get_logger(__name__)
-PROBE_S = 1.0
+PROBE_S: Final = 1.0
+_GONE_S: Final = 4.0
 
 
 def cluster_with_servers() -> Cluster:
@@ -55,17 +56,26 @@ def serve(cluster: Cluster, seconds: float) -> NoReturn:
         )
     _LOG.info("This is %s.", cluster.name)
     wait_for_peers(chief, None, seconds)
-    misses = 0
-    while misses < 2:  # A single miss may be a lost packet.
+    answered = time.monotonic()
+    while time.monotonic() < answered + _GONE_S:
         time.sleep(PROBE_S)
-        misses = misses + 1 if silent_peers(chief, seconds / 2) else 0
+        began = time.monotonic()
+        silent = silent_peers(chief, seconds)
+        # While a chief restarts its program, its socket accepts connections without answering.
+        if not silent or PROBE_S < time.monotonic() - began < seconds:
+            answered = time.monotonic()
     _LOG.info("The chief has ended. Ending %s.", cluster.name)
     del server
     end_process(0)
 
 
-def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
-    """End this process if a peer hangs. Processes that wait for this one then end too."""
+def watch(
+    peers: Mapping[str, str],
+    seconds: float,
+    over: threading.Event,
+    lost: Callable[[PeerError], object],
+) -> None:
+    """Call `lost` and end this process if a peer hangs. Processes that wait for it then end too."""
     silent: dict[str, str] = {}
     misses = 0
     while misses < 3:
@@ -73,7 +83,9 @@ def watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> No
             return
         silent = silent_peers(peers, seconds / 6)
         misses = misses + 1 if silent else 0
-    _LOG.error("%s", missing_peers(silent, f"has not answered for {seconds:g} s"))
+    error = missing_peers(silent, f"has not answered for {seconds:g} s")
+    lost(error)
+    _LOG.error("%s", error)
     end_process(1)
 
 
