@@ -36,8 +36,12 @@ from pathlib import Path
 import numpy as np
 
 PROGRAMS = Path(__file__).with_suffix("")
-PATIENCE_S = 60  # a program that neither ends nor reports anything for so long hangs
 START_S = 300  # imports and compilation on a busy machine
+END_S, REPORT_S, ORPHAN_S = (
+    60,
+    30,
+    10,
+)  # an end, a message, or the end of orphans takes longer: failed
 
 
 class FailedError(Exception):
@@ -236,9 +240,9 @@ def dead_worker(lab: Lab) -> str:
     the weights of an undisturbed run, or ends with an error within 60 s.
     """
     with lab.start("dead") as program:
-        program.reach(6)
+        program.reach(5)
         os.kill(lab.rng.choice(program.workers()), signal.SIGKILL)
-        if program.code(PATIENCE_S):
+        if program.code(END_S):
             return f"ends: {program.message()}"
         return f"replaced, {lab.compare(program.weights())}"
 
@@ -250,12 +254,13 @@ def stopped_worker(lab: Lab) -> str:
     still runs, the worker goes on, and the final weights must be those of an undisturbed run.
     """
     with lab.start("stopped") as program:
-        program.reach(6)
-        before, began = program.text("err"), time.monotonic()
+        program.reach(5)
+        before, began = len(program.text("err")), time.monotonic()
         worker = lab.rng.choice(program.workers())
         os.kill(worker, signal.SIGSTOP)
-        if not until(lambda: program.text("err") != before or not program.running(), 30):
-            raise FailedError("silent for 30 s")
+        told = lambda: "worker" in program.text("err")[before:]  # noqa: E731
+        if not until(lambda: told() or not program.running(), REPORT_S):
+            raise FailedError(f"silent for {REPORT_S} s")
         seconds = time.monotonic() - began
         if program.running():
             os.kill(worker, signal.SIGCONT)
@@ -283,10 +288,10 @@ def small_shm(lab: Lab) -> str:
 def memory(lab: Lab) -> str:
     """Memory over epochs.
 
-    There are thirty epochs of 2.6 MB. The memory of all processes (PSS), highest in the epochs 8 to
-    12 and in the last five, may grow by at most 0.5 MB per epoch.
+    There are twenty epochs of 2.6 MB. The memory of all processes (PSS), highest in the epochs 5 to
+    8 and in the last four, may grow by at most 0.5 MB per epoch.
     """
-    highest = np.zeros(31)
+    highest = np.full(21, np.nan)
 
     def measure() -> bool:
         pss = 0
@@ -295,14 +300,14 @@ def memory(lab: Lab) -> str:
                 text = Path(f"/proc/{pid}/smaps_rollup").read_text()
                 pss += int(re.findall(r"^Pss: +(\d+)", text, re.M)[0])
         epoch = int(max(program.numbers("step"), default=0)) // 20
-        highest[epoch] = max(highest[epoch], pss / 1024)
+        highest[epoch] = np.fmax(highest[epoch], pss / 1024)
         return not program.running()
 
-    with lab.start("memory", "--width", 1024, "--epochs", 30) as program:
-        until(measure, START_S)
+    with lab.start("memory", "--width", 1024, "--epochs", 20) as program:
+        until(measure, 3 * START_S)
         program.weights()
-    early, late = highest[8:13].max(), highest[25:30].max()
-    if late - early > 17 * 0.5:
+    early, late = np.nanmax(highest[4:8]), np.nanmax(highest[16:20])
+    if not late - early <= 12 * 0.5:
         raise FailedError(f"{early:.0f} MB, then {late:.0f} MB")
     return f"{early:.0f} MB, then {late:.0f} MB"
 
@@ -313,12 +318,12 @@ def orphans(lab: Lab) -> str:
     The program is killed with kill -9. It passes if none of its processes is left after 10 s.
     """
     with lab.start("orphans") as program:
-        program.reach(6)
+        program.reach(5)
         number = len(program.family())
         program.process.kill()
         program.process.wait()
-        if not until(lambda: not program.family(), 10):
-            raise FailedError(f"{len(program.family())} of {number} processes are left after 10 s")
+        if not until(lambda: not program.family(), ORPHAN_S):
+            raise FailedError(f"{len(program.family())} of {number} processes are left")
         return f"none of {number} processes is left"
 
 
@@ -332,9 +337,9 @@ def nan(lab: Lab) -> str:
     for _ in range(2):
         with lab.start("nan") as program:
             if not outcomes:
-                program.reach(6)
+                program.reach(5)
                 (program.folder / "nan").touch()
-            if not outcomes and program.code(PATIENCE_S):
+            if not outcomes and program.code(END_S):
                 outcomes.append(f"ends: {program.message()}")
             elif np.isfinite([array.sum() for array in program.weights()]).all():
                 outcomes.append("goes on, with finite weights")
@@ -351,12 +356,11 @@ def full_disk(lab: Lab) -> str:
     reports the failed save, and if a new start without the limit continues from a checkpoint.
     """
     with lab.start("disk", "--width", 1024) as program:
-        program.reach(6)
+        program.reach(5)
         files = [path for path in (program.folder / "run").rglob("*") if path.is_file()]
-        limit, before = max(path.stat().st_size for path in files) // 2, program.text("err")
+        limit, before = max(path.stat().st_size for path in files) // 2, len(program.text("err"))
         resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
-        program.code()
-        if program.text("err") == before:
+        if program.code() == 0 and "large" not in program.text("err")[before:]:  # EFBIG
             raise FailedError("nothing is reported")
         message = program.message()
     with lab.start("disk", "--width", 1024) as program:
@@ -405,10 +409,10 @@ def error(lab: Lab, *arguments: object) -> str:
     One row raises an error in a worker. The program passes if it ends with this error within 60 s.
     """
     with lab.start("rank" if arguments else "error", *arguments) as program:
-        program.reach(6)
+        program.reach(5)
         (program.folder / "error").touch()
         began = time.monotonic()
-        until(lambda: not program.family(), PATIENCE_S)
+        until(lambda: not program.family(), END_S)
         code, seconds = program.code(0), time.monotonic() - began
         if code == 0 or "this row is bad" not in program.text("err") + program.text("out"):
             raise FailedError(f"exit code {code}: {program.message()}")

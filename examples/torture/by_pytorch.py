@@ -69,7 +69,7 @@ def main(job):
     optimizer = torch.optim.Adam(net.parameters(), 0.01)
     data = loader(job)
     first = step = 0
-    best = float("inf")
+    best, rng = float("inf"), None
     job.run_dir.mkdir(exist_ok=True)
     newest, best_file = job.run_dir / "newest.pt", job.run_dir / "best.pt"
     if newest.exists():
@@ -78,9 +78,13 @@ def main(job):
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
         data.load_state_dict(state["data"])
-        torch.set_rng_state(state["rng"])
+        rng = state["rng"]
     for epoch in range(first, job.epochs):
-        for x, y in data:
+        batches = iter(data)  # draws a random number, also if it continues
+        if rng is not None:
+            torch.set_rng_state(rng)
+            rng = None
+        for x, y in batches:
             cost = nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
             cost.backward()

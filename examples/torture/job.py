@@ -44,7 +44,7 @@ class Job:
 
 def work(directory: Path, row: np.ndarray) -> np.ndarray:
     """Stand for the work that a data worker does with a row."""
-    time.sleep(0.001)
+    time.sleep(0.003)
     (directory / "workers" / str(os.getpid())).touch()
     for fault in ("nan", "error"):
         try:
