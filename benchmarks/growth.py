@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py [--only ROW …] [--quick | --large] [--rounds N] [--out DIR]
 
-Each measurement is a fresh process. Its preparation and imports do not count. The exponent of growth
+Each measurement is a process of its own, forked after all imports. Its preparation does not count. The exponent of growth
 is the slope of the processor time between the two largest sizes, both axes logarithmic: 0 is flat, 1
 is linear. Small sizes are left out, since constants hide growth there. `--large` adds sizes that
 take hours. The plot is `docs/images/growth.png`.
@@ -11,15 +11,15 @@ take hours. The plot is `docs/images/growth.png`.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import resource
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def _memory_mb(name: str) -> float:
 # ---------------------------------------------------------------------------- what is measured
 
 
-class Numbers(Sequence[int]):
+class Numbers(Sequence[tuple[int]]):
     """The numbers below `size`, which need no memory."""
 
     def __init__(self, size: int) -> None:
@@ -72,7 +72,7 @@ class Numbers(Sequence[int]):
         return self._size
 
     def __getitem__(self, index: Any) -> Any:
-        return index
+        return (index,)
 
 
 def source(n: int, folder: Path, meter: Meter) -> None:
@@ -93,12 +93,6 @@ def layers_fit(n: int, folder: Path, meter: Meter) -> None:
 
 
 def _start(contender: str, n: int, meter: Meter) -> None:
-    import keras
-    import tensorflow as tf
-
-    import towerpack
-
-    assert keras.optimizers and tf.function and towerpack.SimpleTrainer  # Load everything first.
     with meter:
         start.CONTENDERS[contender](n)
 
@@ -106,8 +100,8 @@ def _start(contender: str, n: int, meter: Meter) -> None:
 def workers(n: int, folder: Path, meter: Meter) -> None:
     from towerpack.dataflow import BatchData, DataFromList, MapData, PrefetchData
 
-    def work(number: int) -> int:
-        return sum(range(number % 1000))
+    def work(row: tuple[int]) -> tuple[int]:
+        return (sum(range(row[0] % 1000)),)
 
     with meter:
         flow = BatchData(MapData(DataFromList(Numbers(200_000), shuffle=True), work), 100)
@@ -130,7 +124,7 @@ def checkpoints_resume(n: int, folder: Path, meter: Meter) -> None:
 
     _many_checkpoints(n, folder)
     with meter:
-        SimpleTrainer(_config(folder, epochs=n + 1, keep=n + 1)).train()
+        SimpleTrainer(_config(folder, epochs=2, keep=n + 1)).train()
 
 
 def checkpoints_ls(n: int, folder: Path, meter: Meter) -> None:
@@ -149,12 +143,10 @@ def stats(n: int, folder: Path, meter: Meter) -> None:
 def stats_resume(n: int, folder: Path, meter: Meter) -> None:
     from towerpack import SimpleTrainer
 
-    SimpleTrainer(_config(folder, epochs=1)).train()
-    step = 1 + (folder / "stats.jsonl").read_text().count('"step"')
-    _many_checkpoints(n // 10 + step, folder, only_last=True)
+    SimpleTrainer(_config(folder, steps=n // 10)).train()
     _write_stats(folder, n)
     with meter:
-        SimpleTrainer(_config(folder, epochs=n // 10 + step + 1)).train()
+        SimpleTrainer(_config(folder, epochs=2)).train()
 
 
 def runs(n: int, folder: Path, meter: Meter) -> None:
@@ -223,9 +215,15 @@ def exports_load(n: int, folder: Path, meter: Meter) -> None:
 
 
 def _config(
-    folder: Path, *, epochs: int, layers: int = 1, keep: int = 5, workers: int = 0
+    folder: Path,
+    *,
+    epochs: int = 1,
+    steps: int = 1,
+    layers: int = 1,
+    keep: int = 5,
+    workers: int = 0,
 ) -> Any:
-    """Return a configuration of a small training of one step per epoch, with evaluation."""
+    """Return a configuration of a small training with evaluations and checkpoints."""
     from towerpack import TrainConfig
     from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats
     from towerpack.dataflow import BatchData, DataFromArrays, PrefetchData, RepeatedData
@@ -235,7 +233,7 @@ def _config(
     return TrainConfig(
         model=_model(layers),
         dataflow=PrefetchData(flow, workers) if workers else flow,
-        steps_per_epoch=1,
+        steps_per_epoch=steps,
         max_epoch=epochs,
         run_dir=folder,
         callbacks=[
@@ -260,26 +258,25 @@ def _model(layers: int) -> Any:
     return specs, build, lambda: keras.optimizers.SGD(1e-3)
 
 
-def _many_checkpoints(n: int, folder: Path, *, only_last: bool = False) -> None:
-    """Train a step and save. Copy the checkpoint under the names of later steps."""
+def _many_checkpoints(n: int, folder: Path) -> None:
+    """Train n steps and save. Copy the checkpoint under the names of earlier steps."""
     from towerpack import SimpleTrainer
     from towerpack.checkpoint._manifest import parse_manifest
 
-    if not (folder / "checkpoints").exists():
-        SimpleTrainer(_config(folder, epochs=1)).train()
-    (first,) = (folder / "checkpoints").glob("step-*")
-    manifest = parse_manifest((first / "manifest.json").read_bytes())
-    for step in [n] if only_last else range(2, n + 1):
-        copy = shutil.copytree(first, first.with_name(f"step-{step:08d}"), copy_function=os.link)
+    SimpleTrainer(_config(folder, steps=n)).train()
+    (newest,) = (folder / "checkpoints").glob("step-*")
+    manifest = parse_manifest((newest / "manifest.json").read_bytes())
+    for step in range(1, n):
+        copy = shutil.copytree(newest, newest.with_name(f"step-{step:08d}"), copy_function=os.link)
         (copy / "manifest.json").unlink()
         (copy / "manifest.json").write_bytes(replace(manifest, step=step).to_bytes())
 
 
 def _write_stats(folder: Path, values: int) -> None:
     scalars = {f"number{i}": i / 10 for i in range(10)}
-    with open(folder / "stats.jsonl", "a") as file:
-        for step in range(2, values // 10 + 2):
-            record = {"step": step, "epoch": step, "time": 1.7e9 + step, "scalars": scalars}
+    with open(folder / "stats.jsonl", "w") as file:
+        for step in range(1, values // 10 + 1):
+            record = {"step": step, "epoch": 1, "time": 1.7e9 + step, "scalars": scalars}
             print(json.dumps(record), file=file)
 
 
@@ -300,7 +297,7 @@ def _export(n: int, folder: Path, meter: Meter) -> Path:
     from towerpack import SimpleTrainer
     from towerpack.inference import export
 
-    SimpleTrainer(_config(folder / "run", epochs=1, layers=n)).train()
+    SimpleTrainer(_config(folder / "run", layers=n)).train()
     with meter:
         return export(_model(n), folder / "run", folder / "exported", outputs="y")
 
@@ -308,10 +305,8 @@ def _export(n: int, folder: Path, meter: Meter) -> Path:
 def _command(meter: Meter, *command: str) -> None:
     from typer.testing import CliRunner
 
-    import towerpack.callbacks.monitors  # loads TensorFlow, which does not count
     from towerpack.cli import app
 
-    assert towerpack.callbacks.monitors
     with meter:
         result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -365,20 +360,42 @@ NAMES = [row.function.__name__ for row in ROWS]
 
 def measured(name: str, n: int) -> dict[str, float]:
     """Measure a size in a process of its own: seconds, processor seconds and MB."""
-    command = [sys.executable, __file__, "--run", name, str(n)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{name} of {n} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    context = multiprocessing.get_context("fork")
+    answer, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(name, n, sender))
+    process.start()
+    sender.close()
+    try:
+        return answer.recv()
+    except EOFError:
+        raise RuntimeError(f"{name} of {n} failed") from None
+    finally:
+        process.join()
 
 
-def run(name: str, n: int) -> None:
-    """Measure a row in this process, and print the result."""
+def _run(name: str, n: int, sender: Any) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
         ROWS[NAMES.index(name)].function(n, Path(folder), meter)
-    print(json.dumps({"seconds": meter.seconds, "cpu_s": meter.cpu_s, "mb": meter.mb}))
+    sender.send({"seconds": meter.seconds, "cpu_s": meter.cpu_s, "mb": meter.mb})
+
+
+def _import_all() -> None:
+    """Import everything that rows use. TensorFlow has no threads before it computes something."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import cv2
+    import keras
+    import tensorflow as tf
+    import typer.testing
+
+    import towerpack.cli
+    import towerpack.inference
+
+    # Resolve what is loaded lazily.
+    assert cv2.imencode and typer.testing and towerpack.cli.app and towerpack.inference.export
+    assert keras.optimizers and tf.function and towerpack.SimpleTrainer
+    gc.freeze()
 
 
 Found = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -438,11 +455,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=REPORTS, help="directory for the report")
     parser.add_argument("--plot", type=Path, default=PLOT)
-    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.run:
-        run(args.run[0], int(args.run[1]))
-        return
+    _import_all()
     file = args.out / "growth.json"
     found: dict[str, Any] = json.loads(file.read_text())["rows"] if file.exists() else {}
     for row in ROWS:
