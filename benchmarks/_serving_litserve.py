@@ -19,7 +19,7 @@ class Api(litserve.LitAPI):
     def setup(self, device: str) -> None:
         self.model = load(folder, name)
 
-    def decode_request(self, request):  # noqa: ANN001, ANN201 - LitServe reads the annotations
+    def decode_request(self, request):  # LitServe reads annotations
         if form == "file":
             return row(request["file"].file.read(), name)
         return np.array(request["image"], np.float32)

@@ -1,17 +1,19 @@
 """`towerpack serve` beside LitServe and a plain FastAPI handler, over the same SavedModel.
 
-    python benchmarks/serving_peers.py --peers PYTHON [--quick] [--rounds N] [--seconds S] [--out DIR]
+    python benchmarks/serving_peers.py --peers PYTHON [--quick] [--rounds N] [--seconds S]
+        [--forms FORM …] [--clients N …] [--out DIR]
 
 LeNet on pictures of 28 × 28. Requests are JPEG files of 160 × 120 pixels, which the model decodes,
-raw float32 tensors, or tensors as JSON, over 1, 8 and 64 connections that each ask again when they are
-answered. LitServe and FastAPI take files as forms, Towerpack as bodies; the bytes of the files are
+raw float32 tensors, or tensors as JSON. Each of 1, 8 and 64 connections asks again when it is
+answered. LitServe and FastAPI take files as forms, Towerpack as bodies. The bytes of the files are
 the same. All answers must be equal.
 
-PYTHON is an interpreter with LitServe, FastAPI and TensorFlow (`_peers.txt`). Servers take turns; the
-others are stopped. The load comes from this process, on the same cores: its share of one core is in
-the table.
+PYTHON is an interpreter with LitServe, FastAPI and TensorFlow (`_peers.txt`). Servers take turns;
+the others are stopped. The load comes from this process, on the same cores. The table has its share
+of one core.
 
-Aims: at least 2 times the requests per second of LitServe at 64 clients, and at least as many at one.
+Aims: at least 2 times the requests per second of LitServe at 64 clients, and at least as many at
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -162,14 +164,16 @@ def _compare(answer: dict[str, Any], other: dict[str, Any]) -> None:
 Turns = dict[str, list[Turn]]
 
 
-def measured(form: str, python: str, rounds: int, seconds: float) -> dict[int, Turns]:
+def measured(
+    form: str, python: str, clients: Sequence[int], rounds: int, seconds: float
+) -> dict[int, Turns]:
     """Return turns by the number of clients. The order of contenders changes in each round."""
     with servers(form, python) as all_servers:
         check_answers(all_servers)
-        turns = {n: {name: list[Turn]() for name in CONTENDERS} for n in CLIENTS}
-        for clients, number in itertools.product(CLIENTS, range(rounds)):
+        turns = {n: {name: list[Turn]() for name in CONTENDERS} for n in clients}
+        for number, count in itertools.product(range(rounds), clients):
             for name in [*CONTENDERS][:: 1 if number % 2 else -1]:
-                turns[clients][name].append(turn(all_servers[name], clients, seconds))
+                turns[count][name].append(turn(all_servers[name], count, seconds))
     return turns
 
 
@@ -197,10 +201,13 @@ def rows_of(form: str, found: Mapping[int, Turns]) -> list[list[str]]:
 def verdicts(all_turns: Mapping[str, Mapping[int, Turns]]) -> Iterator[str]:
     """Compare with the aims."""
     for form, (clients, aim) in itertools.product(all_turns, [(64, 2.0), (1, 1.0)]):
+        if clients not in all_turns[form]:
+            continue
         turns = all_turns[form][clients]
         ratio = measure.paired(turns["towerpack"], turns["litserve"], lambda t: t.rate)
+        cpu = measure.paired(turns["litserve"], turns["towerpack"], lambda t: t.cpu_us)
         met = "met" if ratio.median >= aim else "**not met**"
-        yield f"- {met}: {FORMS[form]}, {clients} clients, ≥ {aim:g} × LitServe: {ratio}"
+        yield f"- {met}: {FORMS[form]}, {clients} clients, ≥ {aim:g} × LitServe: {ratio}; CPU {cpu}"
 
 
 def main() -> None:
@@ -211,6 +218,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--out", type=Path, default=REPORTS, help="directory for the report")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
@@ -218,7 +226,7 @@ def main() -> None:
     about = measure.circumstances(packages)
     command = shlex.join(["python", "benchmarks/serving_peers.py", *sys.argv[1:]])
     sizes = (1, 0.3) if options.quick else (options.rounds, options.seconds)
-    turns = {form: measured(form, options.peers, *sizes) for form in options.forms}
+    turns = {form: measured(form, options.peers, options.clients, *sizes) for form in options.forms}
     head = ["requests, clients", "", "requests/s", "p50 ms", "p99 ms"]
     head += ["CPU µs per request", "load: cores", "Towerpack's rate ÷ theirs"]
     rows = [row for form, found in turns.items() for row in rows_of(form, found)]
@@ -226,8 +234,9 @@ def main() -> None:
         "# Serving beside peers",
         f"`{command}`",
         measure.described(about),
-        f"LeNet. Batches of at most {MAX_BATCH}; LitServe waits up to {1000 * BATCH_TIMEOUT_S:g} ms "
-        f"for a batch. {sizes[0]} rounds, medians; ratios are taken within rounds (lowest–highest).",
+        f"LeNet. Batches of at most {MAX_BATCH}, for which LitServe waits up to "
+        f"{1000 * BATCH_TIMEOUT_S:g} ms. {sizes[0]} rounds, medians; ratios are taken within "
+        "rounds (lowest–highest).",
         # The first two columns are text.
         measure.table(head, rows).replace("---:", "---", 1),
         "\n".join(verdicts(turns)),
@@ -237,7 +246,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "serving_peers.md").write_text(text)
     plain = {
-        form: {clients: {k: [*map(asdict, v)] for k, v in each.items()} for clients, each in x.items()}
+        form: {
+            clients: {k: [*map(asdict, v)] for k, v in each.items()} for clients, each in x.items()
+        }
         for form, x in turns.items()
     }
     found = {"command": command, "circumstances": about, "turns": plain}
