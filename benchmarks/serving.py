@@ -17,14 +17,17 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ PICTURES = np.random.default_rng(0).random((64, 28, 28, 1), np.float32)
 
 
 def export(folder: Path) -> None:
-    """Write LeNet with random weights, as version 1."""
+    """Write LeNet with random weights, as version 1. The signature `files` takes JPEG files."""
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
@@ -58,8 +61,16 @@ def export(folder: Path) -> None:
             x = tf.nn.relu(tf.reshape(x, [-1, 7 * 7 * 64]) @ self.kernels[2]) @ self.kernels[3]
             return {"class_ids": tf.argmax(x, 1), "probabilities": tf.nn.softmax(x)}
 
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "image_bytes")])
+        def predict_files(self, files: tf.Tensor) -> dict[str, tf.Tensor]:
+            def decoded(file: tf.Tensor) -> tf.Tensor:
+                return tf.image.resize(tf.io.decode_jpeg(file, channels=1), [28, 28]) / 255
+
+            return self.predict(tf.map_fn(decoded, files, fn_output_signature=tf.float32))
+
     net = LeNet()
-    tf.saved_model.save(net, os.fspath(folder / "1"), net.predict)
+    signatures = {"serving_default": net.predict, "files": net.predict_files}
+    tf.saved_model.save(net, os.fspath(folder / "1"), signatures)
 
 
 class Load(asyncio.Protocol):
@@ -67,10 +78,11 @@ class Load(asyncio.Protocol):
 
     Args:
         requests: What it sends, in turn.
-        answers: Where the bodies of answers go, with the numbers of their requests.
+        answers: Where the bodies of answers go, with the numbers of their requests and the seconds
+            that they took.
     """
 
-    def __init__(self, requests: list[bytes], answers: list[tuple[int, bytes]]) -> None:
+    def __init__(self, requests: list[bytes], answers: list[tuple[int, bytes, float]]) -> None:
         self._requests = requests
         self._answers = answers
         self._received = b""
@@ -80,14 +92,15 @@ class Load(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
-    def start(self, count: int) -> None:
-        """Ask `count` times."""
-        self.left = count
+    def start(self, count: int, until: float = math.inf) -> None:
+        """Ask `count` times, but no more when `time.perf_counter()` is `until`."""
+        self.left, self._until = count, until
         self.done = asyncio.get_running_loop().create_future()
         self._ask()
 
     def _ask(self) -> None:
         self._number = self.left % len(self._requests)
+        self._asked = time.perf_counter()
         self._transport.write(self._requests[self._number])
 
     def data_received(self, data: bytes) -> None:
@@ -102,62 +115,99 @@ class Load(asyncio.Protocol):
             self.done.set_exception(RuntimeError(f"{head!r} {body[:500]!r}"))
             return
         self._received = b""
-        self._answers.append((self._number, body))
+        now = time.perf_counter()
+        self._answers.append((self._number, body, now - self._asked))
         self.left -= 1
-        if self.left:
+        if self.left and now < self._until:
             self._ask()
         else:
             self.done.set_result(None)
 
 
 class Server:
-    """A process of `towerpack serve`, and the load on it."""
+    """A process that serves, and the load on it.
 
-    def __init__(self, folder: Path, batch: int) -> None:
-        command = f"-m towerpack serve {folder} --name lenet --port 0 --batch {batch}"
-        self._process = subprocess.Popen(
-            [sys.executable, *command.split()], stdout=subprocess.PIPE, text=True
+    Args:
+        command: Starts the process.
+        address: Host and port.
+        requests: What connections send.
+    """
+
+    def __init__(
+        self, command: Sequence[str], address: tuple[str, int], requests: list[bytes]
+    ) -> None:
+        self._address, self._requests = address, requests
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
         )
-        assert self._process.stdout is not None
-        found = re.search(r"http://([^:]+):(\d+)/ ", self._process.stdout.readline())
-        assert found, "the server did not start"
-        self._address = found[1], int(found[2])
-        self._requests = [
-            b"POST /v1/models/lenet:predict HTTP/1.1\r\nhost: x\r\n"
-            b"content-type: application/octet-stream\r\ncontent-length: %d\r\n\r\n"
-            % len(body)
-            + body
-            for body in (picture.tobytes() for picture in PICTURES)
-        ]
+        end = time.monotonic() + 120
+        while not self._accepts():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.close()
+                raise RuntimeError(f"{shlex.join(command)} did not start")
+            time.sleep(0.2)
 
-    async def ask(self, count: int, connections: int = CONNECTIONS) -> list[tuple[int, bytes]]:
+    def _accepts(self) -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection(self._address, 1).close()
+            return True
+        return False
+
+    async def ask(
+        self, count: int, connections: int = CONNECTIONS, until: float = math.inf
+    ) -> list[tuple[int, bytes, float]]:
         """Send `count` requests over each connection; answers come with their picture's number."""
         loop = asyncio.get_running_loop()
-        answers: list[tuple[int, bytes]] = []
+        answers: list[tuple[int, bytes, float]] = []
         load = [
             await loop.create_connection(lambda: Load(self._requests, answers), *self._address)
             for _ in range(connections)
         ]
         for _, each in load:
-            each.start(count)
-        await asyncio.gather(*[each.done for _, each in load])
+            each.start(count, until)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*[each.done for _, each in load])
         for transport, _ in load:
             transport.close()
         return answers
 
+    def cpu_s(self) -> float:
+        """User and system time of all of its processes."""
+        pids = [self.process.pid, *measure.descendants(self.process.pid)]
+        return sum(map(measure.cpu_of, pids))
+
     def turn(self, count: int) -> measure.Turn:
         """What that costs the server."""
-        cpu_s, began = measure.cpu_of(self._process.pid), time.perf_counter()
+        cpu_s, began = self.cpu_s(), time.perf_counter()
         answers = asyncio.run(self.ask(count))
         seconds = time.perf_counter() - began
-        return measure.Turn(
-            len(answers), seconds, measure.cpu_of(self._process.pid) - cpu_s, float("nan")
-        )
+        return measure.Turn(len(answers), seconds, self.cpu_s() - cpu_s, float("nan"))
 
     def close(self) -> None:
-        """End it."""
-        self._process.terminate()
-        self._process.wait(30)
+        """End it, and its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+
+def towerpack(folder: Path, batch: int, requests: list[bytes]) -> Server:
+    """Start `towerpack serve`."""
+    port = free_port()
+    command = f"-m towerpack serve {folder} --name lenet --port {port} --batch {batch}"
+    return Server([sys.executable, *command.split()], ("127.0.0.1", port), requests)
+
+
+def request_of(path: str, body: bytes, content_type: str) -> bytes:
+    """Return an HTTP request."""
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -165,10 +215,13 @@ def servers() -> Iterator[dict[str, Server]]:
     """Both, by name."""
     with tempfile.TemporaryDirectory() as directory:
         export(Path(directory))
+        form = "application/octet-stream"
+        path = "/v1/models/lenet:predict"
+        requests = [request_of(path, picture.tobytes(), form) for picture in PICTURES]
         started: dict[str, Server] = {}
         try:
             for name, batch in BATCHES.items():
-                started[name] = Server(Path(directory), batch)
+                started[name] = towerpack(Path(directory), batch, requests)
             yield started
         finally:
             for server in started.values():
@@ -177,8 +230,9 @@ def servers() -> Iterator[dict[str, Server]]:
 
 def check_answers(both: dict[str, Server]) -> None:
     """Make sure that batches change no answer."""
-    alone = dict(asyncio.run(both["unbatched"].ask(len(PICTURES), connections=1)))
-    for number, answer in asyncio.run(both["towerpack"].ask(len(PICTURES))):
+    answers = asyncio.run(both["unbatched"].ask(len(PICTURES), connections=1))
+    alone = {number: answer for number, answer, _ in answers}
+    for number, answer, _ in asyncio.run(both["towerpack"].ask(len(PICTURES))):
         np.testing.assert_allclose(_probabilities(answer), _probabilities(alone[number]), atol=1e-5)
 
 

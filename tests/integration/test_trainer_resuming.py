@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,24 @@ def test_resume_never_auto_and_path(tmp_path: Path) -> None:
     assert (by_run.global_step, by_run.was_complete) == (18, False)
     with pytest.raises(Exception, match="nowhere does not exist"):
         train(tmp_path / "none", model=LINE, resume=tmp_path / "nowhere")
+
+
+def test_resuming_opens_only_the_newest_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, [ModelSaver(max_to_keep=4)], model=LINE, max_epoch=4)
+    opened: list[str] = []
+    recording = True
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if recording and event == "open" and isinstance(args[0], str | Path):
+            opened.append(str(args[0]))
+
+    sys.addaudithook(hook)  # it cannot be removed
+    seen = list[str]()
+    before = Do("before_train", lambda _: seen.extend(opened))
+    train(tmp_path, [ModelSaver(max_to_keep=4), before], model=LINE, max_epoch=5)
+    recording = False
+    found = {part for path in seen for part in Path(path).parts if part.startswith("step-")}
+    assert found == {"step-00000024"}
 
 
 def test_a_fresh_start_in_the_same_directory_puts_the_old_aside(tmp_path: Path) -> None:

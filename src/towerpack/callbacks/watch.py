@@ -48,14 +48,14 @@ class Watch:
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
         """Return the newest (step, value), or None if it was returned before. Warn of NaN."""
         self.resolve(monitors)  # A wrapper may have skipped `before_train` of the callback.
-        history = monitors.history(self.name) if self.name in monitors.names() else []
-        if not history or history[-1][0] <= self.seen_step:
+        newest = monitors.history(self.name, last=1) if self.name in monitors.names() else []
+        if not newest or newest[0][0] <= self.seen_step:
             return None
-        step, value = history[-1]
-        self.seen_step = int(step)
+        ((step, value),) = newest
+        self.seen_step = step
         if math.isnan(value):
             _log.warning("%s: %s is NaN at step %d.", self._owner, self.name, step)
-        return self.seen_step, float(value)
+        return step, value
 
     def improves(self, value: float, best: float | None, min_delta: float = 0.0) -> bool:
         """Return whether `value` is better than `best` by more than `min_delta`. NaN is not."""

@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_history() -> None:
     assert monitors.names() == ["b", "a"]
     assert monitors.history("b") == [(1, 1), (2, 4)]
     assert monitors.latest("b") == 4
+    assert monitors.history("b", 0) == []
 
 
 def test_history_is_bounded() -> None:
@@ -193,6 +195,22 @@ def test_histograms_come_flat() -> None:
 def test_only_monitors_are_monitors(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="must be an instance of Monitor"):
         Monitors([wrong])
+
+
+def test_history_takes_little_memory() -> None:
+    monitors = Monitors(history_length=3000)
+    steps = [[0.5 + step, 0.25 + step] for step in range(5000)]
+    tracemalloc.start()
+    try:
+        for step, values in enumerate(steps):
+            for name, value in zip("ab", values, strict=True):
+                monitors.put_scalar(name, value, step)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 50 * 2 * 3000
+    assert monitors.history("b") == [(step, 0.25 + step) for step in range(2000, 5000)]
+    assert monitors.history("b", 2) == [(4998, 4998.25), (4999, 4999.25)]
 
 
 def test_history_length_must_be_positive() -> None:

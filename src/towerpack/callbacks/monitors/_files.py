@@ -128,7 +128,8 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
     records: list[Record] = []
     for entry in json_lines(read_regular(path), path, _parse):
         if not isinstance(entry, Record):
-            records = [record for record in records if record.step <= entry]
+            while records and records[-1].step > entry:
+                records.pop()
             continue
         if records and records[-1].step == entry.step:
             entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,7 +21,7 @@ from towerpack.callbacks.monitors._retry import RetryingMonitor
 class Monitors(Monitor):
     """A list of monitors that receive the same values, with a history of numbers.
 
-    The history takes about 100 bytes for each value. A second value for the same name and step
+    The history takes 16 bytes for each value. A second value for the same name and step
     replaces the first. After a resume, the history is that of the first monitor that stores one.
 
     Numbers may be of Python, NumPy or TensorFlow. Images are [height, width] or [height, width,
@@ -61,7 +61,8 @@ class Monitors(Monitor):
             raise ConfigError(f"history_length must be at least 1, got {history_length}.")
         self._monitors = [RetryingMonitor(monitor, clock) for monitor in items]
         self._length = history_length
-        self._history: dict[str, deque[tuple[int, float]]] = {}
+        # Steps and values of each name, which may have twice as many as the history.
+        self._history: dict[str, tuple[array[int], array[float]]] = {}
         self._step = 0
         self.directions: dict[str, Mode] = {"cost": "min"}
 
@@ -102,11 +103,12 @@ class Monitors(Monitor):
         """Return the names of all numbers, in the order in which they were first put."""
         return list(self._history)
 
-    def history(self, name: str) -> list[tuple[int, float]]:
+    def history(self, name: str, last: int | None = None) -> list[tuple[int, float]]:
         """Return steps and values of a number, oldest first.
 
         Args:
             name: Name of the number.
+            last: Maximum number of values; the newest ones are returned. None for all.
 
         Raises:
             ConfigError: No number of this name has been put.
@@ -116,7 +118,9 @@ class Monitors(Monitor):
                 f"There is no monitored number {name!r}. {did_you_mean(name, self._history)}",
                 fix="check the name, or that the callback which produces it has been triggered",
             )
-        return list(self._history[name])
+        steps, values = self._history[name]
+        start = max(0, len(steps) - min(self._length, self._length if last is None else last))
+        return list(zip(steps[start:], values[start:], strict=True))
 
     def latest(self, name: str) -> float:
         """Return the last value of a number. Raise `ConfigError` if there is none.
@@ -124,15 +128,15 @@ class Monitors(Monitor):
         Args:
             name: Name of the number.
         """
-        return self.history(name)[-1][1]
+        return self.history(name, last=1)[0][1]
 
     get_history, get_latest = history, latest  # Tensorpack's names
 
     def _repr_html_(self) -> str:
         """Return the newest values as a table in HTML, for notebooks."""
         rows = [
-            (name, f"{steps[-1][0]:,}", f"{steps[-1][1]:.6g}")
-            for name, steps in self._history.items()
+            (name, f"{steps[-1]:,}", f"{values[-1]:.6g}")
+            for name, (steps, values) in self._history.items()
         ]
         return html_table(("number", "step", "value"), rows)
 
@@ -169,12 +173,16 @@ class Monitors(Monitor):
             monitor.call(method, *args, name=name)
 
     def _remember(self, name: str, step: int, value: float) -> None:
-        values = self._history.get(name)
-        if values is None:
-            values = self._history[name] = deque(maxlen=self._length)
-        if values and values[-1][0] == step:
-            values.pop()
-        values.append((step, value))
+        if name not in self._history:
+            self._history[name] = array("q"), array("d")
+        steps, values = self._history[name]
+        if steps and steps[-1] == step:
+            values[-1] = value
+            return
+        steps.append(step)
+        values.append(value)
+        if len(steps) >= 2 * self._length:
+            del steps[: -self._length], values[: -self._length]
 
 
 def _number(name: str, value: Any) -> float:

@@ -276,7 +276,15 @@ def _find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
     if resume != "auto":
         return load_checkpoint(resume)
     try:
-        rows = list_checkpoints(run_dir, checksums=False)
+        return load_checkpoint(run_dir)
     except CheckpointError:
-        return None  # No directory of checkpoints yet.
-    return load_checkpoint(run_dir) if rows else None
+        if _has_checkpoints(run_dir):
+            raise
+        return None
+
+
+def _has_checkpoints(run_dir: Path) -> bool:
+    try:
+        return bool(list_checkpoints(run_dir, checksums=False))
+    except CheckpointError:
+        return False  # There is no directory of checkpoints yet.

@@ -98,7 +98,7 @@ def log_ending(ending: str, *, epoch: int, max_epoch: int, step: int, run_dir: P
 
 
 def _saved_text(run_dir: Path) -> str:
-    rows = [row for row in list_checkpoints(run_dir) if row.valid]
+    rows = [row for row in list_checkpoints(run_dir, checksums=False) if row.valid]
     best = {row.info["name"]: row for row in rows if (row.tag or "").startswith("best-")}
     if best:
         texts = (f"{n} {float(row.info['value']):.4g} in {row.path}" for n, row in best.items())
