@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             ("mixup", 24, 0.0, 0.7, None),  # error; guessing has 0.9
             ("flow_matching", 8, -1.0, 1.0, (400, 400, 3)),  # mean of the pixels
             ("dynamic_filter", 40, -1.0, 1.0, (180, 720, 3)),  # correlation
+            ("optical_flow", 4, 0.1, 10.0, (384, 384, 3)),  # pixels
             ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
             ("transfer_digits", 20, 0.0, 0.7, None),  # error; guessing has 0.8
         ]
@@ -36,7 +37,9 @@ def test_examples_run(
     highest: float,
     picture: tuple[int, int, int] | None,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)  # as a script that is started by its path
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     number = main(["--steps", str(steps), "--out", str(tmp_path)])
     assert lowest <= number <= highest
