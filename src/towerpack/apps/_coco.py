@@ -125,6 +125,37 @@ class Mask(Annotation):
     )
 
 
+class Instance(Mask):
+    """Object with a mask. Without `bbox`, the box is the bounding box of the mask."""
+
+    bbox: tuple[float, float, float, float] | None = None
+    area: Annotated[float, Field(ge=0)] | None = None
+
+
+def has_mask(where: str, mask: Mask, size: tuple[float, float], bad: BadAnnotations) -> bool:
+    """Return whether a mask has an area inside its image; otherwise report the annotation.
+
+    `size` is the width and height of the image.
+    """
+    shape = mask.segmentation
+    if isinstance(shape, RunLengths):
+        if shape.size == (size[1], size[0]):
+            return True
+        got = f"{shape.size[0]} x {shape.size[1]} pixels"
+        bad.add(where, "the mask must have the size of the picture.", got)
+    elif any(_is_inside(polygon, size) for polygon in shape):
+        return True
+    else:
+        bad.add(where, "the mask must have an area inside its picture.")
+    return False
+
+
+def _is_inside(polygon: Sequence[float], size: tuple[float, float]) -> bool:
+    xs, ys = polygon[::2], polygon[1::2]
+    (x1, y1), (x2, y2) = ((f(xs), f(ys)) for f in (min, max))
+    return max(x1, 0) < min(x2, size[0]) and max(y1, 0) < min(y2, size[1])
+
+
 def _decoded(counts: str) -> list[int]:
     """Decode pycocotools' compressed run lengths: 5 bits and a continuation bit per character.
 

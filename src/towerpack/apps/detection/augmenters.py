@@ -56,6 +56,18 @@ class BoxAugmenter:
     draw: Callable[[NDArray[np.uint8], Boxes, np.random.Generator], Transform] | None
     normalize: Callable[[tf.Tensor], tf.Tensor]
 
+    def transform(
+        self, picture: NDArray[np.uint8], boxes: Boxes, rng: np.random.Generator | None
+    ) -> Transform | None:
+        """Return the random transform of a training image; None without augmentation.
+
+        Args:
+            picture: uint8 [h, w, 3].
+            boxes: [k, 4] in pixels.
+            rng: Random generator; None outside of training.
+        """
+        return None if rng is None or self.draw is None else self.draw(picture, boxes, rng)
+
 
 @dataclass(frozen=True)
 class SsdTransforms:
