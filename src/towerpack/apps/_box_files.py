@@ -22,19 +22,10 @@ from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack._core.yaml_text import parse_yaml
-from towerpack.apps._coco import (
-    BadAnnotations,
-    Box,
-    CocoPicture,
-    Instance,
-    Record,
-    RunLengths,
-    has_mask,
-    read_instances,
-    text_of,
-)  # fmt: skip
+from towerpack.apps import _coco
+from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._config import AnnotatedData
-from towerpack.apps._label_pictures import decode_mask, open_labels
+from towerpack.apps._label_pictures import open_labels
 from towerpack.apps._pictures import header_of, pictures_in, size_error
 from towerpack.apps._splits import SPLIT_NAMES, path_below, places, root_of, split_of, usual_places
 from towerpack.dataflow.images import clip_boxes
@@ -181,14 +172,15 @@ class _Reader:
             )
 
 
-def read_coco(config: AnnotatedData, kind: type[Box | Instance] = Box) -> Found:
+def read_coco(config: AnnotatedData, *, masks: bool = False) -> Found:
     """Read COCO instances. The classes are the categories, sorted by id."""
     if config.class_names is not None:
         raise ConfigError(
             "data.class_names must not be set for COCO, whose files name the classes.",
             fix="remove data.class_names",
         )
-    reader = _Reader.from_config(config, masks=kind is Instance)
+    reader = _Reader.from_config(config, masks=masks)
+    kind = _coco.Instance if masks else Box
     names, pictures = read_instances(config, config.images, kind, reader.bad)
     numbers = {key: i for i, key in enumerate(names)}
     parts = {s: [_coco_picture(p, numbers, reader) for p in some] for s, some in pictures.items()}
@@ -196,16 +188,12 @@ def read_coco(config: AnnotatedData, kind: type[Box | Instance] = Box) -> Found:
     return list(names.values()), parts
 
 
-def read_coco_masks(config: AnnotatedData) -> Found:
-    """Read COCO instances with their masks."""
-    return read_coco(config, Instance)
-
-
 def _coco_picture(
-    picture: CocoPicture[Box | Instance], numbers: Mapping[int | str, int], reader: _Reader
+    picture: CocoPicture[Any], numbers: Mapping[int | str, int], reader: _Reader
 ) -> Annotated:
     stated = picture.entry.width, picture.entry.height
-    pixels = [_corners(annotation) for _, annotation in picture.annotations]
+    boxes = [box.bbox for _, box in picture.annotations]
+    pixels = [(x, y, x + w, y + h) for x, y, w, h in boxes]
     with _errors_in(picture.where):
         width, height = reader.size_of(picture.path, stated, pixels)
     rows: list[_Row] = []
@@ -215,29 +203,12 @@ def _coco_picture(
         row = _Row(where, box.category_id, corners, box.iscrowd, area / (width * height))
         if isinstance(box, Box):
             rows.append(row)
-        elif has_mask(where, box, (width, height), reader.bad):
-            rows.append(row._replace(mask=_shape_of(box)))
+        elif _coco.has_mask(where, box, (width, height), reader.bad):
+            shape = box.model_dump()["segmentation"]
+            is_polygon = isinstance(shape, list)  # Arrays need less memory than lists.
+            mask = [np.array(p, np.float32) for p in shape] if is_polygon else shape
+            rows.append(row._replace(mask=mask))
     return reader.annotated(picture.path, rows, numbers, stated)
-
-
-def _shape_of(instance: Instance) -> Any:
-    """Return the mask of an annotation for `decode_mask`, with polygons as small arrays."""
-    shape = instance.segmentation
-    if isinstance(shape, RunLengths):
-        return shape.model_dump()
-    return [np.array(polygon, np.float32) for polygon in shape]
-
-
-def _corners(annotation: Box | Instance) -> Corners:
-    if annotation.bbox is not None:
-        x, y, w, h = annotation.bbox
-    elif isinstance(annotation.segmentation, RunLengths):
-        ys, xs = np.nonzero(decode_mask(annotation.segmentation.model_dump(), (0, 0)))
-        x, y, w, h = xs.min(), ys.min(), np.ptp(xs) + 1, np.ptp(ys) + 1
-    else:
-        points = np.concatenate(annotation.segmentation).reshape(-1, 2)
-        (x, y), (w, h) = points.min(0), np.ptp(points, 0)
-    return float(x), float(y), float(x + w), float(y + h)
 
 
 class _VocObject(Record):
@@ -256,20 +227,13 @@ class _VocSize(Record):
     height: float = 0
 
 
-def read_voc_masks(config: AnnotatedData) -> Found:
-    """Read Pascal VOC's objects with masks: names in `ImageSets/Segmentation/train.txt`.
-
-    Object k of a file has the label k in the image of the same name in `SegmentationObject`.
-    """
-    return read_voc(config, masks=True)
-
-
 def read_voc(config: AnnotatedData, *, masks: bool = False) -> Found:
     """Read Pascal VOC: names in `ImageSets/Main/train.txt`, `Annotations/*.xml` and `JPEGImages/`.
 
     A split may also be a folder of XML files next to their images. An image is found by the name of
     its XML file, else by the name in the file. The classes are `class_names`, else all classes in
-    the training data.
+    the training data. With `masks`, the names are in `ImageSets/Segmentation/train.txt`, and object
+    k of a file is the label k in the image of the same name in `SegmentationObject`.
     """
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images

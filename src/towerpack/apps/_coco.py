@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -128,8 +130,26 @@ class Mask(Annotation):
 class Instance(Mask):
     """Object with a mask. Without `bbox`, the box is the bounding box of the mask."""
 
-    bbox: tuple[float, float, float, float] | None = None
+    bbox: tuple[float, float, float, float] = (0, 0, 0, 0)
     area: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _find_box(self) -> Self:
+        if "bbox" not in self.model_fields_set:
+            points = _points_of(self.segmentation)
+            (x, y), (w, h) = points.min(0), np.ptp(points, 0)
+            self.bbox = float(x), float(y), float(w), float(h)
+        return self
+
+
+def _points_of(shape: list[list[float]] | RunLengths) -> NDArray[np.float64]:
+    """Return the corners of polygons, or of the pixels of run lengths: [n, 2]."""
+    if not isinstance(shape, RunLengths):
+        return np.concatenate(shape).reshape(-1, 2)
+    runs = _decoded(shape.counts) if isinstance(shape.counts, str) else shape.counts
+    pixels = np.flatnonzero(np.repeat(np.arange(len(runs)) % 2, runs))
+    corner = np.stack(np.divmod(pixels, shape.size[0]), 1)  # runs go down the columns
+    return np.concatenate([corner, corner + 1]).astype(np.float64)
 
 
 def has_mask(where: str, mask: Mask, size: tuple[float, float], bad: BadAnnotations) -> bool:

@@ -18,6 +18,8 @@ from towerpack._core.extras import require
 def crop_masks(masks: Iterable[NDArray[Any]], boxes: NDArray[Any], side: int) -> NDArray[np.uint8]:
     """Resample masks of an image to the insides of their boxes, uint8 [n, side, side] (0 or 255).
 
+    A mask that covers no sampled point, such as that of a tiny object, fills its box.
+
     Args:
         masks: n masks [height, width] of the image; pixels above 0 belong to the object.
         boxes: [n, 4] boxes (x1, y1, x2, y2) in pixels, with an area.
@@ -26,7 +28,7 @@ def crop_masks(masks: Iterable[NDArray[Any]], boxes: NDArray[Any], side: int) ->
     cropped = np.zeros((len(boxes), side, side), np.uint8)
     for number, (mask, box) in enumerate(zip(masks, boxes, strict=True)):
         values = _sample((mask > 0).astype(np.float32), box, (side, side))
-        cropped[number] = np.where(values >= 0.5, 255, 0)
+        cropped[number] = np.where((values >= 0.5) | (values.max() < 0.5), 255, 0)
     return cropped
 
 

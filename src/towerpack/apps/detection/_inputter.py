@@ -26,9 +26,10 @@ INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
 )
 """Functions from the section `data` of a recipe to class names and the images of each split."""
 
+_AUGMENTERS = "ssd", "ssd_lite", "flip", "none"
 AUGMENTERS: Registry[BoxAugmenter] = Registry(
     "augmenter",
-    {name: f"towerpack.apps.detection.augmenters:{name}" for name in ("ssd", "ssd_lite", "none")},
+    {name: f"towerpack.apps.detection.augmenters:{name}" for name in _AUGMENTERS},
 )
 
 Datapoint = tuple[NDArray[Any], ...]

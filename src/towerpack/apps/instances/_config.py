@@ -1,4 +1,4 @@
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
@@ -8,7 +8,7 @@ from towerpack.config import Name
 from towerpack.zoo import has_pretrained
 
 Side = Annotated[int, Field(ge=16)]
-_SMALL = "efficientnet-lite0"
+_SMALL: Final = "efficientnet-lite0"
 
 
 class DataConfig(AnnotatedData):
@@ -23,8 +23,8 @@ class DataConfig(AnnotatedData):
     each picture; otherwise the maximum is used."""
     long_edge: Side = 512
     "Maximum length in pixels of a picture's longer side."
-    augmenter: Name = "lite"
-    "lite, flip, ssd_lite, or module:name."
+    augmenter: Name = "flip"
+    "flip, ssd, ssd_lite, none, or module:name."
 
 
 class ModelConfig(DecayedNetwork):
@@ -36,8 +36,6 @@ class ModelConfig(DecayedNetwork):
     "efficientnet-lite0 or resnet50."
     masks: bool = True
     "Whether to predict masks (Mask R-CNN) or only boxes (Faster R-CNN)."
-    cascade: bool = False
-    "Whether to refine boxes in three stages (Cascade R-CNN)."
     shown: Annotated[float, Field(ge=0, le=1)] = 0.5
     "Minimum score of an object that inference draws."
 

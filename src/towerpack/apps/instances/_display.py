@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,14 +16,6 @@ _OPACITY: Final = 0.45
 
 class InstancesDisplay(DetectionDisplay):
     """Display of masks, boxes, class names and scores, with a color for each object."""
-
-    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """Return the row of detection; boxes also have the area that their masks fill."""
-        row = super().row(outputs)
-        for box, mask in zip(row["boxes"], self._masks(outputs), strict=False):
-            x1, y1, x2, y2 = box["box"]
-            box["area"] = float((mask >= 0.5).mean()) * (x2 - x1) * (y2 - y1)
-        return row
 
     def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
         """Return a label image: the number of the object of best score in each pixel, or 0."""
@@ -48,20 +39,11 @@ class InstancesDisplay(DetectionDisplay):
         for mask, color in reversed(masks):
             blend = (1 - _OPACITY) * painted[mask] + _OPACITY * np.array(color)
             painted[mask] = blend.astype(np.uint8)
-            edges, _ = cv2.findContours(
-                mask.astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE
-            )
-            cv2.drawContours(painted, edges, -1, color, 1)
         return painted
-
-    def _masks(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the masks of the shown objects inside their boxes; none for Faster R-CNN."""
-        shown = outputs["scores"] >= max(self.config.model.shown, 1e-9)
-        return outputs["masks"][shown] if "masks" in outputs else np.zeros([0, 1, 1])
 
     def _pasted(
         self, size: tuple[int, int], outputs: Mapping[str, np.ndarray]
     ) -> Iterator[NDArray[np.bool_]]:
-        boxes = [np.array(box) * (size[::-1] * 2) for *_, box in self._shown(outputs)]
-        for mask, box in zip(self._masks(outputs), boxes, strict=False):
-            yield paste_mask(mask, box, size)
+        # Rows are sorted by score. Faster R-CNN has no masks.
+        for mask, (*_, box) in zip(outputs.get("masks", ()), self._shown(outputs), strict=False):
+            yield paste_mask(mask, np.array(box) * (size[::-1] * 2), size)

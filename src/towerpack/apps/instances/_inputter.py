@@ -1,19 +1,20 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import FormatError
 from towerpack._core.logs import get_logger
-from towerpack.apps._box_files import Annotated, Found
+from towerpack.apps._box_files import Annotated, Found, read_coco, read_voc
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._label_pictures import decode_mask
 from towerpack.apps._pictures import header_of
-from towerpack.apps.detection._inputter import BoxInputter, decoded, moved
+from towerpack.apps.detection._inputter import AUGMENTERS, BoxInputter, decoded, moved
 from towerpack.apps.detection.augmenters import BoxAugmenter
 from towerpack.apps.instances._config import DataConfig, InstancesConfig
 from towerpack.config import Registry
@@ -28,14 +29,9 @@ STRIDE: Final = 32  # Sides of padded images are multiples of the coarsest featu
 _TALL, _WIDE = 1, 2
 
 INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
-    "inputter", {name: f"towerpack.apps._box_files:read_{name}_masks" for name in ("coco", "voc")}
+    "inputter", {"coco": partial(read_coco, masks=True), "voc": partial(read_voc, masks=True)}
 )
 """Functions from the section `data` of a recipe to class names and the images of each split."""
-
-_HERE = "towerpack.apps.instances"
-AUGMENTERS: Registry[BoxAugmenter] = Registry(
-    "augmenter", {name: f"{_HERE}.augmenters:{name}" for name in ("flip", "lite", "ssd_lite")}
-)
 
 Datapoint = tuple[NDArray[Any], ...]
 _LOG = get_logger(__name__)
@@ -65,14 +61,7 @@ def _decoded(annotated: Annotated) -> Datapoint:
     size = picture.shape[1::-1] if orientation > 4 else picture.shape[:2]
     masks = np.zeros([len(boxes), *picture.shape[:2]], np.bool_)
     for number, shape in enumerate(annotated.masks or ()):
-        mask = decode_mask(shape, size)
-        if mask.shape != size:
-            raise FormatError(
-                f"A mask of {annotated.picture} has another size than the picture.",
-                got=" x ".join(map(str, mask.shape)),
-                expected=" x ".join(map(str, size)),
-            )
-        masks[number] = upright(mask, orientation)
+        masks[number] = upright(decode_mask(shape, size), orientation)
     return picture, boxes, *rest, masks
 
 
@@ -89,25 +78,19 @@ class _Change:
         transform = self.augmenter.transform(picture, boxes, rng)
         picture, boxes, keep = moved(transform, picture, boxes)
         if transform is not None:
-            masks = np.stack([transform.apply_mask(mask) for mask in masks] or [picture[..., 0]])
-        inside = np.full((len(boxes), MASK_SIDE, MASK_SIDE), 255, np.uint8)
-        inside[keep] = crop_masks(masks[: len(boxes)][keep], boxes[keep], MASK_SIDE)
-        visible = inside.any((1, 2))
-        if transform is None:
-            inside[~visible] = 255  # objects smaller than a pixel
-        else:
-            keep = keep & visible
+            masks = [transform.apply_mask(mask) for mask in masks]
+            keep = keep & [mask.any() for mask in masks]
+        rows = [column[keep] for column in (boxes, class_ids, crowd, areas)]
+        rows.append(crop_masks(itertools.compress(masks, keep), rows[0], MASK_SIDE))
+        if not keep.any():  # one padding row
+            rows = [np.zeros([1, *row.shape[1:]]) for row in rows]
+            rows[1] -= 1
         low, high = self.short_edge
         short = high if rng is None else int(rng.integers(low, high + 1))
         before = picture.shape[:2]
         after = fitted(before, short, self.long_edge)
         picture = padded(TransformList(scaled(before, after)).apply_image(picture))
-        boxes = boxes * np.tile(np.array(after[::-1]) / before[::-1], 2)
-        if keep.any():
-            rows = [column[keep] for column in (boxes, class_ids, crowd, areas, inside)]
-        else:  # one padding row
-            rows = [np.zeros([1, 4]), np.array([-1]), np.zeros(1), np.zeros(1)]
-            rows.append(np.zeros([1, MASK_SIDE, MASK_SIDE]))
+        rows[0] = rows[0] * np.tile(np.array(after[::-1]) / before[::-1], 2)
         kinds = np.float32, np.int32, np.bool_, np.float32, np.uint8
         columns = (row.astype(kind) for row, kind in zip(rows, kinds, strict=True))
         return (picture, *columns, np.array(after, np.int32), size)
@@ -130,7 +113,7 @@ class InstancesInputter(BoxInputter):
     Args:
         config: Section `data` of a recipe.
         read: Function that returns the classes and the images of each split.
-        augmenter: Augmentation of training images and normalization.
+        augmenter: Augmentation of training images. The network normalizes pixels.
     """
 
     config: DataConfig
@@ -138,10 +121,8 @@ class InstancesInputter(BoxInputter):
     def find(self) -> Found:
         names, parts = super().find()
         for split, part in parts.items():
-            counts = np.bincount(
-                np.concatenate([picture.class_ids for picture in part]), minlength=len(names)
-            )
-            missing = [name for name, count in zip(names, counts, strict=True) if not count]
+            present = {number for picture in part for number in picture.class_ids.tolist()}
+            missing = [name for number, name in enumerate(names) if number not in present]
             if missing:
                 text = "The '%s' data have no objects of %d of %d classes: %s."
                 _LOG.warning(text, split, len(missing), len(names), ", ".join(missing)[:400])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,15 @@ from towerpack.apps.detection._modeler import DetectionReport
 from towerpack.apps.instances._config import InstancesConfig
 from towerpack.apps.instances._inputter import MASK_SIDE, STRIDE, InstancesInputter
 from towerpack.callbacks import Inferencer
+from towerpack.checkpoint import read_torch_file
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
 from towerpack.ops.geometry import scaled_tensor
 from towerpack.ops.picture_files import picture_of
+from towerpack.zoo.mask_rcnn import MEAN, STD, from_torch
 
 networks: Registry[Any] = Registry("network", {"mask_rcnn": "towerpack.zoo.mask_rcnn:MaskRCNN"})
-"""Functions `(num_classes=, backbone=, masks=, cascade=, **options)` to a network, by name."""
+"""Functions `(num_classes=, backbone=, masks=, **options)` to a network, by name."""
 
 
 class InstancesModeler(Modeler):
@@ -46,7 +49,6 @@ class InstancesModeler(Modeler):
             num_classes=len(self.class_names),
             backbone=model.backbone,
             masks=model.masks,
-            cascade=model.cascade,
             **model.options,
         )
         self.best = ("val/mask_ap" if model.masks else "val/ap", "max")
@@ -78,7 +80,7 @@ class InstancesModeler(Modeler):
         height, width = tf.unstack(tf.shape(image)[1:3])
         rows, columns = (tf.sequence_mask(scaled[:, i], n) for i, n in enumerate((height, width)))
         valid = (rows[:, :, None] & columns[:, None])[..., None]
-        pixels = tf.where(valid, self.inputter.augmenter.normalize(image), 0.0)
+        pixels = tf.where(valid, (tf.cast(image, tf.float32) / 255 - MEAN) / STD, 0.0)
         if self.training:
             losses = self.network.losses(pixels, true_boxes, true_class_ids, crowd, true_masks)
             for name, loss in losses.items():
@@ -100,6 +102,13 @@ class InstancesModeler(Modeler):
         }.items():
             expose(name, value)
         return None
+
+    def check_pixels(self, source: str | os.PathLike[str]) -> None:
+        del source  # The network converts pixels to the normalization of its backbone.
+
+    def weights(self, source: str) -> Any:
+        """Read torchvision's weights from `.pth` files. Return other sources unchanged."""
+        return from_torch(read_torch_file(source)) if source.endswith((".pth", ".pt")) else source
 
     def metrics(self) -> Sequence[Inferencer]:
         return [DetectionReport(self.class_names, masks=self.config.model.masks)]
