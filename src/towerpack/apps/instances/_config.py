@@ -1,4 +1,4 @@
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,8 +32,8 @@ class ModelConfig(DecayedNetwork):
 
     network: Name = "mask_rcnn"
     "mask_rcnn, or module:name."
-    backbone: Name = _SMALL
-    "efficientnet-lite0 or resnet50."
+    backbone: Literal["efficientnet-lite0", "resnet50"] = _SMALL
+    "Network that computes the feature maps."
     masks: bool = True
     "Whether to predict masks (Mask R-CNN) or only boxes (Faster R-CNN)."
     shown: Annotated[float, Field(ge=0, le=1)] = 0.5

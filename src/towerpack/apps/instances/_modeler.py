@@ -49,7 +49,7 @@ class InstancesModeler(Modeler):
             num_classes=len(self.class_names),
             backbone=model.backbone,
             masks=model.masks,
-            **model.options,
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in model.options.items()},
         )
         self.best = ("val/mask_ap" if model.masks else "val/ap", "max")
         self.infer_outputs = ("boxes", "scores", "class_ids", *(["masks"] if model.masks else []))
