@@ -30,7 +30,7 @@ def shape_mask(kind: int, size: tuple[int, int], x: int, y: int, side: int) -> n
 
 def scene(rng: np.random.Generator, size: tuple[int, int]) -> tuple[np.ndarray, list[Any]]:
     """A picture and its objects as (class, mask), in columns so that none covers another."""
-    picture = rng.integers(0, 60, (*size, 3), np.uint8)
+    picture = rng.integers(0, 10, (*size, 3), np.uint8)
     objects = []
     for column in range(2):
         kind, side = int(rng.integers(3)), int(rng.integers(24, min(size[0], size[1] // 2) - 6))

@@ -312,7 +312,9 @@ def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) ->
 
 
 def text_of(error: ValidationError) -> str:
-    first = error.errors()[0]
+    errors = error.errors()
+    # If a value may have several types, our own checks apply to the intended type.
+    first = next((each for each in errors if each["type"] == "value_error"), errors[0])
     place = ".".join(str(part) for part in first["loc"] if isinstance(part, str | int))
     return f"{place}: {first['msg']}." if place else f"{first['msg']}."
 

@@ -25,7 +25,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def inputter(**config: Any) -> InstancesInputter:
-    data = {"batch_size": 4, "short_edge": (96, 96), "augmenter": "none", "images": "JPEGImages"}
+    data = {"batch_size": 4, "short_edge": (96, 96), "augmenter": "none"}
     made = make_inputter(DataConfig(**{**data, **config}))
     assert isinstance(made, InstancesInputter)
     assert made.parts  # read when they are needed
@@ -65,7 +65,7 @@ def changed(root: Path, to: Path, number: int = 1, **values: Any) -> str:
 
 def test_polygons_and_crowds(shapes: Any, tmp_path: Path) -> None:
     triangle, square = [10, 10, 40, 10, 10, 40], [60, 60, 80, 60, 80, 80, 60, 80]
-    path = changed(shapes[0], tmp_path, segmentation=[triangle, square], iscrowd=1, category_id=1)
+    path = changed(shapes[0], tmp_path, 3, segmentation=[triangle, square], iscrowd=1)
     made = inputter(path=path, images=str(shapes[0]), validation=0, batch_size=1)
     flow = made.flow("train").iterate(seed=0, epoch=0)
     [(_, boxes, _, crowd, _, masks, *_)] = [batch for batch in flow if batch[3].any()]
@@ -76,7 +76,9 @@ def test_polygons_and_crowds(shapes: Any, tmp_path: Path) -> None:
     expected = np.zeros((96, 96), np.uint8)
     for polygon in (triangle, square):
         cv2.fillPoly(expected, [np.reshape(polygon, (-1, 2))], 1)
-    assert np.sum(pasted != (expected > 0)) < 60  # along the edges
+    kernel = np.ones((3, 3), np.uint8)
+    assert (cv2.erode(expected, kernel) <= pasted).all()
+    assert (pasted <= cv2.dilate(expected, kernel)).all()
     assert not pasted[45:55, 45:55].any()
 
 
@@ -148,13 +150,13 @@ def test_masks_move_with_the_picture(shapes: Any) -> None:
             sizes.add((int(h), int(w)))
             assert image.shape[1] % 32 == image.shape[2] % 32 == 0
             assert not image[0, h:].any()
-            bright = (np.ptp(image[0, :h, :w].astype(int), axis=-1) > 90).astype(np.uint8)
+            bright = (np.ptp(image[0, :h, :w].astype(int), axis=-1) > 25).astype(np.uint8)
             every = np.zeros((h, w), np.uint8)
             for row in np.flatnonzero(ids[0] >= 0):
                 every |= paste_mask(masks[0, row], boxes[0, row], (h, w)).astype(np.uint8)
             compared += int(every.sum())
             outside = cv2.dilate(every, kernel) < cv2.erode(bright, kernel)
-            assert outside.mean() < 0.03  # objects of which less than half is left
+            assert outside.mean() < 0.08  # objects of which less than half is left
             inside = cv2.erode(every, kernel) > cv2.dilate(bright, kernel)
             assert inside.sum() <= 0.02 * every.sum()
     assert compared > 10_000
