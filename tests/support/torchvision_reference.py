@@ -33,12 +33,12 @@ def draw(name: str, *shape: int) -> np.ndarray:
     return np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape).astype(np.float32)
 
 
-def boxes(name: str, number: int, height: int, width: int, least: float = 4.0) -> np.ndarray:
+def boxes(name: str, number: int, height: int, width: int) -> np.ndarray:
     """Boxes of all sizes within an image, some narrow ones and some that touch its edge."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    size = np.exp(rng.uniform(np.log(least), np.log([width, height]), [number, 2]))
+    size = np.exp(rng.uniform(np.log(2), np.log([width, height]), [number, 2]))
     start = rng.uniform(size=[number, 2]) * ([width, height] - size)
-    start[::5, 0] = width - size[::5, 0]
+    start[::3, 0] = width - size[::3, 0]
     return np.concatenate([start, start + size], axis=1).astype(np.float32)
 
 
@@ -215,7 +215,9 @@ def write() -> None:
         "roi_heads.box_head.fc7.bias": model.roi_heads.box_head.fc7.bias,
     }
     cost = sum(losses[name] for name in names[:4])
-    for name, gradient in zip(parameters, torch.autograd.grad(cost, [*parameters.values()]), strict=True):
+    for name, gradient in zip(
+        parameters, torch.autograd.grad(cost, [*parameters.values()]), strict=True
+    ):
         keep(f"gradient/{name}", gradient.flatten()[::97])
     print({name: loss.item() for name, loss in losses.items()})
     FILE.parent.mkdir(exist_ok=True)
