@@ -1,7 +1,8 @@
 """Reference values of torchvision for Mask R-CNN, and the inputs that they belong to.
 
-`python tests/support/torchvision_reference.py` writes `tests/data/torchvision.npz`. It needs PyTorch
-and torchvision; written with 2.15.0 and 0.29.2 on a CPU. Tests import the inputs and read the file.
+`python tests/support/torchvision_reference.py` writes `tests/data/torchvision.npz`. It needs
+PyTorch and torchvision; the file is of 2.15.0 and 0.29.2 on a CPU. Tests import the inputs and read
+the file.
 """
 
 from __future__ import annotations

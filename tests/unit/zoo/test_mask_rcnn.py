@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from towerpack.nn import expose
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
 from towerpack.zoo.mask_rcnn import MaskRCNN, from_torch
-from towers import numbers, spec, variables
+from towers import numbers, spec
 
 EXPECTED = np.load(reference.FILE)
 LOSSES = ["rpn_class", "rpn_box", "box_class", "box", "mask"]
@@ -115,3 +116,59 @@ def test_losses_and_gradients_are_those_of_torchvision(results: Any) -> None:
         value = value.swapaxes(2, 3) if value.ndim == 4 else value
         scale = np.abs(expected).max()
         np.testing.assert_allclose(value.reshape(-1)[::97], expected, rtol=0.01, atol=0.01 * scale)
+
+
+def boxless(number: int) -> list[np.ndarray]:
+    truth = [np.zeros([2, number, 4], np.float32), np.full([2, number], -1, np.int32)]
+    return [*truth, np.zeros([2, number], bool), np.zeros([2, number, 112, 112], np.uint8)]
+
+
+def test_the_small_one_learns_also_without_objects_and_at_any_size() -> None:
+    """With the packaged weights, of which only those after the backbone find no variable."""
+    tower = tower_of(SMALL)
+    trained = tower.store.trainable
+    tower.trace(is_training=True)
+    assert not [name for name in trained() if name.endswith(("gamma", "beta"))]
+    loaded = SmartInit("efficientnet-lite0").load(tower.store.named_variables())
+    assert {n for n in tower.store.named_variables() if n.startswith(("stem", "block"))} == loaded
+
+    @tf.function
+    def step(*inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = call(tower, *inputs).outputs
+            cost = tf.add_n([outputs[name] for name in LOSSES])
+        return [outputs[name] for name in LOSSES], tape.gradient(cost, [*trained().values()])
+
+    image = numbers(2, 90, 110, 3)
+    truth = [TRUTH[0] * 0.6, np.minimum(TRUTH[1], 1), *TRUTH[2:]]
+    losses, gradients = step(image, *truth, SIZES)
+    assert np.isfinite(losses).all() and np.min(losses) > 0
+    assert all(np.isfinite(tf.convert_to_tensor(x)).all() for x in gradients)
+    again, _ = step(image, *truth, SIZES)
+    assert np.array_equal(losses, again)  # Draws depend on the seed and the step.
+    for number in (0, 2):
+        losses, gradients = step(image, *boxless(number), SIZES)
+        assert [float(loss) for loss in losses[1::2]] == [0, 0] and losses[4] == 0
+        assert all(np.isfinite(tf.convert_to_tensor(x)).all() for x in gradients)
+
+
+def test_faster_rcnn_has_no_masks() -> None:
+    outputs = tower_of(replace(SMALL, masks=False)).trace(is_training=False).result.outputs
+    assert "scores" in outputs and not {"mask", "masks"} & outputs.keys()
+
+
+def test_unknown_networks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="resnet50, efficientnet-lite0"):
+        MaskRCNN(num_classes=2, backbone="resnet51")
+    with pytest.raises(ConfigError, match="cascade"):
+        MaskRCNN(num_classes=2, cascade=True)
+    with pytest.raises(ConfigError, match="5 strides, got 2"):
+        MaskRCNN(num_classes=2, anchor_sides=(8, 16))
+    with pytest.raises(CheckpointError, match=r"features\.0\.weight"):
+        from_torch({"features.0.weight": np.zeros([1, 1, 3, 3], np.float32)})
+
+
+def test_classification_weights_fit_the_backbone_with_another_epsilon() -> None:
+    weights = {"layer1.0.bn1.running_var": np.ones(4, np.float32), "fc.bias": np.ones(9)}
+    found = from_torch({**weights, "bn1.num_batches_tracked": np.array(3)}, epsilon=0.5)
+    assert found["group0/block0/conv1/bn/moving_variance"] == pytest.approx(1.5 - 1e-5)
