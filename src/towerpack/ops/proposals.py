@@ -19,7 +19,6 @@ BOX_VARIANCES: Final = (0.1, 0.1, 0.2, 0.2)
 """Divisors of the offsets of detections: Girshick's weights (10, 10, 5, 5)."""
 
 _MAX_GROWTH: Final = 1000.0 / 16
-_NEVER: Final = -1e30
 _BETA: Final = 1.0 / 9
 
 
@@ -55,16 +54,17 @@ def propose(
         moved = tf.gather(level_offsets, best, batch_dims=1)
         boxes = decode(moved, places, PROPOSAL_VARIANCES, max_growth=_MAX_GROWTH)
         boxes = clip(boxes, sizes)
-        scores = tf.where(_narrow(boxes, 1e-3), _NEVER, scores)
+        # Suppression needs positive scores, and a sigmoid would make large scores equal.
+        scores = tf.where(_narrow(boxes, 1e-3), 0.0, tf.nn.softplus(scores))
         missing: Any = tf.minimum(before, tf.shape(logits[0])[1]) - number
         boxes = tf.pad(boxes, [[0, 0], [0, missing], [0, 0]])
-        levels.append((boxes, tf.pad(scores, [[0, 0], [0, missing]], constant_values=_NEVER)))
+        levels.append((boxes, tf.pad(scores, [[0, 0], [0, missing]])))
     boxes, scores = (tf.stack(parts, axis=2) for parts in zip(*levels, strict=True))
     best = suppress(
         boxes,
         scores,
         max_detections=after,
-        score_threshold=_NEVER,
+        score_threshold=0.0,
         iou_threshold=iou_threshold,
         clip_boxes=False,
     )

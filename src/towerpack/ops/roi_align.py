@@ -19,8 +19,8 @@ def roi_align(
     A cell of the result is the mean of 2 x 2 bilinear samples. Boxes of 224 pixels take their
     features from the map of stride 16, boxes half as large from stride 8, and so on (Lin et al.
     2017, "Feature Pyramid Networks", equation 1). As in torchvision's detectors, the center of a
-    map's first cell has the coordinate 0, and boxes have at least the size of a cell. Samples
-    beyond the last cell are those of the last cell. No gradient flows into the boxes.
+    map's first cell has the coordinate 0, boxes have at least the size of a cell, and samples
+    beyond the image are 0. No gradient flows into the boxes.
 
     Args:
         maps: Feature maps [n, h, w, channels]. Each map has twice the stride of the one before.
@@ -37,9 +37,12 @@ def roi_align(
     first = stride.bit_length() - 1
     level = tf.clip_by_value(tf.floor(level), first, first + len(maps) - 1) - first
     low, high = tf.split(boxes / (stride * 2 ** level[..., None]), 2, axis=-1)
-    side = tf.maximum(high - low, 1.0)
-    low += tf.stack([tf.zeros_like(level), tf.gather(tops, tf.cast(level, tf.int64))], axis=-1)
-    return _cells(canvas, _images(boxes), low, side, size)
+    side, which = tf.maximum(high - low, 1.0), tf.cast(level, tf.int64)
+    ends = tf.cast(tf.gather(tf.stack(sizes)[:, ::-1] - 2, which), tf.float32)
+    x, y = tf.unstack(_inside(low, side, ends, size), axis=-1)
+    low += tf.stack([tf.zeros_like(level), tf.gather(tops, which)], axis=-1)
+    cells = _cells(canvas, _images(boxes), low, side, size)
+    return cells * (y[..., :, None, None] * x[..., None, :, None])
 
 
 def mask_targets(
@@ -67,6 +70,18 @@ def mask_targets(
         _cells(pixels, images, (low - start) * scale + 0.5, (high - low) * scale, size)[..., 0]
         / 255
     )
+
+
+def _inside(low: tf.Tensor, side: tf.Tensor, ends: tf.Tensor, size: int) -> tf.Tensor:
+    """Return the fraction of samples in each row and column that lie in the image, [n, k, size, 2].
+
+    Within a cell at the edge, all samples have the same value, so that this fraction is exact.
+    """
+    places = (tf.range(_SAMPLES * size, dtype=tf.float32) + 0.5) / (_SAMPLES * size)
+    samples = low[:, :, None] + places[:, None] * side[:, :, None]
+    inside = tf.cast(samples <= ends[:, :, None], tf.float32)
+    shape = tf.concat([tf.shape(low)[:2], [size, _SAMPLES, 2]], 0)
+    return tf.reduce_mean(tf.reshape(inside, shape), axis=3)
 
 
 def _bordered(x: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

@@ -451,7 +451,7 @@ def from_torch(
             continue
         for old, new in _MODULES.items():
             module = re.sub(old, new, module)
-        new_kind = _KINDS[kind]
+        new_kind = _KINDS.get(kind, kind)
         if module.endswith("/bn"):
             new_kind = {"kernel": "gamma", "bias": "beta"}.get(new_kind, new_kind)
         if kind == "running_var":
@@ -460,10 +460,10 @@ def from_torch(
             value = value[1:]  # without the background
         value = value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
         arrays[f"{module}/{new_kind}"] = value
-    if "group3/block2/conv3/kernel" not in arrays:
+    if not any(name.startswith(("group", "fpn/", "rpn/", "fastrcnn/")) for name in arrays):
         raise CheckpointError(
-            "The file must contain the weights of torchvision's ResNet-50 or Mask R-CNN.",
+            "The file must contain weights of torchvision's ResNet-50 or Mask R-CNN.",
             got=", ".join([*weights][:6]),
-            expected="'backbone.body.layer4.2.conv3.weight' …, or 'layer4.2.conv3.weight' …",
+            expected="'backbone.body.layer1.0.conv1.weight' …, or 'layer1.0.conv1.weight' …",
         )
     return arrays
