@@ -1,7 +1,7 @@
-"""Scenes for detection: articles of Fashion-MNIST on photographs, as COCO JSON.
+"""Scenes for detection and instances: articles of Fashion-MNIST on photographs, as COCO JSON.
 
     apt-get install dataset-fashion-mnist        # the four files of Xiao et al. 2017 (MIT licence)
-    pip install scikit-image scikit-learn        # the photographs
+    pip install scikit-image scikit-learn        # the photographs; pycocotools for the masks
     python fashion_scenes.py /usr/share/datasets/fashion-mnist scenes
 
 Each scene is a random part of a photograph with one to eight articles, 28 to 90 pixels long,
@@ -18,6 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 import skimage
+from pycocotools import mask as coco_mask
 from sklearn.datasets import load_sample_image
 
 from towerpack.dataflow.datasets import FashionMnist
@@ -102,7 +103,10 @@ def scene(
     for number, label in enumerate(classes, 1):
         seen = (owner == number).astype(np.uint8)
         box = [int(v) for v in cv2.boundingRect(seen)]
+        mask = coco_mask.encode(np.asfortranarray(seen))
+        runs = {"size": mask["size"], "counts": mask["counts"].decode()}
         found.append({"category_id": label + 1, "bbox": box, "area": int(seen.sum()), "iscrowd": 0})
+        found[-1]["segmentation"] = runs
     return picture, found
 
 

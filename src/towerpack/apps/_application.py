@@ -50,7 +50,7 @@ def application(
 
 
 _TASKS: Final = (
-    "classification", "segmentation", "detection",
+    "classification", "segmentation", "detection", "instances",
     "style_transfer", "text_classification", "text_generation",
 )  # fmt: skip
 APPLICATIONS: Registry[Application] = Registry(

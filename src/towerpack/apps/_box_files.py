@@ -22,8 +22,10 @@ from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack._core.yaml_text import parse_yaml
+from towerpack.apps import _coco
 from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
 from towerpack.apps._config import AnnotatedData
+from towerpack.apps._label_pictures import open_labels
 from towerpack.apps._pictures import header_of, pictures_in, size_error
 from towerpack.apps._splits import SPLIT_NAMES, path_below, places, root_of, split_of, usual_places
 from towerpack.dataflow.images import clip_boxes
@@ -52,6 +54,7 @@ class Annotated:
         areas: float32 [k]: areas of the objects as fractions of the image; None for areas of boxes.
         size: Width and height that the annotations state, or zeros.
         stored: Whether boxes refer to the stored pixels, before the EXIF orientation is applied.
+        masks: k masks for `decode_mask`, or None.
     """
 
     picture: str
@@ -61,6 +64,7 @@ class Annotated:
     areas: NDArray[np.float32] | None = None
     size: Size = (0, 0)
     stored: bool = False
+    masks: Sequence[Any] | None = None
 
     def on(self, height: int, width: int) -> NDArray[np.float32]:
         """Return the boxes relative to the decoded image, in its EXIF orientation.
@@ -101,17 +105,19 @@ class _Row(NamedTuple):
     corners: Corners
     crowd: bool = False
     area: float | None = None
+    mask: Any = None
 
 
 @dataclass
 class _Reader:
     stored: bool
     bad: BadAnnotations
+    masks: bool = False
     turned: list[str] = field(default_factory=list)
 
     @classmethod
-    def from_config(cls, config: AnnotatedData) -> _Reader:
-        return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes))
+    def from_config(cls, config: AnnotatedData, *, masks: bool = False) -> _Reader:
+        return cls(config.boxes_on == "stored", BadAnnotations(config.bad_boxes), masks)
 
     def size_of(self, picture: Path, stated: Size, corners: Sequence[Corners]) -> Size:
         """Return the width and height of an image: the stated size, else the size in the file."""
@@ -151,6 +157,7 @@ class _Reader:
             None if None in areas else np.array(areas, np.float32),
             size,
             self.stored,
+            [rows[i].mask for i in valid] if self.masks else None,
         )
 
     def warn(self) -> None:
@@ -165,15 +172,16 @@ class _Reader:
             )
 
 
-def read_coco(config: AnnotatedData) -> Found:
+def read_coco(config: AnnotatedData, *, masks: bool = False) -> Found:
     """Read COCO instances. The classes are the categories, sorted by id."""
     if config.class_names is not None:
         raise ConfigError(
             "data.class_names must not be set for COCO, whose files name the classes.",
             fix="remove data.class_names",
         )
-    reader = _Reader.from_config(config)
-    names, pictures = read_instances(config, config.images, Box, reader.bad)
+    reader = _Reader.from_config(config, masks=masks)
+    kind = _coco.Instance if masks else Box
+    names, pictures = read_instances(config, config.images, kind, reader.bad)
     numbers = {key: i for i, key in enumerate(names)}
     parts = {s: [_coco_picture(p, numbers, reader) for p in some] for s, some in pictures.items()}
     reader.warn()
@@ -181,7 +189,7 @@ def read_coco(config: AnnotatedData) -> Found:
 
 
 def _coco_picture(
-    picture: CocoPicture[Box], numbers: Mapping[int | str, int], reader: _Reader
+    picture: CocoPicture[Any], numbers: Mapping[int | str, int], reader: _Reader
 ) -> Annotated:
     stated = picture.entry.width, picture.entry.height
     boxes = [box.bbox for _, box in picture.annotations]
@@ -192,7 +200,14 @@ def _coco_picture(
     for (where, box), (x1, y1, x2, y2) in zip(picture.annotations, pixels, strict=True):
         corners = x1 / width, y1 / height, x2 / width, y2 / height
         area = (x2 - x1) * (y2 - y1) if box.area is None else box.area
-        rows.append(_Row(where, box.category_id, corners, box.iscrowd, area / (width * height)))
+        row = _Row(where, box.category_id, corners, box.iscrowd, area / (width * height))
+        if isinstance(box, Box):
+            rows.append(row)
+        elif _coco.has_mask(where, box, (width, height), reader.bad):
+            shape = box.model_dump()["segmentation"]
+            is_polygon = isinstance(shape, list)  # Arrays need less memory than lists.
+            mask = [np.array(p, np.float32) for p in shape] if is_polygon else shape
+            rows.append(row._replace(mask=mask))
     return reader.annotated(picture.path, rows, numbers, stated)
 
 
@@ -212,20 +227,22 @@ class _VocSize(Record):
     height: float = 0
 
 
-def read_voc(config: AnnotatedData) -> Found:
+def read_voc(config: AnnotatedData, *, masks: bool = False) -> Found:
     """Read Pascal VOC: names in `ImageSets/Main/train.txt`, `Annotations/*.xml` and `JPEGImages/`.
 
     A split may also be a folder of XML files next to their images. An image is found by the name of
     its XML file, else by the name in the file. The classes are `class_names`, else all classes in
-    the training data.
+    the training data. With `masks`, the names are in `ImageSets/Segmentation/train.txt`, and object
+    k of a file is the label k in the image of the same name in `SegmentationObject`.
     """
     root = root_of(config)
     usual = root / "JPEGImages" if config.images is None else root / config.images
-    reader = _Reader.from_config(config)
+    reader = _Reader.from_config(config, masks=masks)
+    usual_list = f"ImageSets/{'Segmentation' if masks else 'Main'}/{{}}.txt"
     annotations_in = functools.cache(_annotations_in)  # several lists may use the same folder
     pictures_in_folder = functools.cache(_pictures_by_name)
     objects: dict[str, list[tuple[Path, Size, list[_Row]]]] = {}
-    for split, lists in places(config, "ImageSets/Main/{}.txt").items():
+    for split, lists in places(config, usual_list).items():
         objects[split] = []
         for path in map(Path, lists):
             if path.is_dir():
@@ -242,7 +259,9 @@ def read_voc(config: AnnotatedData) -> Found:
                 folder = usual if usual.is_dir() else file.parent
                 by_name = pictures_in_folder(folder)
                 picture = by_name.get(name, by_name.get(file.stem))
-                objects[split].append(_voc_picture(file, picture, folder, root, reader))
+                picture, size, rows = _voc_picture(file, picture, folder, root, reader)
+                rows = _with_voc_masks(rows, root, file, picture, reader) if masks else rows
+                objects[split].append((picture, size, rows))
     present = {str(row.name) for *_, rows in objects.get("train", []) for row in rows}
     names = config.class_names or sorted(present)
     numbers = {name: i for i, name in enumerate(names)}
@@ -296,7 +315,7 @@ def _voc_picture(
     parser.StartElementHandler, parser.CharacterDataHandler = start, text
     parser.EndElementHandler = lambda _: path.pop()
     parser.StartDoctypeDeclHandler = refused
-    boxes: list[tuple[str, _VocObject]] = []
+    boxes: list[tuple[str, int, _VocObject]] = []
     with _errors_in(file):
         if file.stat().st_size > _MOST_XML_BYTES:
             raise FormatError(f"{file} must have at most {_MOST_XML_BYTES >> 20} MiB.")
@@ -308,20 +327,46 @@ def _voc_picture(
                 raise FormatError(f"The picture {name} of {file} belongs to another XML file.")
             picture = path_below(folder, name, root, str(file))
         stated = _VocSize.model_validate({k: top.get(k) or 0 for k in ("width", "height")})
-        for values in objects:
+        for number, values in enumerate(objects, 1):
             where = f"{file}, line {values['line']}"
             try:
-                boxes.append((where, _VocObject.model_validate(values)))
+                boxes.append((where, number, _VocObject.model_validate(values)))
             except ValidationError as error:
                 reader.bad.add(where, text_of(error))
-        pixels = [(o.xmin - 1, o.ymin - 1, o.xmax, o.ymax) for _, o in boxes]
+        pixels = [(o.xmin - 1, o.ymin - 1, o.xmax, o.ymax) for *_, o in boxes]
         size = stated.width, stated.height
         width, height = reader.size_of(picture, size, pixels)
     rows = [
-        _Row(where, o.name, (x1 / width, y1 / height, x2 / width, y2 / height), o.difficult)
-        for (where, o), (x1, y1, x2, y2) in zip(boxes, pixels, strict=True)
+        _Row(
+            where,
+            o.name,
+            (x1 / width, y1 / height, x2 / width, y2 / height),
+            o.difficult,
+            mask=number,
+        )
+        for (where, number, o), (x1, y1, x2, y2) in zip(boxes, pixels, strict=True)
     ]
     return picture, size, rows
+
+
+def _with_voc_masks(
+    rows: Sequence[_Row], root: Path, file: Path, picture: Path, reader: _Reader
+) -> list[_Row]:
+    """Add masks to the rows of an image. Rows without a mask are reported and dropped."""
+    labels = str(root / "SegmentationObject" / f"{file.stem}.png")
+    pixels = open_labels(labels, f"{file}: the label picture {labels}")[0]
+    header = header_of(picture)
+    size = (header.height, header.width) if reader.stored else header.upright_size
+    if pixels.shape != size:
+        got = " x ".join(map(str, pixels.shape))
+        what = f"{labels} must have the size of the picture, {size[0]} x {size[1]} pixels."
+        reader.bad.add(str(file), what, f"{got} pixels")
+        return []
+    known = {*np.unique(pixels).tolist()}
+    for row in rows:
+        if row.mask not in known:
+            reader.bad.add(row.where, f"{labels} has no pixels with the object's label {row.mask}.")
+    return [row._replace(mask=(labels, row.mask)) for row in rows if row.mask in known]
 
 
 def _without_blanks(values: dict[str, Any]) -> dict[str, Any]:

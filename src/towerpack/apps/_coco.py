@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -123,6 +125,55 @@ class Mask(Annotation):
         Annotated[list[Annotated[list[float], AfterValidator(_polygon)]], Field(min_length=1)]
         | RunLengths
     )
+
+
+class Instance(Mask):
+    """Object with a mask. Without `bbox`, the box is the bounding box of the mask."""
+
+    bbox: tuple[float, float, float, float] = (0, 0, 0, 0)
+    area: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _find_box(self) -> Self:
+        if "bbox" not in self.model_fields_set:
+            points = _points_of(self.segmentation)
+            (x, y), (w, h) = points.min(0), np.ptp(points, 0)
+            self.bbox = float(x), float(y), float(w), float(h)
+        return self
+
+
+def _points_of(shape: list[list[float]] | RunLengths) -> NDArray[np.float64]:
+    """Return the corners of polygons, or of the pixels of run lengths: [n, 2]."""
+    if not isinstance(shape, RunLengths):
+        return np.concatenate(shape).reshape(-1, 2)
+    runs = _decoded(shape.counts) if isinstance(shape.counts, str) else shape.counts
+    pixels = np.flatnonzero(np.repeat(np.arange(len(runs)) % 2, runs))
+    corner = np.stack(np.divmod(pixels, shape.size[0]), 1)  # runs go down the columns
+    return np.concatenate([corner, corner + 1]).astype(np.float64)
+
+
+def has_mask(where: str, mask: Mask, size: tuple[float, float], bad: BadAnnotations) -> bool:
+    """Return whether a mask has an area inside its image; otherwise report the annotation.
+
+    `size` is the width and height of the image.
+    """
+    shape = mask.segmentation
+    if isinstance(shape, RunLengths):
+        if shape.size == (size[1], size[0]):
+            return True
+        got = f"{shape.size[0]} x {shape.size[1]} pixels"
+        bad.add(where, "the mask must have the size of the picture.", got)
+    elif any(_is_inside(polygon, size) for polygon in shape):
+        return True
+    else:
+        bad.add(where, "the mask must have an area inside its picture.")
+    return False
+
+
+def _is_inside(polygon: Sequence[float], size: tuple[float, float]) -> bool:
+    xs, ys = polygon[::2], polygon[1::2]
+    (x1, y1), (x2, y2) = ((f(xs), f(ys)) for f in (min, max))
+    return max(x1, 0) < min(x2, size[0]) and max(y1, 0) < min(y2, size[1])
 
 
 def _decoded(counts: str) -> list[int]:
@@ -261,7 +312,9 @@ def _records(content: Mapping[str, Any], key: str, kind: type[R], file: Path) ->
 
 
 def text_of(error: ValidationError) -> str:
-    first = error.errors()[0]
+    errors = error.errors()
+    # If a value may have several types, our own checks apply to the intended type.
+    first = next((each for each in errors if each["type"] == "value_error"), errors[0])
     place = ".".join(str(part) for part in first["loc"] if isinstance(part, str | int))
     return f"{place}: {first['msg']}." if place else f"{first['msg']}."
 

@@ -163,6 +163,10 @@ def import_data(
         sections = _training(target / "train.csv", result.data, result.advice)
         if not known:
             result.advice += _about(pictures.good(), result.data)
+    if layout is not None and layout.has_masks:
+        result.advice.append(
+            f"Each object has a mask. To train masks too, set `task: instances` in {result.recipe}."
+        )
     _write_recipe(folder, result, sections)
     inputter: Any = find_recipe(result.recipe).inputter()
     if layout is not None:

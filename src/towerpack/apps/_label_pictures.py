@@ -101,20 +101,11 @@ def draw_instances(
 
     `labels` maps categories to labels. Crowds get the label `void`.
     """
-    masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
     canvas = np.zeros(size, np.uint8)
     read: list[tuple[int, NDArray[np.bool_]]] = []
     for annotation in annotations:
         try:
-            shape = annotation["segmentation"]
-            if isinstance(shape, list):
-                shape = masks.merge(masks.frPyObjects(shape, *size))
-            elif isinstance(shape["counts"], list):
-                shape = masks.frPyObjects(shape, *size)
-            with warnings.catch_warnings():
-                # pycocotools 2.0.11 does not support NumPy 2's `__array__(copy=)`.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                mask = masks.decode(shape).astype(bool)
+            mask = decode_mask(annotation["segmentation"], size)
             label = void if annotation.get("iscrowd") else labels[annotation["category_id"]]
         except (KeyError, TypeError, ValueError, IndexError) as error:
             about = f"the annotation {annotation.get('id')}"
@@ -125,6 +116,27 @@ def draw_instances(
     for label, mask in sorted(read, key=lambda pair: -int(pair[1].sum())):
         canvas[mask] = label
     return canvas
+
+
+def decode_mask(shape: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return the mask of an object.
+
+    Args:
+        shape: Polygons or run lengths of COCO; or the file of a label image and the object's label.
+        size: Height and width of the image to which polygons refer.
+    """
+    if isinstance(shape, tuple):
+        file, label = shape
+        return open_labels(file, f"the label picture {file}")[0] == label
+    masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
+    if isinstance(shape, list):
+        shape = masks.merge(masks.frPyObjects(shape, *size))
+    elif isinstance(shape["counts"], list):
+        shape = masks.frPyObjects(shape, *size)
+    with warnings.catch_warnings():
+        # pycocotools 2.0.11 does not support NumPy 2's `__array__(copy=)`.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return masks.decode(shape).astype(bool)
 
 
 def voc_color(label: int) -> Color:

@@ -53,6 +53,7 @@ class Layout:
     task: str
     data: dict[str, Any]
     pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    has_masks: bool = False  # whether each object has a mask
 
 
 def recognized(folder: Path) -> Layout | None:
@@ -100,18 +101,29 @@ def _below(folder: Path, *patterns: str) -> list[str]:
 
 
 def _coco(folder: Path) -> Layout | None:
-    names = [n for n in _below(folder, "*.json", "*/*.json") if _is_coco(folder / n)]
+    masks = {n: _masks_in_coco(folder / n) for n in _below(folder, "*.json", "*/*.json")}
+    names = [name for name, has_masks in masks.items() if has_masks is not None]
     # MS COCO also has files with captions and keypoints of the same pictures.
     names = [name for name in names if "instances" in name.lower()] or names
-    return Layout("detection", {"inputter": "coco", **_by_split(names)}) if names else None
+    if not names:
+        return None
+    has_masks = all(masks[name] for name in names)
+    data = {"inputter": "coco", **_by_split(names)}
+    return Layout("detection", data, has_masks=has_masks)
 
 
-def _is_coco(file: Path) -> bool:
+def _masks_in_coco(file: Path) -> bool | None:
+    """Return whether each annotation in a file of COCO has a mask; None for other files."""
     try:
         content: Any = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        return False  # not a file of COCO, whose reader would raise an error
-    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
+        return None  # not a file of COCO, whose reader would raise an error
+    if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= {*content}:
+        return None
+    rows = content["annotations"]
+    return isinstance(rows, list) and all(
+        isinstance(r, dict) and r.get("segmentation") for r in rows
+    )
 
 
 def _yolo(folder: Path) -> Layout | None:

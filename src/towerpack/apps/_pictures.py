@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +29,15 @@ from towerpack.apps._splits import (
     relative_name,
     root_of,
 )
-from towerpack.dataflow import BatchData, DataFlow, DataFromList, MapData, PrefetchData, ShuffleData
+from towerpack.dataflow import (
+    BatchByLength,
+    BatchData,
+    DataFlow,
+    DataFromList,
+    MapData,
+    PrefetchData,
+    ShuffleData,
+)
 from towerpack.dataflow.images import AugmentorList, decode_image
 from towerpack.dataflow.images.headers import header_of as header_of
 from towerpack.dataflow.sources._files import ImageReader
@@ -124,7 +133,7 @@ class PictureInputter(Inputter):
         """
         return decode_image(source) if isinstance(source, bytes) else read_picture(str(source))
 
-    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
+    def prepare(self, sample: Any) -> tuple[NDArray[Any], ...]:
         return (AugmentorList(self.geometry.augmentors()).augment(sample),)
 
 
@@ -157,16 +166,38 @@ class FilesInputter(PictureInputter):
         return self._names(part_of(self.parts, split))
 
     def batches(
-        self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
+        self,
+        split: Split,
+        change: Callable[[DataFlow], DataFlow],
+        pad: Any = None,
+        group_of: Callable[[Any], int] | None = None,
     ) -> DataFlow:
-        """Return the batches of a split. `change` transforms the dataflow of decoded datapoints."""
+        """Return the batches of a split. `change` transforms the dataflow of decoded datapoints.
+
+        `group_of` maps an item, and its changed datapoint, to the group 1 or 2. The items of a
+        training batch are then of one group, unless a group is smaller than a batch.
+        """
         training = split == "train"
         items = part_of(self.parts, split)
         if training:
             check_batch(len(items), self.batch_size)
+        groups = [group_of(item) for item in items] if training and group_of else []
         ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
-        ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
-        ds = BatchData(change(ds), self.batch_size, remainder=not training, pad=pad)
+        decode = partial(_decoded, decode=self.decoder())
+        if groups and min(Counter(groups).values()) >= self.batch_size:
+            ds = BatchByLength(
+                change(MapData(ds, decode)),
+                self.batch_size,
+                [1],
+                length=group_of or 0,
+                lengths=groups,
+                shuffle=True,
+                pad=pad,
+                remainder=False,
+            )
+        else:
+            ds = MapData(ShuffleData(ds) if training else ds, decode)
+            ds = BatchData(change(ds), self.batch_size, remainder=not training, pad=pad)
         workers = self.config.workers
         return PrefetchData(ds, num_proc=workers) if workers else ds
 

@@ -1,10 +1,11 @@
-"""Average precision of detected boxes, as COCO defines it."""
+"""Average precision of detected boxes and masks, as COCO defines it."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack.callbacks._inferencers import Inferencer
+from towerpack.ops.box_masks import paste_mask
 
 _TWELVE: Final = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
@@ -31,6 +33,10 @@ class DetectionAP(Inferencer):
 
     Boxes are corners x1, y1, x2, y2 in pixels. Unused rows of a batch have score 0 or label -1.
 
+    With masks, the same metrics follow for masks: `mask_ap`, `mask_ap50`, and so on. A mask is an
+    array over the inside of its box, from 0 to 1 (uint8: 0 to 255). It is resampled to the pixels
+    of the image and cut at 0.5.
+
     Args:
         classes: Number of classes, or their names, which also add a result `ap/<name>` for each.
         boxes: Name of a float output [batch, k, 4], the detected boxes.
@@ -41,9 +47,12 @@ class DetectionAP(Inferencer):
             objects. Detections in such a box are ignored.
         areas: Name of a float output [batch, m], the areas of the objects in pixels, such as those
             of COCO's outlines. None for the areas of the boxes.
+        masks, true_masks: Names of outputs [batch, k, h, w] and [batch, m, h, w]: the masks inside
+            the boxes. None to evaluate only boxes.
+        size: Name of an integer output [batch, 2], height and width of the images. Masks need it.
 
     Raises:
-        ConfigError: There are no classes.
+        ConfigError: There are no classes, or only some of the three outputs for masks.
         MissingExtraError: pycocotools is not installed.
     """
 
@@ -60,22 +69,35 @@ class DetectionAP(Inferencer):
         *,
         crowd: str | None = None,
         areas: str | None = None,
+        masks: str | None = None,
+        true_masks: str | None = None,
+        size: str | None = None,
     ) -> None:
         self._size = classes if isinstance(classes, int) else len(classes)
-        self._each = [] if isinstance(classes, int) else [f"ap/{name}" for name in classes]
+        each = [] if isinstance(classes, int) else [f"ap/{name}" for name in classes]
         if self._size < 1:
             raise ConfigError(f"DetectionAP needs at least one class, got {classes!r}.")
+        given = [name for name in (masks, true_masks, size) if name is not None]
+        if len(given) not in (0, 3):
+            raise ConfigError(
+                f"DetectionAP evaluates masks from three outputs, got only {', '.join(given)}.",
+                fix="pass all of masks=, true_masks= and size=",
+            )
         require("pycocotools.cocoeval", extra="apps", needed_for="DetectionAP")
+        self._kinds = {"bbox": "", **({"segm": "mask_"} if given else {})}
+        self._names_of_kind = [*_TWELVE, *each]
+        self._masks, self._true_masks, self._image_size = masks, true_masks, size
         self._detected, self._true = [boxes, labels], [true_boxes, true_labels]
         self._score, self._crowd, self._areas = scores, crowd, areas
         DetectionAP.begin(self)
 
     def outputs(self) -> Sequence[str]:
-        more = [name for name in (self._crowd, self._areas) if name is not None]
-        return [*self._detected, self._score, *self._true, *more]
+        more = self._crowd, self._areas, self._masks, self._true_masks, self._image_size
+        wanted = [*self._detected, self._score, *self._true]
+        return [*wanted, *(name for name in more if name is not None)]
 
     def names(self) -> Sequence[str]:
-        return [*_TWELVE, *self._each]
+        return [prefix + name for prefix in self._kinds.values() for name in self._names_of_kind]
 
     def begin(self) -> None:
         self._images = 0
@@ -83,9 +105,10 @@ class DetectionAP(Inferencer):
         self._truth: list[dict[str, Any]] = []
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        self._add(outputs, batch_size, self._detected, {"score": self._score}, self._detections)
+        more: dict[str, str | None] = {"score": self._score}
+        self._add(outputs, batch_size, self._detected, more, self._detections, self._masks)
         more = {"iscrowd": self._crowd, "area": self._areas}
-        self._add(outputs, batch_size, self._true, more, self._truth)
+        self._add(outputs, batch_size, self._true, more, self._truth, self._true_masks)
         self._images += batch_size
 
     def _add(
@@ -95,6 +118,7 @@ class DetectionAP(Inferencer):
         names: Sequence[str],
         more: Mapping[str, str | None],
         annotations: list[dict[str, Any]],
+        masks: str | None,
     ) -> None:
         boxes, labels = (np.asarray(outputs[name]) for name in names)
         shape = (batch_size, *boxes.shape[1:2])
@@ -127,30 +151,50 @@ class DetectionAP(Inferencer):
             keys = {"id": len(annotations) + 1, "image_id": self._images + int(row), "bbox": box}
             area = float(sizes[row, column].prod())
             annotations.append({"iscrowd": 0, "area": area} | keys | values)
+            if masks is not None and self._image_size is not None:
+                h, w = (int(side) for side in outputs[self._image_size][row])
+                mask = paste_mask(outputs[masks][row, column], corners[row, column], (h, w))
+                annotations[-1]["segmentation"] = _run_lengths(mask)
+                annotations[-1]["mask_area"] = values.get("area", float(mask.sum()))
 
     def finish(self) -> Mapping[str, float]:
+        every = [value for kind in self._kinds for value in self._evaluated(kind)]
+        return dict(zip(self.names(), every, strict=True))
+
+    def _evaluated(self, kind: str) -> list[float]:
+        """Return the metrics of boxes (`'bbox'`) or masks (`'segm'`)."""
         coco = require("pycocotools.coco", extra="apps", needed_for="DetectionAP")
         cocoeval = require("pycocotools.cocoeval", extra="apps", needed_for="DetectionAP")
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress.
             datasets = []
             for rows in (self._truth, self._detections):
+                if kind == "segm":
+                    rows = [{**row, "area": row["mask_area"]} for row in rows]
                 dataset = coco.COCO()
                 dataset.dataset = {
-                    "images": [{"id": i} for i in range(self._images)],
+                    "images": [{"id": i, "height": 0, "width": 0} for i in range(self._images)],
                     "categories": [{"id": i} for i in range(self._size)],
                     "annotations": rows,
                 }
                 dataset.createIndex()
                 datasets.append(dataset)
-            run = cocoeval.COCOeval(*datasets, "bbox")
+            run = cocoeval.COCOeval(*datasets, kind)
             run.evaluate()
             run.accumulate()
             run.summarize()
         # [threshold, recall, class, all areas, 100 boxes]
         precision = run.eval["precision"][:, :, :, 0, 2]
-        each = [precision[:, :, i].mean() for i in range(len(self._each))]
-        values = [math.nan if value < 0 else float(value) for value in (*run.stats, *each)]
-        return dict(zip(self.names(), values, strict=True))
+        count = len(self._names_of_kind) - len(_TWELVE)
+        each = [precision[:, :, i].mean() for i in range(count)]
+        return [math.nan if value < 0 else float(value) for value in (*run.stats, *each)]
+
+
+def _run_lengths(mask: np.ndarray) -> Any:
+    masks = require("pycocotools.mask", extra="apps", needed_for="DetectionAP")
+    with warnings.catch_warnings():
+        # pycocotools 2.0.11 does not support NumPy 2's `__array__(copy=)`.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return masks.encode(np.asfortranarray(mask, np.uint8))
 
 
 def _check(name: str, array: np.ndarray, shape: tuple[int, ...], kinds: str) -> None:

@@ -3,11 +3,15 @@
 Liu et al. 2016, "SSD: Single Shot MultiBox Detector", section 2.2.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 
@@ -57,3 +61,25 @@ class AnchorLevel:
         half = self.sides() / 2
         boxes = np.concatenate([centers - half, centers + half], axis=-1).reshape(-1, 4)
         return (boxes / np.tile(size[::-1], 2)).astype(np.float32)
+
+
+def corner_anchors(
+    rows: Any, columns: Any, size: tuple[Any, Any], side: float, ratios: Sequence[float]
+) -> tf.Tensor:
+    """Return anchors in pixels, float32 [rows * columns * len(ratios), 4], in this order.
+
+    Ren et al. 2017, "Faster R-CNN", section 3.1.1. As in torchvision, anchors are centered on the
+    top left corners of the cells, and half of each side is rounded to whole pixels.
+
+    Args:
+        rows, columns: Size of the feature map: numbers or scalar tensors.
+        size: Height and width of the input in pixels, as for `rows`.
+        side: Square root of the area of an anchor.
+        ratios: Ratios of height to width.
+    """
+    stretch = np.sqrt(np.asarray(ratios, np.float32))
+    width, height = np.round(side / stretch / 2), np.round(side * stretch / 2)
+    y, x = tf.range(rows) * (size[0] // rows), tf.range(columns) * (size[1] // columns)
+    corners = tf.cast(tf.stack(tf.meshgrid(x, y), axis=-1), tf.float32)
+    around = np.stack([-width, -height, width, height], axis=-1).astype(np.float32)
+    return tf.reshape(tf.tile(corners, [1, 1, 2])[:, :, None] + around, [-1, 4])

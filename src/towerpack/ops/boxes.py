@@ -1,8 +1,9 @@
-"""Boxes (x1, y1, x2, y2) as fractions of an image: overlap, encoding, non-maximum suppression.
+"""Boxes (x1, y1, x2, y2): overlap, encoding, clipping, non-maximum suppression.
 
 All functions take any number of leading dimensions. Boxes without area overlap with no box.
 """
 
+import math
 from typing import Final, NamedTuple
 
 import tensorflow as tf
@@ -71,19 +72,38 @@ def encode(
 
 
 def decode(
-    offsets: tf.Tensor, anchors: tf.Tensor, variances: tuple[float, ...] = VARIANCES
+    offsets: tf.Tensor,
+    anchors: tf.Tensor,
+    variances: tuple[float, ...] = VARIANCES,
+    *,
+    max_growth: float | None = None,
 ) -> tf.Tensor:
     """Decode the result of `encode` to boxes, [..., 4].
 
     Args:
         offsets: Result of `encode`, [..., 4].
         anchors, variances: Same as for `encode`.
+        max_growth: Maximum ratio of the box's size to the anchor's size; None for any ratio.
     """
     shift, growth = tf.split(offsets * variances, 2, axis=-1)
+    if max_growth is not None:
+        growth = tf.minimum(growth, math.log(max_growth))
     anchor_center, anchor_size = _center_and_size(anchors)
     center = anchor_center + shift * anchor_size
     half = tf.exp(growth) * anchor_size / 2
     return tf.concat([center - half, center + half], axis=-1)
+
+
+def clip(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """Clip boxes in pixels to their images.
+
+    Args:
+        boxes: [n, ..., 4].
+        sizes: Height and width of each image, [n, 2].
+    """
+    ends = tf.cast(tf.gather(sizes, [1, 0, 1, 0], axis=1), boxes.dtype)
+    ends = tf.reshape(ends, [-1, *[1] * (boxes.shape.rank - 2), 4])
+    return tf.clip_by_value(boxes, 0.0, ends)
 
 
 def suppress(
@@ -93,23 +113,26 @@ def suppress(
     max_detections: int = 200,
     score_threshold: float = 0.01,
     iou_threshold: float = 0.45,
+    clip_boxes: bool = True,
 ) -> Detections:
     """Return the best boxes of each image after non-maximum suppression within each class.
 
     Args:
-        boxes: [n, anchors, 4]. The result is clipped to the image.
+        boxes: [n, anchors, 4], or [n, anchors, classes, 4] if each class has its own boxes.
         scores: [n, anchors, classes], without the background.
         max_detections: Maximum number of boxes per class, and per image.
         score_threshold: Minimum score.
         iou_threshold: Boxes that overlap a better box of their class more than this are removed.
+        clip_boxes: Whether to clip the result to [0, 1].
     """
     kept_boxes = tf.image.combined_non_max_suppression(
-        boxes[:, :, None],
+        boxes[:, :, None] if boxes.shape.rank == 3 else boxes,
         scores,
         max_output_size_per_class=max_detections,
         max_total_size=max_detections,
         iou_threshold=iou_threshold,
         score_threshold=score_threshold,
+        clip_boxes=clip_boxes,
     )
     boxes, scores, class_ids, _ = kept_boxes
     return Detections(boxes, scores, tf.cast(class_ids, tf.int32))

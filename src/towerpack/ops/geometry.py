@@ -97,10 +97,8 @@ class Geometry:
         new = tf.constant([self.height, self.width])
         if self.shortest_edge is not None:
             new = whole(self.shortest_edge * double(crop) / double(tf.reduce_min(crop)))
-        for side, method in ((tf.minimum(crop, new), "area"), (new, "bilinear")):
-            values = tf.image.resize(tf.cast(batch, tf.float32), side, method)
-            batch = tf.saturate_cast(tf.round(values), tf.uint8)
-        image = tf.image.resize_with_crop_or_pad(batch[0], self.height, self.width)
+        image = scaled_tensor(batch[0], new)
+        image = tf.image.resize_with_crop_or_pad(image, self.height, self.width)
         return tf.ensure_shape(image, [self.height, self.width, self.channels])
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,6 +129,22 @@ def scaled(old: Size, new: Size) -> list[Transform]:
     least = min(old[0], new[0]), min(old[1], new[1])
     steps = [ResizeTransform(*old, *least, "area"), ResizeTransform(*least, *new, "linear")]
     return [step for step in steps if (step.h, step.w) != (step.new_h, step.new_w)]
+
+
+def scaled_tensor(image: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """Return the same scaling as TensorFlow operations, uint8.
+
+    Args:
+        image: uint8 [h, w, channels].
+        new: int32 [2], height and width after scaling.
+    """
+    import tensorflow as tf
+
+    batch = image[None]
+    for side, method in ((tf.minimum(tf.shape(image)[:2], new), "area"), (new, "bilinear")):
+        values = tf.image.resize(tf.cast(batch, tf.float32), side, method)
+        batch = tf.saturate_cast(tf.round(values), tf.uint8)
+    return batch[0]
 
 
 def shortest_edge(size: Size, edge: int) -> Size:

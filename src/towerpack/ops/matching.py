@@ -1,10 +1,13 @@
-"""Matching of boxes to anchors, and loss of a detector (Liu et al. 2016, "SSD", 2.2 and 2.3)."""
+"""Matching of boxes to anchors, and loss of a detector (Liu et al. 2016, "SSD", 2.2 and 2.3).
+
+`assign` and `sample` are those of two-stage detectors (Ren et al. 2017, "Faster R-CNN", 3.1.2).
+"""
 
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from towerpack.ops.boxes import encode, overlap
+from towerpack.ops.boxes import area, encode, overlap
 from towerpack.ops.cross_entropy import cross_entropy
 
 
@@ -67,6 +70,84 @@ def match(
         tf.where(matched[..., None], tf.gather(boxes, which, batch_dims=1), 0.0),
         ignored,
     )
+
+
+class Assignment(NamedTuple):
+    """Object of each anchor or proposal.
+
+    Attributes:
+        class_ids: int64 [n, k], from 0; -1 for background, -2 for boxes that do not count.
+        which: int64 [n, k]: index of the object that overlaps the box most.
+    """
+
+    class_ids: tf.Tensor
+    which: tf.Tensor
+
+
+def assign(
+    boxes: tf.Tensor,
+    true_boxes: tf.Tensor,
+    true_class_ids: tf.Tensor,
+    crowd: tf.Tensor,
+    *,
+    low: float,
+    high: float,
+    best: bool = False,
+) -> Assignment:
+    """Assign an object or the background to each anchor or proposal.
+
+    Boxes between the thresholds do not count, nor do boxes without area, and background boxes with
+    more than half of their area in a crowd.
+
+    Args:
+        boxes: float32 [k, 4] or [n, k, 4].
+        true_boxes: float32 [n, m, 4], m at least 1.
+        true_class_ids: int [n, m], from 0; -1 if there is no object.
+        crowd: bool [n, m]: boxes around several objects. They are not assigned.
+        low: Boxes with a smaller intersection over union with all objects are background.
+        high: Minimum intersection over union with the object that is assigned.
+        best: Whether to also assign objects to the boxes that overlap them most, at any overlap.
+    """
+    exists = true_class_ids >= 0
+    single = tf.expand_dims(exists & tf.logical_not(crowd), -1)
+    crowds = tf.where(tf.expand_dims(exists & crowd, -1), true_boxes, 0.0)
+    overlaps = overlap(tf.where(single, true_boxes, 0.0), boxes)
+    largest = tf.reduce_max(overlaps, axis=1)
+    positive = largest >= high
+    if best:
+        top = tf.reduce_max(overlaps, axis=2, keepdims=True)
+        positive |= tf.reduce_any((overlaps == top) & (top > 0), axis=1)
+    ignored = (largest >= low) | tf.reduce_any(overlap(boxes, crowds, of_first=True) > 0.5, axis=2)
+    none, no_count = (tf.constant(value, tf.int64) for value in (-1, -2))
+    which = tf.argmax(overlaps, axis=1)
+    ids = tf.gather(tf.cast(true_class_ids, tf.int64), which, batch_dims=1)
+    ids = tf.where(positive, ids, tf.where(ignored, no_count, none))
+    return Assignment(tf.where(area(boxes) > 0, ids, no_count), which)
+
+
+def sample(
+    class_ids: tf.Tensor, noise: tf.Tensor, *, size: int, positives: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draw boxes of each image: a share of objects, and background for the remainder.
+
+    Args:
+        class_ids: int64 [n, k], as in `Assignment`.
+        noise: Uniform random numbers in [0, 1), float32 [n, k].
+        size: Number of boxes per image.
+        positives: Maximum fraction of objects.
+
+    Returns:
+        Indices of the boxes, int64 [n, min(size, k)], objects first, and whether each index counts.
+    """
+    number = tf.shape(noise)[1]
+    objects = tf.where(class_ids >= 0, noise, -1.0)
+    most = tf.minimum(int(size * positives), number)
+    least = tf.math.top_k(objects, most).values[:, -1:]
+    # Objects that are drawn come first, then background, then boxes that do not count.
+    rank = tf.where(class_ids == -1, noise, -1.0)
+    rank = tf.where((objects >= 0) & (objects >= least), 1 + noise, rank)
+    values, indices = tf.math.top_k(rank, tf.minimum(size, number))
+    return tf.cast(indices, tf.int64), values >= 0
 
 
 def hard_negatives(

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from pycocotools.mask import encode
 
 from towerpack import CallbackError, ConfigError
 from towerpack.callbacks import DetectionAP
+from towerpack.ops.box_masks import paste_mask
 
 RNG = np.random.default_rng(0)
 PICTURES, FOUND, TRUE = 14, 9, 6
@@ -137,3 +139,45 @@ def test_what_does_not_fit_is_named(changed: dict[str, np.ndarray], complaint: s
 def test_there_must_be_classes() -> None:
     with pytest.raises(ConfigError, match="needs at least one class"):
         DetectionAP([])
+
+
+def test_masks_are_evaluated_as_by_pycocotools(tmp_path: Path) -> None:
+    """Masks at random inside of the boxes, whose pixels are files of run lengths for COCO."""
+    size = np.array([[300 + 7 * i, 400] for i in range(PICTURES)])
+    rng = np.random.default_rng(1)
+    masks = {"masks": rng.random((PICTURES, FOUND, 28, 28), np.float32) ** 0.5}
+    masks["true_masks"] = (rng.random((PICTURES, TRUE, 40, 40)) < 0.8).astype(np.uint8) * 255
+    data = {**ALL, **masks, "size": size}
+
+    def rows(kind: str, box: str, label: str, there: np.ndarray) -> list[Any]:
+        result = []
+        for number, (i, j) in enumerate(zip(*np.nonzero(there), strict=True)):
+            pasted = paste_mask(data[kind][i, j], data[box][i, j], tuple(size[i]))
+            runs = encode(np.asfortranarray(pasted, np.uint8))
+            row = {"id": number + 1, "image_id": int(i), "category_id": int(data[label][i, j])}
+            row |= {"segmentation": {**runs, "counts": runs["counts"].decode()}}
+            result.append(row | {"area": float(pasted.sum()), "iscrowd": 0})
+        return result
+
+    truth = rows("true_masks", "true_boxes", "true_classes", ALL["true_classes"] >= 0)
+    found = rows("masks", "boxes", "classes", ALL["scores"] > 0)
+    for row, score in zip(found, ALL["scores"][ALL["scores"] > 0], strict=True):
+        row["score"] = float(score)
+    images = [{"id": i, "height": int(h), "width": int(w)} for i, (h, w) in enumerate(size)]
+    tree = {"info": {}, "images": images, "annotations": truth}
+    tree["categories"] = [{"id": i} for i in range(3)]
+    (tmp_path / "truth.json").write_text(json.dumps(tree))
+    there = COCO(str(tmp_path / "truth.json"))
+    run = COCOeval(there, there.loadRes(found), "segm")
+    run.evaluate()
+    run.accumulate()
+    run.summarize()
+    inferencer = DetectionAP(3, masks="masks", true_masks="true_masks", size="size")
+    result = over(inferencer, data, 5)
+    masks_only = [value for name, value in result.items() if name.startswith("mask_")]
+    np.testing.assert_allclose(masks_only, np.where(run.stats < 0, np.nan, run.stats), atol=1e-9)
+    boxes = over(DetectionAP(3), data, 4)
+    assert {name: result[name] for name in boxes} == pytest.approx(boxes, nan_ok=True)
+    assert 0 < result["mask_ap"] < result["ap"]
+    with pytest.raises(ConfigError, match="got only masks"):
+        DetectionAP(3, masks="masks")

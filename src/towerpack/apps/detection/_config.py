@@ -23,7 +23,7 @@ class DataConfig(AnnotatedData):
     size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input, to which pictures are stretched."
     augmenter: Name = "ssd_lite"
-    "ssd, ssd_lite, none, or module:name."
+    "ssd, ssd_lite, flip, none, or module:name."
 
 
 class ModelConfig(DecayedNetwork):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import cv2
 import numpy as np
 
+from towerpack.apps._label_pictures import Color
 from towerpack.apps._modeler import Display
 from towerpack.apps._pictures import typeface
 from towerpack.apps.detection._config import DetectionConfig
@@ -35,13 +36,14 @@ class DetectionDisplay(Display):
         height, width = sample.shape[:2]
         scale = max(1.0, min(_LEAST_WIDTH / width, _MOST_HEIGHT / height))
         size = round(width * scale), round(height * scale)
-        page = Image.fromarray(cv2.resize(sample, size, interpolation=cv2.INTER_LINEAR))
+        shown = self._shown(outputs)
+        colors = self._colors([name for name, *_ in shown])
+        pixels = cv2.resize(sample, size, interpolation=cv2.INTER_LINEAR)
+        page = Image.fromarray(self._painted(pixels, outputs, colors))
         drawing = ImageDraw.Draw(page)
         letters = max(11, round(min(size) / 32))
         font = typeface(letters)
-        for name, score, box in reversed(self._shown(outputs)):
-            hue = list(self.inputter.class_names).index(name) * _GOLDEN % 1
-            color = tuple(round(255 * c) for c in colorsys.hsv_to_rgb(hue, 0.85, 1.0))
+        for (name, score, box), color in reversed([*zip(shown, colors, strict=True)]):
             x1, y1, x2, y2 = (round(v * s) for v, s in zip(box, size * 2, strict=True))
             drawing.rectangle((x1, y1, x2, y2), outline=color, width=max(2, letters // 6))
             text = f"{name} {100 * score:.0f}"
@@ -52,6 +54,18 @@ class DetectionDisplay(Display):
             drawing.text((left + 2, top + 1), text, _ink(color), font)
         return np.asarray(page)
 
+    def _colors(self, names: Sequence[str]) -> list[Color]:
+        """Return the color of each shown object: here, of its class."""
+        known = list(self.inputter.class_names)
+        return [color_of(known.index(name)) for name in names]
+
+    def _painted(
+        self, pixels: np.ndarray, outputs: Mapping[str, np.ndarray], colors: Sequence[Color]
+    ) -> np.ndarray:
+        """Draw below the boxes: here, nothing."""
+        del outputs, colors
+        return pixels
+
     def _shown(self, outputs: Mapping[str, np.ndarray]) -> list[tuple[str, float, list[float]]]:
         shown = outputs["scores"] >= max(self.config.model.shown, 1e-9)
         rows = zip(*(outputs[k][shown] for k in ("class_ids", "scores", "boxes")), strict=True)
@@ -59,6 +73,12 @@ class DetectionDisplay(Display):
         return [(names[i], float(s), [float(v) for v in b]) for i, s, b in rows]
 
 
-def _ink(color: tuple[int, ...]) -> tuple[int, int, int]:
+def color_of(number: int) -> Color:
+    """Return a bright color. Colors of consecutive numbers differ much."""
+    red, green, blue = colorsys.hsv_to_rgb(number * _GOLDEN % 1, 0.85, 1.0)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _ink(color: Color) -> tuple[int, int, int]:
     light = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]
     return (0, 0, 0) if light > 140 else (255, 255, 255)

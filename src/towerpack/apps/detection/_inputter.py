@@ -16,7 +16,7 @@ from towerpack.apps.detection._config import DataConfig, DetectionConfig
 from towerpack.apps.detection.augmenters import BoxAugmenter
 from towerpack.config import Registry
 from towerpack.dataflow import DataFlow, MapData
-from towerpack.dataflow.images import clip_boxes
+from towerpack.dataflow.images import Transform, clip_boxes
 from towerpack.ops.geometry import Geometry, colours
 
 _LEAST_SHARE = 0.5  # boxes of which a crop contains a smaller fraction are dropped
@@ -26,15 +26,16 @@ INPUTTERS: Registry[Callable[[DataConfig], Found]] = Registry(
 )
 """Functions from the section `data` of a recipe to class names and the images of each split."""
 
+_AUGMENTERS = "ssd", "ssd_lite", "flip", "none"
 AUGMENTERS: Registry[BoxAugmenter] = Registry(
     "augmenter",
-    {name: f"towerpack.apps.detection.augmenters:{name}" for name in ("ssd", "ssd_lite", "none")},
+    {name: f"towerpack.apps.detection.augmenters:{name}" for name in _AUGMENTERS},
 )
 
 Datapoint = tuple[NDArray[Any], ...]
 
 
-def _decoded(annotated: Annotated) -> Datapoint:
+def decoded(annotated: Annotated) -> Datapoint:
     """Return the image, boxes in pixels, class ids, crowd flags, areas and image size."""
     picture = colours(3).augment(read_picture(annotated.picture))
     h, w = picture.shape[:2]
@@ -43,6 +44,17 @@ def _decoded(annotated: Annotated) -> Datapoint:
     sides = boxes[:, 2:] - boxes[:, :2]
     areas = sides.prod(1) if annotated.areas is None else annotated.areas * (h * w)
     return picture, boxes, annotated.class_ids, crowd, areas, np.array([h, w], np.int32)
+
+
+def moved(
+    transform: Transform | None, picture: NDArray[Any], boxes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    """Return the transformed image, its boxes, and which boxes are still inside the image."""
+    if transform is None:
+        return picture, boxes, np.ones(len(boxes), np.bool_)
+    picture = transform.apply_image(picture)
+    boxes = transform.apply_boxes(boxes)
+    return picture, *clip_boxes(boxes, *picture.shape[:2], min_area=_LEAST_SHARE)
 
 
 @dataclass(frozen=True)
@@ -54,12 +66,8 @@ class _Change:
 
     def __call__(self, dp: Datapoint, rng: np.random.Generator | None = None) -> Datapoint:
         picture, boxes, class_ids, crowd, areas, size = dp
-        keep = np.ones(len(boxes), bool)
-        if rng is not None and self.augmenter.draw is not None:
-            transform = self.augmenter.draw(picture, boxes, rng)
-            picture = transform.apply_image(picture)
-            boxes = transform.apply_boxes(boxes)
-            boxes, keep = clip_boxes(boxes, *picture.shape[:2], min_area=_LEAST_SHARE)
+        transform = self.augmenter.transform(picture, boxes, rng)
+        picture, boxes, keep = moved(transform, picture, boxes)
         shares = boxes / np.tile(picture.shape[1::-1], 2)
         if keep.any():
             rows = shares[keep], class_ids[keep], crowd[keep], areas[keep]
@@ -70,7 +78,39 @@ class _Change:
         return (self.geometry.scaling().augment(picture), *columns, size)
 
 
-class DetectionInputter(FilesInputter):
+class BoxInputter(FilesInputter):
+    """Base class of inputters of images with boxes. Subclasses define `decoder` and `flow`.
+
+    Args:
+        config: Section `data` of a recipe.
+        read: Function that returns the classes and the images of each split.
+        augmenter: Augmentation of training images and normalization.
+    """
+
+    def __init__(self, config: Any, read: Callable[[Any], Found], augmenter: BoxAugmenter) -> None:
+        super().__init__(config)
+        self.augmenter = augmenter
+        self._read = read
+
+    def find(self) -> Found:
+        names, parts = self._read(self.config)
+        boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
+        if not names or not all(boxes.values()):
+            counts = (f"{s}: {n} boxes in {len(parts[s])} pictures" for s, n in boxes.items())
+            got = f"{len(names)} classes; {', '.join(counts)}"
+            raise ConfigError("Each split must have classes, pictures and boxes.", got=got)
+        if len({*names}) < len(names):
+            raise ConfigError("Class names must be unique.", got=", ".join(names))
+        return names, parts
+
+    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        parts = super()._checked(classes, parts)
+        for annotated in itertools.chain(*parts.values()):
+            annotated.on(*header_of(annotated.picture).upright_size)
+        return parts
+
+
+class DetectionInputter(BoxInputter):
     """Images and their boxes as batches.
 
     A batch is (image, boxes, class_ids, crowd, areas, size). m is the largest number of boxes in
@@ -91,30 +131,11 @@ class DetectionInputter(FilesInputter):
     def __init__(
         self, config: DataConfig, read: Callable[[DataConfig], Found], augmenter: BoxAugmenter
     ) -> None:
-        super().__init__(config)
-        self.augmenter = augmenter
+        super().__init__(config, read, augmenter)
         self.geometry = Geometry(height=config.size[0], width=config.size[1])
-        self._read = read
-
-    def find(self) -> Found:
-        names, parts = self._read(self.config)
-        boxes = {s: sum(len(picture.boxes) for picture in part) for s, part in parts.items()}
-        if not names or not all(boxes.values()):
-            counts = (f"{s}: {n} boxes in {len(parts[s])} pictures" for s, n in boxes.items())
-            got = f"{len(names)} classes; {', '.join(counts)}"
-            raise ConfigError("Each split must have classes, pictures and boxes.", got=got)
-        if len({*names}) < len(names):
-            raise ConfigError("Class names must be unique.", got=", ".join(names))
-        return names, parts
-
-    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
-        parts = super()._checked(classes, parts)
-        for annotated in itertools.chain(*parts.values()):
-            annotated.on(*header_of(annotated.picture).upright_size)
-        return parts
 
     def decoder(self) -> Callable[[Any], Any]:
-        return _decoded
+        return decoded
 
     def flow(self, split: Split) -> DataFlow:
         training = split == "train"

@@ -167,12 +167,17 @@ class DetectionReport(DetectionAP, Reporting):
 
     Args:
         class_names: Names of the classes in the order of their labels.
+        masks: Whether to also evaluate masks: the outputs `masks`, `true_masks` and `size`.
     """
 
-    def __init__(self, class_names: Sequence[str]) -> None:
+    def __init__(self, class_names: Sequence[str], *, masks: bool = False) -> None:
         self._names = list(class_names)
         outputs = ("boxes_px", "scores", "class_ids", "true_boxes_px", "true_class_ids")
-        super().__init__(self._names, *outputs, crowd="crowd", areas="areas")
+        columns = {name: name for name in ("crowd", "areas")}
+        if masks:
+            columns |= {name: name for name in ("masks", "true_masks", "size")}
+        super().__init__(self._names, *outputs, **columns)
+        self._prefixes = {"AP": "ap", **({"mask AP": "mask_ap"} if masks else {})}
         self.begin()
 
     def begin(self) -> None:
@@ -187,16 +192,18 @@ class DetectionReport(DetectionAP, Reporting):
 
     def finish(self) -> Mapping[str, float]:
         metrics = super().finish()
-        values = [metrics[f"ap/{name}"] for name in self._names]
-        texts = ["-" if np.isnan(value) else f"{100 * value:.1f} %" for value in values]
+        columns: list[Sequence[str]] = []
+        for prefix in self._prefixes.values():
+            values = [metrics[f"{prefix}/{name}"] for name in self._names]
+            columns.append(["-" if np.isnan(v) else f"{100 * v:.1f} %" for v in values])
         self._rows = [
-            ("class", "AP", "boxes"),
-            *zip(self._names, texts, map(str, self._counts), strict=True),
+            ("class", *self._prefixes, "boxes"),
+            *zip(self._names, *columns, map(str, self._counts), strict=True),
         ]
         return metrics
 
     def lines(self) -> Sequence[str]:
-        return aligned(self._rows, "<>>")
+        return aligned(self._rows, "<" + ">" * (1 + len(self._prefixes)))
 
     def report(self, folder: Path) -> Sequence[Path]:
         replace_file(folder / "classes.csv", csv_of(self._rows))

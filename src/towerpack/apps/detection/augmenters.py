@@ -56,6 +56,18 @@ class BoxAugmenter:
     draw: Callable[[NDArray[np.uint8], Boxes, np.random.Generator], Transform] | None
     normalize: Callable[[tf.Tensor], tf.Tensor]
 
+    def transform(
+        self, picture: NDArray[np.uint8], boxes: Boxes, rng: np.random.Generator | None
+    ) -> Transform | None:
+        """Return the random transform of a training image; None without augmentation.
+
+        Args:
+            picture: uint8 [h, w, 3].
+            boxes: [k, 4] in pixels.
+            rng: Random generator; None outside of training.
+        """
+        return None if rng is None or self.draw is None else self.draw(picture, boxes, rng)
+
 
 @dataclass(frozen=True)
 class SsdTransforms:
@@ -122,6 +134,11 @@ class SsdTransforms:
         return CropTransform(*(int(v[first]) for v in (y, x, h, w)))
 
 
+def _flipped(picture: NDArray[np.uint8], boxes: Boxes, rng: np.random.Generator) -> Transform:
+    del boxes
+    return TransformList([FlipTransform(*picture.shape[:2])] if rng.random() < 0.5 else [])
+
+
 none = BoxAugmenter("none", None, to_unit)
 """No augmentation; pixels from 0 to 1."""
 
@@ -130,3 +147,6 @@ ssd = BoxAugmenter("ssd", SsdTransforms(), minus_mean)
 
 ssd_lite = BoxAugmenter("ssd_lite", SsdTransforms(1.5, 0.6), to_lite_unit)
 """Milder than `ssd`: canvases up to 1.5 times as large, crops of at least 0.6 of the sides."""
+
+flip = BoxAugmenter("flip", _flipped, to_lite_unit)
+"""Random flip, with the normalization of EfficientNet-Lite."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._coco import BadAnnotations, CocoPicture, Mask, RunLengths, read_instances
+from towerpack.apps._coco import BadAnnotations, CocoPicture, Mask, has_mask, read_instances
 from towerpack.apps._inputter import Inputter, Split, class_list
 from towerpack.apps._label_pictures import draw_instances
 from towerpack.apps._pictures import (
@@ -51,11 +51,6 @@ def _drawn_size(picture: str | Path, stored: bool) -> tuple[int, int]:
     header = header_of(picture)
     height, width = (header.height, header.width) if stored else header.upright_size
     return width, height
-
-
-def _is_inside(polygon: Sequence[float], size: tuple[int, int]) -> bool:
-    (x1, y1), (x2, y2) = ((f(polygon[::2]), f(polygon[1::2])) for f in (min, max))
-    return x1 < min(x2, size[0]) and y1 < min(y2, size[1]) and x2 > 0 and y2 > 0
 
 
 @dataclass(frozen=True)
@@ -178,16 +173,8 @@ class CocoInputter(SceneInputter):
             fits_other = stated == _drawn_size(path, not is_stored)
             what = f"{picture.where}: the annotations of {path}"
             raise size_error(what, stated, size, other if fits_other else None)
-        masks: list[Mapping[str, Any]] = []
-        for where, mask in picture.annotations:
-            shape = mask.segmentation
-            if isinstance(shape, RunLengths) and shape.size != size[::-1]:
-                got = f"{shape.size[0]} x {shape.size[1]} pixels"
-                bad.add(where, "the mask must have the size of the picture.", got)
-            elif not isinstance(shape, RunLengths) and not any(_is_inside(p, size) for p in shape):
-                bad.add(where, "the mask must have an area inside its picture.")
-            else:
-                masks.append(mask.model_dump())
+        annotations = picture.annotations
+        masks = [m.model_dump() for where, m in annotations if has_mask(where, m, size, bad)]
         return Scene(str(path), masks, f"{picture.where}, {path.name}")
 
 
