@@ -197,6 +197,8 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
     workers.processes[1].send_signal(signal.SIGTERM)
     assert workers.codes(120) == [143, 143], workers.said(0) + workers.said(1)
     assert "Saved at step" in workers.said(0)
+    blind = f"not visible to worker 1 ({workers.addresses[1]}). If the run is to continue"
+    assert blind in workers.said(0)
 
     # Either is killed; the chief hangs, too.
     ends_of_one = [

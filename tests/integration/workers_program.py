@@ -49,6 +49,7 @@ from towerpack.training import (
 )
 from towerpack.training.distribution import multi_worker, worker_team
 from towerpack.training.distribution.peers import wait_for_peers
+from towerpack.training.run import opening
 from towerpack.training.state import settings
 
 # What was made before the workers have met keeps its values.
@@ -349,7 +350,11 @@ def well(where: Path) -> None:
 
 
 def long(where: Path) -> None:
-    """Until somebody ends it; or, continued, to its end."""
+    """Until somebody ends it; or, continued, to its end. Worker 1 does not see the directory."""
+    if not TEAM.is_chief:
+        exists, load = Path.exists, opening.load_checkpoint
+        Path.exists = lambda path: ".shared-" not in path.name and exists(path)
+        opening.load_checkpoint = lambda path: where in path.parents or load(path)
 
     class Slowly(Say):
         def trigger_epoch(self) -> None:

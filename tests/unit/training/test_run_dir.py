@@ -15,6 +15,8 @@ from small_training import train
 from towerpack import ConfigError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks import ModelSaver
+from towerpack.training.distribution.team import Team
+from towerpack.training.run import opening
 from towerpack.training.state.run_dir import RunDir, default_run_dir
 
 
@@ -186,6 +188,8 @@ def test_a_run_directory_has_one_process(tmp_path: Path) -> None:
 def test_the_kernel_ends_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     program = f"""
 import time
+from towerpack.training.distribution.team import Team
+from towerpack.training.run import opening
 from towerpack.training.state.run_dir import RunDir
 run = RunDir({str(tmp_path)!r})
 print("open", flush=True)
@@ -263,3 +267,17 @@ def test_a_training_writes_through_no_link_to_a_directory(tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match="must not be a link"):
             train(tmp_path / name, [ModelSaver()], monitors=None)
         assert not os.listdir(mine)
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "TOWERPACK_RUN_FILE"])
+def test_a_chief_that_may_move_needs_shared_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    class Blind(Team):
+        def exchange(self, value: Any) -> list[Any]:
+            return [value, False]
+
+    opening._check_shared(Blind(), tmp_path)
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError, match="not visible to process 1"):
+        opening._check_shared(Blind(), tmp_path)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from towerpack._core.errors import PeerError
@@ -79,6 +80,12 @@ class Team:
     def broadcast(self, value: Any) -> Any:
         """Return the chief's JSON value in all processes."""
         return self.exchange(value)[0]
+
+    def send_files(self, directory: Path) -> None:
+        """Send the files of a directory of the chief to the other processes."""
+
+    def receive_files(self, directory: Path) -> None:
+        """Write the files that the chief sends to a directory."""
 
     def agree(self, proposal: Proposal) -> Proposal:
         return proposal

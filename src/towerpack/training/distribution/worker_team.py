@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ _LOST = (
 _ANSWER_S = 5.0
 # Seconds that a process waits for other processes after a signal.
 _PATIENCE_S = 10.0
+_PIECE = 1 << 26  # bytes of a file that are sent at once
 _REPORT = re.compile(r"<<(\[.*?\])>>")
 
 
@@ -63,6 +65,7 @@ class WorkerTeam(Team):
         self._strategy = strategy
         self._cluster = cluster
         self._gather = tf.function(self._gathered, autograph=False, reduce_retracing=True)
+        self._reduce = tf.function(self._reduced, autograph=False, reduce_retracing=True)
         self._since: float | None = None
 
     def name(self, index: int) -> str:
@@ -119,6 +122,31 @@ class WorkerTeam(Team):
             raise self.lost(error) or error from None
         lines = texts.astype(np.uint8).tobytes().splitlines()  # one per replica of each process
         return [json.loads(line) for line in lines[:: len(lines) // self.size]]
+
+    def send_files(self, directory: Path) -> None:
+        files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+        self.broadcast([[str(f.relative_to(directory)), f.stat().st_size] for f in files])
+        for path in files:
+            with path.open("rb") as file:
+                while data := file.read(_PIECE):
+                    self._sum(np.frombuffer(data + bytes(-len(data) % 8), np.int64))
+
+    def receive_files(self, directory: Path) -> None:
+        for name, size in self.broadcast(None):
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                for start in range(0, size, _PIECE):
+                    length = min(_PIECE, size - start)
+                    file.write(self._sum(np.zeros(-(-length // 8), np.int64)).tobytes()[:length])
+
+    def _sum(self, row: np.ndarray) -> np.ndarray:
+        """Return the chief's array in all processes, whose own arrays are zero."""
+        try:
+            with self.collective():
+                return self._reduce(tf.constant(row)).numpy()
+        except tf.errors.OpError as error:
+            raise self.lost(error) or error from None
 
     def agree(self, proposal: Proposal) -> Proposal:
         """Return the smallest number of steps, the greatest ending, and the chief's numbers."""
@@ -211,3 +239,11 @@ class WorkerTeam(Team):
             return context.all_gather(tf.identity(row), axis=0)
 
         return self._strategy.experimental_local_results(self._strategy.run(gather))[0]
+
+    def _reduced(self, row: tf.Tensor) -> tf.Tensor:
+        def reduce() -> Any:
+            context: Any = tf.distribute.get_replica_context()
+            first = tf.cast(tf.equal(context.replica_id_in_sync_group, 0), tf.int64)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, row * first)
+
+        return self._strategy.experimental_local_results(self._strategy.run(reduce))[0]

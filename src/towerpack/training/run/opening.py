@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 RUN_FILE = "TOWERPACK_RUN_FILE"
 """Environment variable with the path of a file for the path of the run, set by a launcher."""
+_MOVES_THE_CHIEF = (RUN_FILE, "SLURM_JOB_ID")
+"""Environment variables of engines that may start the chief on another machine next time."""
 
 
 def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
@@ -186,16 +189,18 @@ def _claim_directory(
         if mirror is None:
             _check_shared(team, probe)
         probe.unlink(missing_ok=True)
+        if checkpoint is not None:
+            team.send_files(checkpoint.path)
     else:
         probe, where, seed, state.steps_per_epoch = team.broadcast(None)
-        url = default_run_dir() if config.run_dir is None else config.run_dir
-        if not is_url(url):
+        if not is_url(default_run_dir() if config.run_dir is None else config.run_dir):
             _check_shared(team, Path(probe))
-        elif where is not None and not Path(where).exists():
-            where = f"{url}/checkpoints/{Path(where).name}"  # the chief is on another machine
-        run_dir = Path(probe).parent
-        directory = stack.enter_context(RunDir(run_dir / f"worker-{team.index}"))
-        checkpoint = None if where is None else load_checkpoint(where)
+        directory = stack.enter_context(RunDir(Path(probe).parent / f"worker-{team.index}"))
+        if where is not None:
+            # The chief alone reads the checkpoint, since others may not see the run directory.
+            received = Path(stack.enter_context(TemporaryDirectory()), Path(where).name)
+            team.receive_files(received)
+            checkpoint = load_checkpoint(received)
     directory.record_start(
         seed=seed,
         config={f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
@@ -205,15 +210,18 @@ def _claim_directory(
 
 
 def _check_shared(team: Team, probe: Path) -> None:
-    """Raise `ConfigError` in all processes if one does not see the chief's run directory."""
+    """Warn, or raise `ConfigError` in all processes, if one does not see the chief's directory."""
     seen = team.exchange(probe.exists())
-    if blind := [team.name(i) for i, sees in enumerate(seen) if not sees]:
+    blind = " and ".join(team.name(i) for i, sees in enumerate(seen) if not sees)
+    text = f"The run directory {probe.parent} of the chief is not visible to {blind}."
+    if blind and any(name in os.environ for name in _MOVES_THE_CHIEF):
         raise ConfigError(
-            f"The run directory {probe.parent} of the chief is not visible to "
-            f"{' and '.join(blind)}.",
+            text,
             expected="a directory on storage that all machines of the run share",
             fix="set run_dir= to a directory on shared storage",
         )
+    if blind and team.is_chief:
+        _LOG.warning("%s If the run is to continue, start its chief on this machine again.", text)
 
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
