@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             ("mixup", 24, 0.0, 0.7, None),  # error; guessing has 0.9
             ("flow_matching", 8, -1.0, 1.0, (400, 400, 3)),  # mean of the pixels
             ("dynamic_filter", 40, -1.0, 1.0, (180, 720, 3)),  # correlation
-            ("optical_flow", 4, 0.1, 10.0, (384, 384, 3)),  # pixels
+            ("optical_flow", 4, 0.1, 10.0, (256, 384, 3)),  # pixels
             ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
             ("transfer_digits", 20, 0.0, 0.7, None),  # error; guessing has 0.8
         ]

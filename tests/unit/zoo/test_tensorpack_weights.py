@@ -24,8 +24,8 @@ NAMES = {"kernel": "W", "bias": "b", "moving_mean": "mean/EMA", "moving_variance
 NETWORKS = {
     **{name: f"resnet:{name}" for name in ("resnet18", "resnet50", "caffe_resnet50", "resnext50")},
     **{name: f"resnet:{name}" for name in ("preact_resnet18", "preact_resnet50", "se_resnet50")},
+    **{name: f"{name}:net" for name in ("alexnet", "vgg16", "inception_bn")},
     **{f"shufflenet_{name}": f"shufflenet:{name}" for name in ("v1_half", "v1", "v2_half", "v2")},
-    **{name: f"{name}:net" for name in ("vgg16", "alexnet", "inception_bn")},
 }
 
 
@@ -102,12 +102,13 @@ def step(path: str) -> dict[str, tf.Tensor]:
     tower = TowerFunction(build, specs, seed=0)
     tower.trace(is_training=True)
     pixels = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
+    labels = tf.constant([1, 3], tf.int64)
 
     @tf.function(autograph=False)
     def gradients() -> dict[str, tf.Tensor]:
         trained = tower.store.trainable()
         with tf.GradientTape() as tape:
-            cost = tower(pixels, [1, 3], is_training=True, step=tf.constant(0, tf.int64)).cost
+            cost = tower(pixels, labels, is_training=True, step=tf.constant(0, tf.int64)).cost
         return dict(zip(trained, tape.gradient(cost, list(trained.values())), strict=True))
 
     return gradients()
