@@ -28,8 +28,8 @@ REAL = """
 task: instances
 data: {inputter: coco, path: ., short_edge: [80, 96], long_edge: 96, batch_size: 4}
 model:
-  options: {channels: 32, units: 64, anchor_sides: [16, 32, 64, 128, 256], proposals: [100, 50],
-    anchors_before: [100, 50], anchor_samples: [64, 0.5], box_samples: [32, 0.25], score: 0.01}
+  options: {channels: 32, units: 64, proposals: [100, 50], anchors_before: [100, 50],
+    box_samples: [32, 0.25], score: 0.01}
 train: {epochs: 1, steps_per_epoch: 15}
 """
 

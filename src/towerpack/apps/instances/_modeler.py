@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -20,6 +20,17 @@ from towerpack.zoo.mask_rcnn import MEAN, STD, from_torch
 
 networks: Registry[Any] = Registry("network", {"mask_rcnn": "towerpack.zoo.mask_rcnn:MaskRCNN"})
 """Functions `(num_classes=, backbone=, masks=, **options)` to a network, by name."""
+
+
+# Options of the small backbone, for pictures and objects of a size that a CPU can train.
+_SMALL: Final[dict[str, Any]] = {
+    "channels": 64,
+    "anchor_sides": (16, 32, 64, 128, 256),
+    "proposals": (300, 100),
+    "anchors_before": (300, 200),
+    "anchor_samples": (128, 0.5),
+    "box_samples": (64, 0.25),
+}
 
 
 class InstancesModeler(Modeler):
@@ -44,12 +55,14 @@ class InstancesModeler(Modeler):
     ) -> None:
         super().__init__(config, inputter)
         model = config.model
+        is_small = model.backbone != "resnet50" and model.network == "mask_rcnn"
+        options = (_SMALL if is_small else {}) | model.options
         self.class_names = list(inputter.class_names)
         self.network = networks.get(network or model.network)(
             num_classes=len(self.class_names),
             backbone=model.backbone,
             masks=model.masks,
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in model.options.items()},
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()},
         )
         self.best = ("val/mask_ap" if model.masks else "val/ap", "max")
         self.infer_outputs = ("boxes", "scores", "class_ids", *(["masks"] if model.masks else []))
