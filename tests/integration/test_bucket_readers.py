@@ -20,7 +20,7 @@ from towerpack import ConfigError, logger
 from towerpack._core.remote_path import RemotePath
 from towerpack.apps import Runner, find_recipe
 from towerpack.callbacks import MinSaver, ModelSaver
-from towerpack.checkpoint import _lease, load_checkpoint, remote_run
+from towerpack.checkpoint import load_checkpoint, remote_run
 from towerpack.checkpoint.remote_copies import local_files
 from towerpack.cli import app
 from towerpack.inference import Predictor, load_exported
@@ -35,7 +35,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     with s3_server("bucket"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(remote_run, "PAUSE_S", 0.05)
-        patch.setattr(_lease, "SETTLE_S", 0.0)
         yield train(URL, [ModelSaver(keep=2), MinSaver("cost")], monitors=None, max_epoch=3)
 
 

@@ -42,7 +42,7 @@ def ls(
         rows.add_row(
             escape(f"{path.rstrip('/')}/{run.relative_to(folder)}" if is_url(path) else str(run)),
             f"{began:%Y-%m-%d %H:%M}",
-            escape("running" if is_running(run) else ended),
+            escape("running" if is_running(run, path) else ended),
             f"{records[-1].epoch:,}" if records else "",
             f"{records[-1].step:,}" if records else "",
             escape(", ".join(f"{n} {v:.4g}" for n, v in last if pattern.search(n))),

@@ -36,7 +36,7 @@ from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
-from towerpack.training.state.run_dir import OnExisting, RunDir, default_run_dir
+from towerpack.training.state.run_dir import OnExisting, RunDir, run_dir_of
 from towerpack.training.state.step_costs import StepCosts
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
 
 def _open_mirror(config: TrainConfig, stack: ExitStack) -> RunMirror | None:
     """Open the local mirror of a run directory behind a URL."""
-    url = default_run_dir() if config.run_dir is None else config.run_dir
+    url = run_dir_of(config.run_dir)
     if not is_url(url):
         return None
     from towerpack.checkpoint.remote_run import RunMirror
@@ -179,22 +179,17 @@ def _claim_directory(
             Path(file).write_text(str(directory.path))
         where = None if checkpoint is None else str(checkpoint.path)
         seed = _choose_seed(config.seed, directory, checkpoint)
-        probe = directory.path / f".shared-{secrets.token_hex(8)}"
-        probe.touch()
-        stack.callback(probe.unlink, missing_ok=True)
-        team.broadcast([str(probe), where, seed, state.steps_per_epoch])
-        if mirror is None:
-            _check_shared(team, probe)
-        probe.unlink(missing_ok=True)
+        team.broadcast([str(directory.path), where, seed, state.steps_per_epoch])
+        if mirror is None and team.size > 1:
+            _check_shared(team, directory.path)
     else:
-        probe, where, seed, state.steps_per_epoch = team.broadcast(None)
-        url = default_run_dir() if config.run_dir is None else config.run_dir
+        path, where, seed, state.steps_per_epoch = team.broadcast(None)
+        url = run_dir_of(config.run_dir)
         if not is_url(url):
-            _check_shared(team, Path(probe))
+            _check_shared(team, Path(path))
         elif where is not None and not Path(where).exists():
             where = f"{url}/checkpoints/{Path(where).name}"  # the chief is on another machine
-        run_dir = Path(probe).parent
-        directory = stack.enter_context(RunDir(run_dir / f"worker-{team.index}"))
+        directory = stack.enter_context(RunDir(Path(path) / f"worker-{team.index}"))
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
         seed=seed,
@@ -204,13 +199,20 @@ def _claim_directory(
     return directory, checkpoint, seed
 
 
-def _check_shared(team: Team, probe: Path) -> None:
+def _check_shared(team: Team, folder: Path) -> None:
     """Raise `ConfigError` in all processes if one does not see the chief's run directory."""
-    seen = team.exchange(probe.exists())
+    probe = folder / f".shared-{secrets.token_hex(8)}"
+    try:
+        if team.is_chief:
+            probe.touch()
+        probe = Path(team.broadcast(str(probe)))
+        seen = team.exchange(probe.exists())
+    finally:
+        if team.is_chief:
+            probe.unlink(missing_ok=True)
     if blind := [team.name(i) for i, sees in enumerate(seen) if not sees]:
         raise ConfigError(
-            f"The run directory {probe.parent} of the chief is not visible to "
-            f"{' and '.join(blind)}.",
+            f"The run directory {folder} of the chief is not visible to {' and '.join(blind)}.",
             expected="a directory on storage that all machines of the run share",
             fix="set run_dir= to a directory on shared storage",
         )
@@ -218,8 +220,7 @@ def _check_shared(team: Team, probe: Path) -> None:
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
     """Raise `ConfigError` if `on_existing='delete'` would delete the weights to start from."""
-    run_dir = default_run_dir() if config.run_dir is None else config.run_dir
-    deleted = _resolved(run_dir)
+    deleted = _resolved(run_dir_of(config.run_dir))
     sources = [] if config.init is None else config.init.paths()
     if config.resume not in ("auto", "never"):
         sources.append(config.resume)

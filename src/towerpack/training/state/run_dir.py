@@ -206,6 +206,11 @@ def chosen_run_dir() -> str | Path | None:
     return _chosen
 
 
+def run_dir_of(run_dir: str | Path | None) -> str | Path:
+    """Return the directory (or URL) of a run, whose configuration has this `run_dir`."""
+    return default_run_dir() if run_dir is None else run_dir
+
+
 def default_run_dir() -> str | Path:
     """Return the directory (or URL) chosen by `towerpack.logger`, or `runs/<name of the program>`.
 
