@@ -19,7 +19,7 @@ from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.files import replacing, user_cache
 from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
-from towerpack._core.remote_path import RemotePath, is_url
+from towerpack._core.remote_path import RemotePath
 from towerpack.checkpoint._layout import CHECKPOINTS, MANIFEST, Place, place, tag_name
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
@@ -38,19 +38,9 @@ _ATTEMPTS: Final = 3
 _logger = get_logger(__name__)
 
 
-def local_files(
-    where: str | os.PathLike[str], *folders: str, names: Iterable[str] | None = None
-) -> Path:
-    """Return the local directory of a run. Download the files of a run behind a URL.
-
-    Args:
-        where: Local path or URL.
-        folders: Subdirectories to download too. Checkpoints are downloaded by `load_checkpoint`.
-        names: Names of the only files to download, from all runs below the URL.
-    """
-    if not is_url(where):
-        return Path(where)
-    run = RemotePath(str(where).rstrip("/"))
+def local_files(url: str, *folders: str, names: Iterable[str] | None = None) -> Path:
+    """Download the files of a run, except its checkpoints. See `run_files`."""
+    run = RemotePath(url.rstrip("/"))
     folder = cache_folder(run.url, "copy")
     files = [name for name in run.files() if not hidden(name)]
     if names is not None:

@@ -81,6 +81,7 @@ class RunMirror(AbstractContextManager["RunMirror"]):
         self._thread: threading.Thread | None = None
         self._closing, self._ended = threading.Event(), threading.Event()
         self._name = ""  # of this process, in `.owner`
+        self._before: str | None = None  # the name to replace there
         self._taken: ConfigError | None = None
         self._copies: dict[str, str] = {}  # name of an uploaded file by its checksum
         self._sent: dict[str, tuple[int, int]] = {}  # times and sizes of uploaded files
@@ -104,17 +105,16 @@ class RunMirror(AbstractContextManager["RunMirror"]):
         return self
 
     def _update(self) -> None:
-        """Take over the run. Download what the mirror lacks: files, and the newest checkpoint."""
+        """Download what the mirror lacks: files, and the newest checkpoint."""
         file = self.path.parent / "mirror"
         if not file.exists():
             replace_file(file, secrets.token_hex(8).encode())
         mirror = file.read_text()
         self._name = f"{mirror} process {os.getpid()} on {platform.node()}"
-        files = self._remote.files()
-        if self.path.exists() and not self._owner().startswith(mirror):
+        self._before, files = self._owner(), self._remote.files()
+        if self.path.exists() and not self._before.startswith(mirror):
             self._set_aside()
         self.path.mkdir(exist_ok=True)
-        (self._remote / _OWNER).write(self._name.encode())
         tops = [n for n in files if "/" not in n and not hidden(n) and _RECORD in files]
         pull(self._remote, [n for n in tops if not (self.path / n).exists()], self.path)
         newest = max((rank(entry) for entry in self._local() if _valid(entry)), default=None)
@@ -159,8 +159,12 @@ class RunMirror(AbstractContextManager["RunMirror"]):
         return read_if_exists(self._remote / _OWNER).decode(errors="replace")
 
     def _check_owner(self) -> None:
+        """Take over the run, if that was not done. Raise `ConfigError` if another process did."""
         owner = self._owner()
-        if owner and owner != self._name:
+        if owner == self._before:
+            (self._remote / _OWNER).write(self._name.encode())
+            self._before = None
+        elif owner and owner != self._name:
             self._taken = ConfigError(
                 f"The run {self.url} was continued by another process.",
                 got=f"{owner.partition(' ')[2]} (this was process {os.getpid()})",
@@ -171,7 +175,7 @@ class RunMirror(AbstractContextManager["RunMirror"]):
 
     def _work(self, store: CheckpointStore, step: int, delete: bool) -> None:
         prepared = failing = False
-        pause = PAUSE_S
+        pause = 0.0
         while not self._ended.is_set():
             closing = self._closing.wait(pause)
             began = time.monotonic()

@@ -24,11 +24,10 @@ Curve = tuple[list[int], list[float]]
 
 def files_of(where: str | Path, *folders: str, names: Iterable[str] | None = None) -> Path:
     """Return the directory of a run's files. Download the files of a run behind a URL."""
-    if not is_url(where):
-        return Path(where)
     with explain_missing("A run behind a URL"):
-        from towerpack.checkpoint.remote_copies import local_files
-    return local_files(where, *folders, names=names)
+        from towerpack.training.state.run_dir import run_files
+
+        return run_files(where, *folders, names=names)
 
 
 def directories_of(runs: Iterable[str]) -> dict[str, Path]:

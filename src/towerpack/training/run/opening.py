@@ -36,7 +36,7 @@ from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
-from towerpack.training.state.run_dir import OnExisting, RunDir, run_dir_of
+from towerpack.training.state.run_dir import RunDir, run_dir_of
 from towerpack.training.state.step_costs import StepCosts
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     """Open the run's directory, ledger and monitors; `stack` closes them."""
     state, team = parts.state, parts.distribution.team
     clock = Clock()
-    mirror = _open_mirror(parts.config, stack) if team.is_chief else None
-    directory, checkpoint, seed = _claim_directory(parts.config, mirror, state, team, stack)
+    directory, mirror, checkpoint, seed = _claim_directory(parts.config, state, team, stack)
     resumed_at = None if checkpoint is None else checkpoint.step
     ledger = stack.enter_context(
         Ledger(directory.ledger, clock, step=lambda: state.step, resumed_at=resumed_at)
@@ -132,39 +131,25 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     )
 
 
-def _open_mirror(config: TrainConfig, stack: ExitStack) -> RunMirror | None:
-    """Open the local mirror of a run directory behind a URL."""
-    url = run_dir_of(config.run_dir)
-    if not is_url(url):
-        return None
-    from towerpack.checkpoint.remote_run import RunMirror
-
-    return stack.enter_context(RunMirror(str(url), new=_on_existing(config) == "new"))
-
-
-def _on_existing(config: TrainConfig) -> OnExisting:
-    on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
-    if on_existing == "delete":
-        _refuse_to_delete_sources(config)
-    return on_existing
-
-
 def _claim_directory(
-    config: TrainConfig,
-    mirror: RunMirror | None,
-    state: RunState,
-    team: Team,
-    stack: ExitStack,
-) -> tuple[RunDir, Checkpoint | None, int]:
-    """Return the run's directory, the checkpoint to continue from, and the seed.
+    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
+) -> tuple[RunDir, RunMirror | None, Checkpoint | None, int]:
+    """Return the run's directory, its mirror if it is behind a URL, its checkpoint, and the seed.
 
-    The chief chooses all three. Other processes write their logs to a subdirectory.
+    The chief chooses all of them. Other processes write their logs to a subdirectory.
     """
     directory: RunDir
+    mirror: RunMirror | None = None
     checkpoint: Checkpoint | None = None
+    run_dir = run_dir_of(config.run_dir)
     if team.is_chief:
-        on_existing, run_dir = _on_existing(config), config.run_dir
-        if mirror is not None:
+        on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
+        if on_existing == "delete":
+            _refuse_to_delete_sources(config)
+        if is_url(run_dir):
+            from towerpack.checkpoint.remote_run import RunMirror
+
+            mirror = stack.enter_context(RunMirror(str(run_dir), new=on_existing == "new"))
             run_dir, on_existing = mirror.path, "resume" if on_existing == "new" else on_existing
         directory = stack.enter_context(RunDir(run_dir, on_existing=on_existing))
         _LOG.info(
@@ -184,11 +169,10 @@ def _claim_directory(
             _check_shared(team, directory.path)
     else:
         path, where, seed, state.steps_per_epoch = team.broadcast(None)
-        url = run_dir_of(config.run_dir)
-        if not is_url(url):
+        if not is_url(run_dir):
             _check_shared(team, Path(path))
         elif where is not None and not Path(where).exists():
-            where = f"{url}/checkpoints/{Path(where).name}"  # the chief is on another machine
+            where = f"{run_dir}/checkpoints/{Path(where).name}"  # the chief is on another machine
         directory = stack.enter_context(RunDir(Path(path) / f"worker-{team.index}"))
         checkpoint = None if where is None else load_checkpoint(where)
     directory.record_start(
@@ -196,7 +180,7 @@ def _claim_directory(
         config={f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
         resumed_at=None if checkpoint is None else checkpoint.step,
     )
-    return directory, checkpoint, seed
+    return directory, mirror, checkpoint, seed
 
 
 def _check_shared(team: Team, folder: Path) -> None:
