@@ -111,6 +111,8 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             replace_file(file, secrets.token_hex(8).encode())
         mirror = file.read_text()
         self._name = f"{mirror} process {os.getpid()} on {platform.node()}"
+        # A missing bucket or permission is an error before training.
+        (self._remote / ".writable").write(b"")
         self._before, files = self._owner(), self._remote.files()
         if self.path.exists() and not self._before.startswith(mirror):
             self._set_aside()
