@@ -9,11 +9,9 @@ import sys
 
 from resumable_program import main
 
-from towerpack.checkpoint import _lease, remote_run
+from towerpack.checkpoint import remote_run
 
 remote_run.PAUSE_S = 0.05
-_lease.BEAT_S = 0.5
-_lease.SETTLE_S = 0.05
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

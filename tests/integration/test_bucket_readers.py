@@ -20,11 +20,10 @@ from towerpack import ConfigError, logger
 from towerpack._core.remote_path import RemotePath
 from towerpack.apps import Runner, find_recipe
 from towerpack.callbacks import MinSaver, ModelSaver
-from towerpack.checkpoint import _lease, load_checkpoint, remote_run
-from towerpack.checkpoint.remote_copies import local_files
+from towerpack.checkpoint import load_checkpoint, remote_run
 from towerpack.cli import app
 from towerpack.inference import Predictor, load_exported
-from towerpack.training.state.run_dir import choose_run_dir
+from towerpack.training.state.run_dir import choose_run_dir, run_files
 from towerpack.training.trainers.base import Trainer
 
 URL = "s3://bucket/runs/small"
@@ -35,7 +34,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     with s3_server("bucket"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(remote_run, "PAUSE_S", 0.05)
-        patch.setattr(_lease, "SETTLE_S", 0.0)
         yield train(URL, [ModelSaver(keep=2), MinSaver("cost")], monitors=None, max_epoch=3)
 
 
@@ -97,7 +95,7 @@ def test_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             name = file.relative_to(version).as_posix()
             RemotePath(f"{url}/export/saved_model/1/{name}").upload(file)
     monkeypatch.setenv("TOWERPACK_RUN_CACHE", str(tmp_path / "server"))
-    served = local_files(url, "export") / "export/saved_model/1"
+    served = run_files(url, "export") / "export/saved_model/1"
     assert load_exported(served).signatures
 
 

@@ -124,6 +124,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_and_loses_nothing(tmp_path: Pa
             "for PPO must be of type Discrete or Box, got Multi",
         ),
         (lambda: DQN(Walk, PPOConfig()), "config of DQN must be a DQNConfig, got PPOConfig"),
+        (lambda: train(DQN(Walk), "s3://bucket/run"), "replay memory is not uploaded"),
         (lambda: A2C(Walk, num_step=3), "no setting 'num_step'"),
         (lambda: PPO(Walk, num_steps=100, batch_size=256), "batch_size must divide the 800 rows"),
         (lambda: PPO("CartPole-v7"), "CartPole-v7"),

@@ -80,6 +80,11 @@ def json_lines(data: bytes, path: object, parse: Callable[[Any], T]) -> list[T]:
     return parsed
 
 
+def user_cache() -> Path:
+    """Return the directory for cached files of this user: `~/.cache/towerpack`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "towerpack"
+
+
 def fsync_dir(path: Path) -> None:
     """Sync a directory to the disk, so that new and renamed files survive a power failure."""
     fd = os.open(path, os.O_RDONLY)

@@ -13,6 +13,7 @@ from towerpack._core.naming import alike, did_you_mean
 from towerpack._core.remote_path import is_url
 from towerpack.apps._config import AppConfig
 from towerpack.config import Registry, code_in, from_folder, load, read_yaml
+from towerpack.training.state.run_dir import run_files
 from towerpack.zoo import IMAGENET, PRETRAINED
 
 if TYPE_CHECKING:
@@ -157,15 +158,6 @@ def code_named_in(values: Mapping[str, Any]) -> dict[str, list[str]]:
     return code_in(AppConfig, values) or code_in(
         APPLICATIONS.get(str(values.get("task"))).config, values
     )
-
-
-def run_files(where: str | os.PathLike[str]) -> Path:
-    """Return the directory of a run's files. Download the files of a run behind a URL."""
-    if not is_url(where):
-        return Path(where).expanduser()
-    from towerpack.checkpoint.remote_copies import local_files
-
-    return local_files(where)
 
 
 def _is_run(path: Path) -> bool:

@@ -16,7 +16,7 @@ from towerpack._core.files import refuse_link, replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack._core.remote_path import is_url
-from towerpack.apps._application import RECIPE, Recipe, run_files
+from towerpack.apps._application import RECIPE, Recipe
 from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
@@ -36,6 +36,7 @@ from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
 from towerpack.model import ModelDesc
 from towerpack.training import TrainConfig, Trainer, WeightEMA
+from towerpack.training.state.run_dir import run_files
 from towerpack.zoo import read_pretrained
 
 _LOG = get_logger(__name__)

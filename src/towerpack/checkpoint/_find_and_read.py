@@ -7,7 +7,7 @@ before memory is allocated, and checksums before data is used. Nothing is unpick
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,7 @@ from towerpack.checkpoint._manifest import (
     fingerprint,
     group_file,
     parse_manifest,
+    row_of,
 )
 from towerpack.checkpoint.tensors import Tensors, check_file, read_plain
 
@@ -276,21 +277,9 @@ def _nothing_valid(
 
 
 def _row(entry: Place, checksums: bool) -> CheckpointRow | None:
-    manifest, problem = None, None
-    try:
-        manifest = check(entry.path, checksums=checksums, expected=entry)
-    except InvalidCheckpointError as error:
-        problem = str(error)
+    row = row_of(entry, lambda entry: check(entry.path, checksums=checksums, expected=entry))
     try:
         nbytes = sum(file.lstat().st_size for file in entry.path.iterdir())
     except FileNotFoundError:
         return None  # The writer has removed the checkpoint meanwhile.
-    return CheckpointRow(
-        step=entry.step,
-        tag=entry.tag if manifest is None else manifest.tag,
-        path=entry.path,
-        nbytes=nbytes,
-        saved_at=None if manifest is None else manifest.saved_at,
-        info={} if manifest is None else manifest.info,
-        problem=problem,
-    )
+    return replace(row, nbytes=nbytes)

@@ -16,7 +16,6 @@ CHECKPOINTS: Final = "checkpoints"
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.json"
 LOCK: Final = ".lock"
-LEASE: Final = ".lease.json"  # in the run directory of a run in a bucket
 TMP: Final = ".tmp-"
 TRASH: Final = ".trash-"
 ABANDONED: Final = "abandoned-"

@@ -8,13 +8,13 @@ without one is not a checkpoint.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from towerpack._core.versions import library_versions
-from towerpack.checkpoint._layout import STATE
+from towerpack.checkpoint._layout import STATE, Place
 
 FORMAT: Final = "towerpack-checkpoint"
 VERSION: Final = 1
@@ -101,6 +101,24 @@ class CheckpointRow:
     def valid(self) -> bool:
         """Whether `list_checkpoints` found no problem in the checkpoint."""
         return self.problem is None
+
+
+def row_of(entry: Place, examine: Callable[[Place], Manifest]) -> CheckpointRow:
+    """Return the properties of a checkpoint. `examine` checks it and returns its manifest."""
+    manifest, problem = None, None
+    try:
+        manifest = examine(entry)
+    except InvalidCheckpointError as error:
+        problem = str(error)
+    return CheckpointRow(
+        step=entry.step,
+        tag=entry.tag if manifest is None else manifest.tag,
+        path=entry.path,
+        nbytes=0 if manifest is None else manifest.nbytes,
+        saved_at=None if manifest is None else manifest.saved_at,
+        info={} if manifest is None else manifest.info,
+        problem=problem,
+    )
 
 
 def group_file(group: str) -> str:

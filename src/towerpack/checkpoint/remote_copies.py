@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from towerpack._core.errors import CheckpointError, ConfigError
-from towerpack._core.files import replacing
+from towerpack._core.files import replacing, user_cache
 from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
-from towerpack._core.remote_path import RemotePath, is_url
-from towerpack.checkpoint._layout import CHECKPOINTS, LEASE, MANIFEST, Place, place, tag_name
+from towerpack._core.remote_path import RemotePath
+from towerpack.checkpoint._layout import CHECKPOINTS, MANIFEST, Place, place, tag_name
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointRow,
+    FileRecord,
     InvalidCheckpointError,
     Manifest,
     parse_manifest,
+    row_of,
 )
 from towerpack.checkpoint._write import publish, sweep
 from towerpack.checkpoint.tensors import check_file, read_plain, sync_and_record
@@ -36,21 +38,11 @@ _ATTEMPTS: Final = 3
 _logger = get_logger(__name__)
 
 
-def local_files(
-    where: str | os.PathLike[str], *folders: str, names: Iterable[str] | None = None
-) -> Path:
-    """Return the local directory of a run. Download the files of a run behind a URL.
-
-    Args:
-        where: Local path or URL.
-        folders: Subdirectories to download too. Checkpoints are downloaded by `load_checkpoint`.
-        names: Names of the only files to download, from all runs below the URL.
-    """
-    if not is_url(where):
-        return Path(where)
-    run = RemotePath(str(where).rstrip("/"))
+def local_files(url: str, *folders: str, names: Iterable[str] | None = None) -> Path:
+    """Download the files of a run, except its checkpoints. See `run_files`."""
+    run = RemotePath(url.rstrip("/"))
     folder = cache_folder(run.url, "copy")
-    files = [name for name in run.files() if not hidden(name) or name == LEASE]
+    files = [name for name in run.files() if not hidden(name)]
     if names is not None:
         wanted = [name for name in files if name.rpartition("/")[2] in names]
     else:
@@ -67,43 +59,32 @@ def local_files(
 def local_checkpoint(url: str, tag: str | None = None) -> Path:
     """Download the newest valid checkpoint of a run behind a URL, or one given checkpoint."""
     run, name = _run_and_name(url)
-    with _updating(cache_folder(run, "copy")) as folder:
-        return fetch_newest(RemotePath(run), folder / CHECKPOINTS, tag, name)
+    with _updating(cache_folder(run.url, "copy")) as folder:
+        return fetch_newest(run, folder, tag, name)
 
 
 def list_remote(url: str, *, checksums: bool) -> list[CheckpointRow]:
     """Return the complete checkpoints of a run behind a URL, from their manifests."""
-    run = RemotePath(_run_and_name(url)[0])
-    rows: list[CheckpointRow] = []
-    for entry in visible(run.files()):
-        remote = run / CHECKPOINTS / entry.name
-        manifest, problem = None, None
-        with _updating(cache_folder(run.url, "copy")) as folder:
-            try:
-                manifest = _read_manifest(remote)[1]
-                check_sizes(remote, manifest)
-                if checksums:
-                    _fetch(remote, folder / CHECKPOINTS)
-            except InvalidCheckpointError as error:
-                problem = str(error)
-        row = CheckpointRow(
-            step=entry.step,
-            tag=manifest.tag if manifest else entry.tag,
-            path=folder / CHECKPOINTS / entry.name,
-            nbytes=manifest.nbytes if manifest else 0,
-            saved_at=manifest.saved_at if manifest else None,
-            info=manifest.info if manifest else {},
-            problem=problem,
-        )
-        rows.append(row)
-    return rows
+    run, _ = _run_and_name(url)
+    with _updating(cache_folder(run.url, "copy")) as folder:
+        files = run.files()
+
+        def examine(entry: Place) -> Manifest:
+            if checksums:
+                _fetch(run, entry)
+            manifest = parse_manifest(read_if_exists(_remote(run, entry) / MANIFEST))
+            check_sizes(files, entry, manifest)
+            return manifest
+
+        return [row_of(entry, examine) for entry in visible(files, folder)]
 
 
 def cache_folder(url: str, kind: str) -> Path:
     """Return the cache directory for a URL. `kind` is "copy" for readers and "run" for a writer."""
-    base = Path(os.environ.get(CACHE) or "~/.cache/towerpack").expanduser().absolute()
+    base = os.environ.get(CACHE)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    return base / "runs" / digest / kind / (RemotePath(url).name or urlsplit(url).netloc)
+    runs = (Path(base).absolute() if base else user_cache()) / "runs"
+    return runs / digest / kind / (RemotePath(url).name or urlsplit(url).netloc)
 
 
 def hidden(name: str) -> bool:
@@ -111,11 +92,21 @@ def hidden(name: str) -> bool:
     return any(part.startswith(".") or not part for part in name.split("/"))
 
 
-def visible(files: Iterable[str]) -> list[Place]:
-    """Return the checkpoints of a run that have a manifest, from the lowest step."""
+def read_if_exists(file: RemotePath) -> bytes:
+    """Return the content of a file, which is empty if there is no such file."""
+    try:
+        return file.read()
+    except ConfigError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return b""
+        raise
+
+
+def visible(files: Iterable[str], folder: Path = Path()) -> list[Place]:
+    """Return the checkpoints that have a manifest, with their paths in a local run directory."""
     paths = (Path(name) for name in files if name.endswith(f"/{MANIFEST}"))
-    entries = (place(p.parent) for p in paths if p.parts[0] == CHECKPOINTS and len(p.parts) == 3)
-    return sorted(entry for entry in entries if entry is not None)
+    named = (path.parent for path in paths if path.match(f"{CHECKPOINTS}/*/*"))
+    return sorted(entry for path in named if (entry := place(folder / path)) is not None)
 
 
 def rank(entry: Place) -> tuple[bool, int]:
@@ -124,9 +115,9 @@ def rank(entry: Place) -> tuple[bool, int]:
 
 
 def fetch_newest(
-    run: RemotePath, directory: Path, tag: str | None = None, name: str | None = None
+    run: RemotePath, folder: Path, tag: str | None = None, name: str | None = None
 ) -> Path:
-    """Download the newest valid checkpoint of a run to a local directory of checkpoints.
+    """Download the newest valid checkpoint of a run to its local directory.
 
     Raises:
         CheckpointError: No valid checkpoint exists.
@@ -134,13 +125,13 @@ def fetch_newest(
     problems: dict[str, str] = {}
     seen: list[Place] | None = None
     # If a writer has removed checkpoints meanwhile, the listing has changed, so look again.
-    while (entries := visible(run.files())) != seen:
+    while (entries := visible(run.files(), folder)) != seen:
         seen = entries
         for entry in sorted(entries, key=rank, reverse=True):
             if (tag and entry.tag != tag_name(tag)) or name not in (None, entry.name):
                 continue
             try:
-                return _fetch(run / CHECKPOINTS / entry.name, directory)
+                return _fetch(run, entry)
             except InvalidCheckpointError as problem:
                 problems[entry.name] = str(problem)
                 _logger.warning("Skipped checkpoint %s of %s: %s.", entry.name, run, problem)
@@ -153,58 +144,48 @@ def fetch_newest(
     )
 
 
-def _fetch(remote: RemotePath, directory: Path) -> Path:
-    """Download one checkpoint into a directory, unless it is there already."""
-    data, manifest = _read_manifest(remote)
+def _fetch(run: RemotePath, entry: Place) -> Path:
+    """Download one checkpoint, unless it is there already."""
+    remote = _remote(run, entry)
+    data = read_if_exists(remote / MANIFEST)
+    files = parse_manifest(data).files
 
     def fill(folder: Path) -> bytes:
-        for name in manifest.files:
-            _download(remote / name, folder / name, manifest)
+        for name, record in files.items():
+            _download(remote / name, folder / name, record)
         return data
 
-    target = directory / remote.name
-    try:
-        for name, record in manifest.files.items():
-            check_file(target / name, record, checksum=True)
-        if read_plain(target / MANIFEST, limit=MAX_MANIFEST_BYTES) == data:
-            return target
-    except InvalidCheckpointError:
-        pass
-    directory.mkdir(parents=True, exist_ok=True)
-    return publish(directory, remote.name, fill)
+    with suppress(InvalidCheckpointError):
+        for name, record in files.items():
+            check_file(entry.path / name, record, checksum=True)
+        if read_plain(entry.path / MANIFEST, limit=MAX_MANIFEST_BYTES) == data:
+            return entry.path
+    entry.path.parent.mkdir(parents=True, exist_ok=True)
+    return publish(entry.path.parent, entry.name, fill)
 
 
-def _download(remote: RemotePath, path: Path, manifest: Manifest) -> None:
+def _remote(run: RemotePath, entry: Place) -> RemotePath:
+    return run / CHECKPOINTS / entry.name
+
+
+def _download(remote: RemotePath, path: Path, record: FileRecord) -> None:
     for _ in range(_ATTEMPTS):
-        with _or_invalid():
+        try:
             remote.download(path)
-        if sync_and_record(path) == manifest.files[path.name]:
+        except ConfigError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise InvalidCheckpointError(f"{path.name} is missing") from error
+            raise
+        if sync_and_record(path) == record:
             return
     raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not match)")
 
 
-def _read_manifest(remote: RemotePath) -> tuple[bytes, Manifest]:
-    with _or_invalid():
-        data = (remote / MANIFEST).read()
-    return data, parse_manifest(data)
-
-
-@contextmanager
-def _or_invalid() -> Generator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        raise InvalidCheckpointError(error.what.rstrip(".")) from error
-
-
-def check_sizes(remote: RemotePath, manifest: Manifest) -> None:
-    """Raise `InvalidCheckpointError` if a file has another size than in the manifest."""
-    sizes = remote.files()
+def check_sizes(files: Mapping[str, int], entry: Place, manifest: Manifest) -> None:
+    """Raise `InvalidCheckpointError` if a file of the bucket has another size than expected."""
     for name, record in manifest.files.items():
-        if sizes.get(name) != record.nbytes:
-            size = sizes.get(name, 0)
+        size = files.get(f"{CHECKPOINTS}/{entry.name}/{name}", 0)
+        if size != record.nbytes:
             raise InvalidCheckpointError(f"{name} has {size} bytes instead of {record.nbytes}")
 
 
@@ -245,11 +226,11 @@ def _updating(folder: Path) -> Generator[Path]:
             yield folder
 
 
-def _run_and_name(url: str) -> tuple[str, str | None]:
+def _run_and_name(url: str) -> tuple[RemotePath, str | None]:
     """Split the URL of a run, of its checkpoints or of one checkpoint."""
     run, _, last = url.rstrip("/").rpartition("/")
     if last == CHECKPOINTS:
-        return run, None
+        return RemotePath(run), None
     above, _, folder = run.rpartition("/")
     is_checkpoint = folder == CHECKPOINTS and place(Path(last)) is not None
-    return (above, last) if is_checkpoint else (url.rstrip("/"), None)
+    return (RemotePath(above), last) if is_checkpoint else (RemotePath(url.rstrip("/")), None)

@@ -3,12 +3,18 @@
 The mirror is brought up to date before training. The thread then compares it with what is in the
 bucket, so nothing is queued, and after an outage it continues where it failed. Of a checkpoint, its
 files are uploaded first, then the other files of the run, and then the manifest.
+
+Object stores have no locks. Instead, each process that begins to write a run puts its name into the
+file `.owner`, and a process that finds another name there writes nothing more.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import secrets
 import shutil
+import stat
 import threading
 import time
 from contextlib import AbstractContextManager, suppress
@@ -16,14 +22,13 @@ from pathlib import Path
 from typing import Final
 
 from towerpack._core.errors import ConfigError, RemoteFileError, TowerpackError
-from towerpack._core.files import write_bytes_synced
+from towerpack._core.files import replace_file, write_bytes_synced
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import get_logger
 from towerpack._core.remote_path import RemotePath
 from towerpack.checkpoint._find_and_read import check
 from towerpack.checkpoint._layout import ABANDONED, CHECKPOINTS, MANIFEST, Place, place, places
-from towerpack.checkpoint._lease import Lease
-from towerpack.checkpoint._manifest import InvalidCheckpointError, Manifest
+from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._store import CheckpointStore
 from towerpack.checkpoint.remote_copies import (
     cache_folder,
@@ -33,6 +38,7 @@ from towerpack.checkpoint.remote_copies import (
     hidden,
     pull,
     rank,
+    read_if_exists,
     visible,
 )
 
@@ -40,8 +46,8 @@ UPLOAD_LIMIT: Final = "TOWERPACK_UPLOAD_SECONDS"
 PAUSE_S = 10.0
 DEADLINE_S = 20.0
 _RECORD: Final = "run.json"
-# The replay memory of an agent is large and changes at every step, so it is not uploaded.
-_NOT_UPLOADED: Final = (CHECKPOINTS, "replay")
+_OWNER: Final = ".owner"
+_UPLOADED: Final = ".uploaded"  # in a local checkpoint: its manifest when it was uploaded
 _logger = get_logger(__name__)
 
 
@@ -69,16 +75,15 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             number += 1
             self.url = f"{first}-{number}"
         self.path = cache_folder(self.url, "run")
-        self.lease = Lease(self.url)
         self._remote = RemotePath(self.url, deadline=DEADLINE_S)
         self._checkpoints = self.path / CHECKPOINTS
         self._lock = FileLock(self.path.parent / ".lock")
         self._thread: threading.Thread | None = None
         self._closing, self._ended = threading.Event(), threading.Event()
-        # Manifests of the complete checkpoints in the bucket; empty if not read.
-        self._manifests: dict[str, bytes] = {}
-        self._partial: set[str] = set()  # incomplete checkpoints in the bucket
-        self._copies: dict[str, RemotePath] = {}  # uploaded files by checksum
+        self._name = ""  # of this process, in `.owner`
+        self._before: str | None = None  # the name to replace there
+        self._taken: ConfigError | None = None
+        self._copies: dict[str, str] = {}  # name of an uploaded file by its checksum
         self._sent: dict[str, tuple[int, int]] = {}  # times and sizes of uploaded files
 
     def __enter__(self) -> RunMirror:
@@ -95,34 +100,30 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             try:
                 self._update()
             except BaseException:
-                with suppress(TowerpackError):
-                    self.lease.release()
                 self._lock.release()
                 raise
         return self
 
     def _update(self) -> None:
-        """Claim the run. Download what the mirror lacks: files, and the newest checkpoint."""
-        file = self.path.parent / "owner"
-        owner, same = self.lease.claim(file.read_text() if file.exists() else None)
-        files = self._remote.files()
-        uploaded = visible(files)
-        local = places(self._checkpoints) if self._checkpoints.is_dir() else []
-        names = {entry.name for entry in local}
-        for entry in uploaded:
-            manifest = self._remote / CHECKPOINTS / entry.name / MANIFEST
-            self._manifests[entry.name] = manifest.read() if entry.name in names else b""
-        if not same and self.path.exists():
+        """Download what the mirror lacks: files, and the newest checkpoint."""
+        file = self.path.parent / "mirror"
+        if not file.exists():
+            replace_file(file, secrets.token_hex(8).encode())
+        mirror = file.read_text()
+        self._name = f"{mirror} process {os.getpid()} on {platform.node()}"
+        # A missing bucket or permission is an error before training.
+        (self._remote / ".writable").write(b"")
+        self._before, files = self._owner(), self._remote.files()
+        if self.path.exists() and not self._before.startswith(mirror):
             self._set_aside()
-            local = []
         self.path.mkdir(exist_ok=True)
-        write_bytes_synced(file, owner.encode())
         tops = [n for n in files if "/" not in n and not hidden(n) and _RECORD in files]
         pull(self._remote, [n for n in tops if not (self.path / n).exists()], self.path)
-        newest = max((rank(entry) for entry in local if _valid(entry)), default=(False, -1))
-        if uploaded and newest < max(map(rank, uploaded)):
-            checkpoint = fetch_newest(self._remote, self._checkpoints)
-            self._manifests[checkpoint.name] = (checkpoint / MANIFEST).read_bytes()
+        newest = max((rank(entry) for entry in self._local() if _valid(entry)), default=None)
+        uploaded = visible(files)
+        if uploaded and (newest is None or newest < max(map(rank, uploaded))):
+            path = fetch_newest(self._remote, self.path)
+            write_bytes_synced(path / _UPLOADED, (path / MANIFEST).read_bytes())
 
     def _set_aside(self) -> None:
         """Remove the mirror of an earlier state of the run, or rename it if it is not uploaded."""
@@ -153,25 +154,41 @@ class RunMirror(AbstractContextManager["RunMirror"]):
 
     def check(self) -> None:
         """Raise `ConfigError` if another process has taken over the run."""
-        if self.lease.lost:
-            self.lease.check()
+        if self._taken is not None:
+            raise self._taken
+
+    def _owner(self) -> str:
+        return read_if_exists(self._remote / _OWNER).decode(errors="replace")
+
+    def _check_owner(self) -> None:
+        """Take over the run, if that was not done. Raise `ConfigError` if another process did."""
+        owner = self._owner()
+        if owner == self._before:
+            (self._remote / _OWNER).write(self._name.encode())
+            self._before = None
+        elif owner and owner != self._name:
+            self._taken = ConfigError(
+                f"The run {self.url} was continued by another process.",
+                got=f"{owner.partition(' ')[2]} (this was process {os.getpid()})",
+                fix="start a run once, or choose another run_dir=",
+            )
+            self._ended.set()
+        self.check()
 
     def _work(self, store: CheckpointStore, step: int, delete: bool) -> None:
         prepared = failing = False
-        pause = PAUSE_S
-        while not self._ended.is_set() and not self.lease.lost:
+        pause = 0.0
+        while not self._ended.is_set():
             closing = self._closing.wait(pause)
             began = time.monotonic()
             try:
-                self.lease.check()
+                self._check_owner()
                 if not prepared:
                     self._prepare(step, delete)
                 prepared = True
                 self._push(store)
             except Exception as error:  # noqa: BLE001 - logged; training continues
-                if self.lease.lost:
-                    _logger.error("%s", error)
-                elif not failing:
+                if not failing and self._taken is None:
                     _logger.warning("Uploads fail. They are tried again. %s", error)
                 failing = True
                 self._ended.wait(PAUSE_S / 10)
@@ -190,61 +207,70 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             tops = {name.partition("/")[0] for name in files if not hidden(name)}
             for name in sorted(tops, key=lambda name: name == _RECORD):
                 (self._remote / name).remove()
-            self._manifests.clear()
-            files = {}
-        folder = self._remote / CHECKPOINTS
-        names = {name.split("/")[1] for name in files if name.startswith(f"{CHECKPOINTS}/")}
-        self._partial |= {n for n in names - self._manifests.keys() if place(Path(n))}
+            return
         for entry in visible(files)[::-1]:
             if entry.step > step:
-                for file in (folder / entry.name).files():
-                    (folder / entry.name / file).copy_to(folder / f"{ABANDONED}{entry.name}" / file)
+                folder = f"{CHECKPOINTS}/{entry.name}/"
+                for name in (name for name in files if name.startswith(folder)):
+                    target = name.replace(entry.name, f"{ABANDONED}{entry.name}", 1)
+                    (self._remote / name).copy_to(self._remote / target)
                 self._remove(entry.name)
 
     def _push(self, store: CheckpointStore) -> None:
         """Upload what has changed in the mirror since the last call."""
-        self._remove_surplus(store.keep)
+        self._tidy(store.keep)
         while (entry := self._next()) is not None:
             try:
                 self._upload(entry)
             except (ConfigError, OSError, InvalidCheckpointError):
                 # The store may have removed the checkpoint meanwhile.
-                if self.lease.lost or _valid(entry):
+                if self._taken is not None or _valid(entry):
                     raise
-            self._remove_surplus(store.keep)
+            self._tidy(store.keep)
         self._upload_files()
+
+    def _tidy(self, keep: int | None) -> None:
+        """Remove incomplete checkpoints, and those that the store of the mirror would not keep."""
+        files = self._remote.files()
+        entries = visible(files)
+        newest = {entry.tag: entry for entry in entries}  # of each tag
+        untagged = [entry for entry in entries if entry.untagged]
+        kept = {entry.name for entry in [*newest.values(), *untagged[-(keep or 0) :]]}
+        names = {name.split("/")[1] for name in files if name.startswith(f"{CHECKPOINTS}/")}
+        for name in sorted(names - kept):
+            if place(Path(name)) is not None:
+                self._remove(name)
+
+    def _local(self) -> list[Place]:
+        return places(self._checkpoints) if self._checkpoints.is_dir() else []
 
     def _next(self) -> Place | None:
         """Return the newest valid local checkpoint that is not in the bucket."""
-        entries = places(self._checkpoints) if self._checkpoints.is_dir() else []
-        for entry in entries[::-1]:
+        for entry in reversed(self._local()):
             with suppress(FileNotFoundError):
-                data = (entry.path / MANIFEST).read_bytes()
-                if data != self._manifests.get(entry.name) and _valid(entry):
+                data, uploaded = (entry.path / MANIFEST).read_bytes(), entry.path / _UPLOADED
+                if not (uploaded.exists() and uploaded.read_bytes() == data) and _valid(entry):
                     return entry
         return None
 
     def _upload(self, entry: Place) -> None:
-        remote = self._remote / CHECKPOINTS / entry.name
+        folder = f"{CHECKPOINTS}/{entry.name}"
         data, manifest = (entry.path / MANIFEST).read_bytes(), check(entry.path, checksums=False)
-        if entry.name in self._manifests:
-            self._remove(entry.name)
-        self._partial.add(entry.name)
+        self._remove(entry.name)  # an earlier one of the same name
         for name, record in manifest.files.items():
             self._check_ended()
-            copy = self._copies.get(record.sha256)
-            if copy is None:
-                (remote / name).upload(entry.path / name)
+            target = self._remote / f"{folder}/{name}"
+            if record.sha256 in self._copies:
+                (self._remote / self._copies[record.sha256]).copy_to(target)
             else:
-                copy.copy_to(remote / name)
+                target.upload(entry.path / name)
         self._upload_files()
-        check_sizes(remote, manifest)
-        self.lease.check()
+        check_sizes(self._remote.files(), entry, manifest)
+        self._check_owner()
         if (entry.path / MANIFEST).read_bytes() == data:
-            (remote / MANIFEST).write(data)
-            self._manifests[entry.name] = data
-            self._partial.discard(entry.name)
-            self._copies |= {r.sha256: remote / name for name, r in manifest.files.items()}
+            (self._remote / f"{folder}/{MANIFEST}").write(data)
+            self._copies |= {r.sha256: f"{folder}/{name}" for name, r in manifest.files.items()}
+            write_bytes_synced(entry.path / _UPLOADED, data)
 
     def _upload_files(self) -> None:
         for name, version in self._changed().items():
@@ -259,39 +285,26 @@ class RunMirror(AbstractContextManager["RunMirror"]):
     def _changed(self) -> dict[str, tuple[int, int]]:
         """Return the changed files of the run by name, without checkpoints and hidden files."""
         changed: dict[str, tuple[int, int]] = {}
-        for folder, folders, files in os.walk(self.path):
-            top = Path(folder) == self.path
-            folders[:] = [n for n in folders if not (hidden(n) or (top and n in _NOT_UPLOADED))]
-            for file in (Path(folder, name) for name in files if not hidden(name)):
-                name = file.relative_to(self.path).as_posix()
+        # Unlike `Path.rglob`, `os.walk` passes over folders that are removed meanwhile.
+        for file in (
+            Path(folder, name) for folder, _, names in os.walk(self.path) for name in names
+        ):
+            name = file.relative_to(self.path).as_posix()
+            if not (hidden(name) or name.startswith(f"{CHECKPOINTS}/")):
                 with suppress(FileNotFoundError):
-                    version = (file.lstat().st_mtime_ns, file.stat().st_size)
-                    if not file.is_symlink() and self._sent.get(name) != version:
+                    status = file.lstat()
+                    version = status.st_mtime_ns, status.st_size
+                    if stat.S_ISREG(status.st_mode) and self._sent.get(name) != version:
                         changed[name] = version
         return changed
-
-    def _remove_surplus(self, keep: int | None) -> None:
-        """Remove the checkpoints that the store of the mirror would not keep."""
-        entries = sorted(entry for n in self._manifests if (entry := place(Path(n))))
-        untagged = [entry.name for entry in entries if entry.untagged]
-        newest = {entry.tag: entry.name for entry in entries}
-        surplus = untagged[:-keep] if keep else []
-        surplus += [e.name for e in entries if not e.untagged and newest[e.tag] != e.name]
-        surplus += [n for n in self._partial if not (self._checkpoints / n).exists()]
-        for name in surplus:
-            self._remove(name)
 
     def _remove(self, name: str) -> None:
         # Remove the manifest first, so that no reader finds a checkpoint without its files.
         folder = self._remote / CHECKPOINTS / name
-        self._partial.add(name)
         (folder / MANIFEST).remove()
-        self._manifests.pop(name, None)
-        self._copies = {
-            sha: f for sha, f in self._copies.items() if not f.url.startswith(f"{folder}/")
-        }
+        below = f"{CHECKPOINTS}/{name}/"
+        self._copies = {k: v for k, v in self._copies.items() if not v.startswith(below)}
         folder.remove()
-        self._partial.discard(name)
 
     def _check_ended(self) -> None:
         if self._ended.is_set():
@@ -308,8 +321,6 @@ class RunMirror(AbstractContextManager["RunMirror"]):
             _logger.error("%s", error)
         finally:
             self._ended.set()
-            with suppress(TowerpackError):
-                self.lease.release()
             self._lock.release()
 
     def _finish(self) -> None:
@@ -335,7 +346,8 @@ class RunMirror(AbstractContextManager["RunMirror"]):
 
 
 def _valid(entry: Place) -> bool:
-    manifest: Manifest | None = None
-    with suppress(InvalidCheckpointError, OSError):
-        manifest = check(entry.path, checksums=False, expected=entry)
-    return manifest is not None
+    try:
+        check(entry.path, checksums=False, expected=entry)
+    except (InvalidCheckpointError, OSError):
+        return False
+    return True

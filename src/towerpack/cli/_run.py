@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -25,11 +24,10 @@ Curve = tuple[list[int], list[float]]
 
 def files_of(where: str | Path, *folders: str, names: Iterable[str] | None = None) -> Path:
     """Return the directory of a run's files. Download the files of a run behind a URL."""
-    if not is_url(where):
-        return Path(where)
     with explain_missing("A run behind a URL"):
-        from towerpack.checkpoint.remote_copies import local_files
-    return local_files(where, *folders, names=names)
+        from towerpack.training.state.run_dir import run_files
+
+        return run_files(where, *folders, names=names)
 
 
 def directories_of(runs: Iterable[str]) -> dict[str, Path]:
@@ -59,12 +57,12 @@ def lives_of(run: Path) -> list[Life]:
     return read_ledger(path) if path.exists() else []
 
 
-def is_running(run: Path) -> bool:
-    lease = run / ".lease.json"  # downloaded with the files of a run behind a URL
-    if lease.is_file():
-        holder = json.loads(lease.read_text())
-        return not holder.get("ended") and time.time() - holder.get("time", 0) < 60
-    return is_held(run / ".lock")
+def is_running(run: Path, where: str) -> bool:
+    """Return whether a run is running. The lock of one behind a URL is on another machine."""
+    if not is_url(where):
+        return is_held(run / ".lock")
+    lives = lives_of(run)
+    return bool(lives) and lives[-1].ending is None and time.time() - lives[-1].ended < 60
 
 
 def stats_of(run: Path) -> list[Record]:

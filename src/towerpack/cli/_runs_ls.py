@@ -49,7 +49,7 @@ def ls(
                 if is_url(path)
                 else str(run),
                 "began": f"{began:%Y-%m-%d %H:%M}",
-                "state": "running" if is_running(run) else ended,
+                "state": "running" if is_running(run, path) else ended,
                 "epoch": f"{records[-1].epoch:,}" if records else "",
                 "step": f"{records[-1].step:,}" if records else "",
             }

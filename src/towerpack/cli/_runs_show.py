@@ -36,7 +36,7 @@ def show(
         from towerpack.training.state.ledger import goodput_of, totals_of
     [(name, folder)] = directories_of([run]).items()
     record, lives, records = record_of(folder), lives_of(folder), stats_of(folder)
-    totals, values, running = totals_of(lives), last_values(records), is_running(folder)
+    totals, values, running = totals_of(lives), last_values(records), is_running(folder, run)
     step, epoch = (records[-1].step, records[-1].epoch) if records else (0, 0)
     try:
         checkpoints = list_checkpoints(run, checksums=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math as numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import stream
+from towerpack._core.remote_path import is_url
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
 from towerpack.rl import math
@@ -21,6 +23,8 @@ from towerpack.rl._agent import Agent, AgentConfig, adam
 from towerpack.rl._experience import Experience
 from towerpack.rl._networks import MLP
 from towerpack.rl._replay import ReplayMemory
+from towerpack.training import Trainer
+from towerpack.training.state.run_dir import run_dir_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +271,24 @@ class DQN(Agent):
         super().__init__(env, config, **kwargs)
         self.num_actions = int(cast("gym.spaces.Discrete", self.action_space).n)
         self.model = QModel(self)
+
+    def trainer(self, *, run_dir: str | Path | None = None, **kwargs: Any) -> Trainer:
+        """Create a trainer for this agent, without starting it. See `Agent.trainer`.
+
+        Args:
+            run_dir: Directory of the run, which cannot be a URL.
+            **kwargs: Further arguments of `Agent.trainer`.
+
+        Raises:
+            ConfigError: `run_dir` is a URL, or another argument is invalid.
+        """
+        if is_url(run_dir_of(run_dir)):
+            raise ConfigError(
+                "DQN needs a local run_dir=, because its replay memory is not uploaded.",
+                got=str(run_dir_of(run_dir)),
+                fix="pass a local directory, or train PPO or A2C",
+            )
+        return super().trainer(run_dir=run_dir, **kwargs)
 
     @property
     def steps_per_phase(self) -> int:

@@ -54,7 +54,8 @@ def test_a_forged_state_is_an_error_of_ours_or_no_error(trained: Path, tmp_path:
     # Callbacks of the user check their own states.
     where = [p for p in places(saved.state) if len(p) < 3 or p[0] not in ("settings", "callbacks")]
     pairs = [(path, value) for path in where for value in BAD]
-    for number, (path, value) in enumerate(sample(pairs, at_least=16)):
+    some = pairs[:: len(pairs) // 100 + 1]  # each trains for an epoch
+    for number, (path, value) in enumerate(sample(some, at_least=16)):
         run = tmp_path / str(number)
         shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
         with CheckpointStore(run / "checkpoints") as store:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow._user_code import AMBIENT
 from towerpack.dataflow._user_files import AnyFile, reading
 from towerpack.dataflow.arguments import names_of, repr_of
@@ -26,7 +26,12 @@ from towerpack.dataflow.formats._arrow import (
     objects,
     values_of_column,
 )
-from towerpack.dataflow.formats._indexed_files import IndexedFiles, Version, version_of
+from towerpack.dataflow.formats._indexed_files import (
+    IndexedFiles,
+    Version,
+    check_version,
+    version_of,
+)
 from towerpack.dataflow.images._decode import decode_image
 
 _BLOCK: Final = 64
@@ -135,9 +140,7 @@ def _parts_of(table: Any) -> list[Any]:
 
 
 def _map(path: Path, version: Version, changes: Sequence[tuple[str, Any, Any]]) -> Any:
-    if version_of(path) != version:
-        what = f"{path} was changed after it was opened."
-        raise FormatError(what, fix="create the flow when the file is complete")
+    check_version(path, version)
     pa = arrow()
     table: Any = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     for method, args, kwargs in changes:

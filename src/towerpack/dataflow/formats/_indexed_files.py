@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from towerpack._core.errors import FormatError
@@ -115,11 +116,16 @@ def opener(
             after = paths[index + 1] if index + 1 < len(paths) else None
             file.following = after if isinstance(after, RemoteFile) else None
             return file
-        if version_of(file) != versions[index]:
-            raise FormatError(
-                f"{file} was changed after it was opened.",
-                fix="write to a different file, and create the flow when the file is complete",
-            )
+        check_version(file, versions[index])
         return OpenFile(file)
 
     return opened
+
+
+def check_version(file: Path, version: Version) -> None:
+    """Raise `FormatError` if a file has changed since `version_of`."""
+    if version_of(file) != version:
+        raise FormatError(
+            f"{file} was changed after it was opened.",
+            fix="write to a different file, and create the flow when the file is complete",
+        )

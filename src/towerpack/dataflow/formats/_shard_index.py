@@ -20,35 +20,26 @@ Index = dict[str, NDArray[Any]]
 
 _MAGIC: Final = b"TOWERPACK-INDEX-1\n"
 _DIGEST_BYTES: Final = 16
-_PIECE: Final = 1 << 20
 FIX: Final = "write the index again: towerpack data index FILE"
 
 
 def index_of(file: AnyFile, scan: Callable[[AnyFile], Index]) -> Index:
     """Return the index of a shard: from the cache, the file next to the shard, or a scan."""
-    cache = file.block_cache() if isinstance(file, RemoteFile) else None
-    if cache is None or not isinstance(file, RemoteFile):
-        return _stored_index(file) or scan(file)
-    key = file.key("index")
-    if (data := cache.read(key)) is not None:
+    cache, key = None, ""
+    if isinstance(file, RemoteFile):
+        cache, key = file.block_cache(), file.key("index")
+    if cache is not None and (data := cache.read(key)) is not None:
         return unpack(data)
     index = _stored_index(file) or scan(file)
-    cache.put(key, pack(index))
+    if cache is not None:
+        cache.put(key, pack(index))
     return index
 
 
-def write_index(file: AnyFile, index: Index) -> str:
-    """Write the index next to a shard. Return the SHA-256 of the shard."""
-    checksum = hashlib.sha256()
-    with file.open("rb") as opened:
-        while piece := opened.read(_PIECE):
-            checksum.update(piece)
-    content = {**_identity(file), "sha256": checksum.hexdigest(), "index": index}
-    data = pack(content)
-    path = f"{file}.index"
-    target = RemotePath(path) if isinstance(file, RemoteFile) else Path(path)
-    write_whole(target, _MAGIC + _digest(data) + data)
-    return checksum.hexdigest()
+def write_index(file: AnyFile, index: Index) -> None:
+    """Write the index next to a shard."""
+    data = pack({**_identity(file), "index": index})
+    write_whole(_path_of(file), _MAGIC + _digest(data) + data)
 
 
 def write_whole(target: Path | RemotePath, data: bytes) -> None:
@@ -61,39 +52,35 @@ def write_whole(target: Path | RemotePath, data: bytes) -> None:
 
 def _stored_index(file: AnyFile) -> Index | None:
     """Read the index next to a shard. Return None if it is missing or of another program."""
-    path = f"{file}.index"
+    path = _path_of(file)
     try:
-        data = RemotePath(path).read() if isinstance(file, RemoteFile) else Path(path).read_bytes()
+        data = path.read_bytes() if isinstance(path, Path) else path.read()
     except (OSError, ConfigError):  # some services deny access to objects that do not exist
         return None
     if not data.startswith(_MAGIC):
         return None
-    content = data[len(_MAGIC) + _DIGEST_BYTES :]
-    if data[len(_MAGIC) :][:_DIGEST_BYTES] != _digest(content):
+    start = len(_MAGIC) + _DIGEST_BYTES
+    if data[len(_MAGIC) : start] != _digest(data[start:]):
         raise FormatError(f"{path} is damaged.", fix=FIX)
-    stored: dict[str, Any] = unpack(content)
-    identity = _identity(file)
-    names = ["size", "head"]
-    if stored["url"] == identity["url"]:
-        names.append("version")
-    if any(stored[name] != identity[name] for name in names):
+    stored: dict[str, Any] = unpack(data[start:])
+    index, identity = stored.pop("index"), _identity(file)
+    if stored != identity:
         raise FormatError(
             f"{path} belongs to another shard, or {file} was changed after it was written.",
-            got=f"a shard of {stored['size']:,} bytes {stored['version']}",
-            expected=f"{identity['size']:,} bytes {identity['version']}",
+            got=f"a shard of {stored['size']:,} bytes with the head {stored['head'].hex()}",
+            expected=f"{identity['size']:,} bytes with the head {identity['head'].hex()}",
             fix=FIX,
         )
-    return stored["index"]
+    return index
+
+
+def _path_of(file: AnyFile) -> Path | RemotePath:
+    path = f"{file}.index"
+    return RemotePath(path) if isinstance(file, RemoteFile) else Path(path)
 
 
 def _identity(file: AnyFile) -> dict[str, Any]:
-    remote = isinstance(file, RemoteFile)
-    return {
-        "size": file.stat().st_size,
-        "head": _digest(head_of(file)),
-        "url": file.url if remote else "",
-        "version": file.version if remote else "",
-    }
+    return {"size": file.stat().st_size, "head": _digest(head_of(file))}
 
 
 def _digest(data: bytes) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.remote_path import RemotePath, is_url
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._remote_files import bytes_of
-from towerpack.dataflow._user_files import AnyFile, files_of, head_of
+from towerpack.dataflow._user_files import files_of, head_of
 from towerpack.dataflow.formats._shard_index import write_index, write_whole
 from towerpack.dataflow.formats._tar import KEY, TarData, tar_index
 from towerpack.dataflow.formats._tar_writer import TarWriter
@@ -25,26 +25,22 @@ from towerpack.dataflow.sources._files import FilesStage, read_file
 CHECKSUMS: Final = "SHA256SUMS"
 
 
-def index_shards(pattern: str) -> Iterator[tuple[str, str]]:
-    """Write the index file of each shard of a path, URL or pattern. Yield its name and SHA-256.
+def index_shards(pattern: str) -> Iterator[str]:
+    """Write the index file of each shard of a path, URL or pattern. Yield the shard's name.
 
     Raises:
         ConfigError: There is no such file, it is compressed, or it is a Parquet file.
         FormatError: A file is damaged.
     """
     for file in files_of(pattern):
-        yield str(file), _write_index(file)
-
-
-def _write_index(file: AnyFile) -> str:
-    if head_of(file).startswith(b"PAR1"):
-        raise ConfigError(f"{file} needs no index: Parquet files contain one.")
-    if is_tfrecord(file):
-        return write_index(file, tfrecord_index(file))
-    if TarData([str(file)]).in_order_only or is_compressed(file):
-        fix = "decompress the file, or read it in order"
-        raise ConfigError(f"{file} is compressed and cannot have an index.", fix=fix)
-    return write_index(file, tar_index(file))
+        if head_of(file).startswith(b"PAR1"):
+            raise ConfigError(f"{file} needs no index: Parquet files contain one.")
+        in_tar = not is_tfrecord(file)
+        if in_tar and (TarData([str(file)]).in_order_only or is_compressed(file)):
+            fix = "decompress the file, or read it in order"
+            raise ConfigError(f"{file} is compressed and cannot have an index.", fix=fix)
+        write_index(file, tar_index(file) if in_tar else tfrecord_index(file))
+        yield str(file)
 
 
 def write_shards(ds: DataFlow, folder: str, size: int | str) -> list[str]:
@@ -63,29 +59,26 @@ def write_shards(ds: DataFlow, folder: str, size: int | str) -> list[str]:
             written.
     """
     target: Path | RemotePath = RemotePath(folder) if is_url(folder) else Path(folder)
+    nbytes = bytes_of(size)
     if isinstance(target, Path):
         target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()) if isinstance(target, Path) else target.files():
         raise ConfigError(f"{folder} contains files.", fix="choose an empty or a new folder")
-    nbytes = bytes_of(size)
-    names: list[str] = []
-    sums: list[str] = []
-    with ExitStack() as stack:
-        local = target
-        if isinstance(local, RemotePath):
-            local = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    sums: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        local = target if isinstance(target, Path) else Path(temporary)
         for shard in _local_shards(ds, local, nbytes):
-            sums.append(f"{_write_index(shard)}  {shard.name}\n")
-            names.append(shard.name)
+            with shard.open("rb") as file:
+                sums[shard.name] = hashlib.file_digest(file, "sha256").hexdigest()
             if isinstance(target, RemotePath):
                 for path in (shard, Path(f"{shard}.index")):
                     (target / path.name).upload(path)
                     path.unlink()
-    classes = getattr(ds, "classes", None)
-    if classes:
+    if classes := getattr(ds, "classes", None):
         write_whole(target / "classes.json", json.dumps(classes, indent=1).encode())
-    write_whole(target / CHECKSUMS, "".join(sums).encode())
-    return names
+    lines = [f"{checksum}  {name}\n" for name, checksum in sums.items()]
+    write_whole(target / CHECKSUMS, "".join(lines).encode())
+    return [*sums]
 
 
 def _local_shards(ds: DataFlow, folder: Path, nbytes: int) -> Iterator[Path]:
@@ -99,6 +92,7 @@ def _local_shards(ds: DataFlow, folder: Path, nbytes: int) -> Iterator[Path]:
             while item is not None:
                 writer.write(item)
                 item = next(items, None) if writer.nbytes < nbytes else None
+        write_index(path, tar_index(path) if in_tar else tfrecord_index(path))
         yield path
 
 

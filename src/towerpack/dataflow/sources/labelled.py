@@ -72,35 +72,32 @@ class ImageFolder(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        self.root = RemotePath(str(root)) if is_url(root) else _folder_of(root)
+        self.root = _folder_of(root)
         if isinstance(self.root, Path) and not self.root.is_dir():
             raise ConfigError(
                 f"The folder {self.root} does not exist.", expected="a folder of folders"
             )
         endings = None if extensions is None else tuple(names_of(extensions))
         discovery = Discovery(is_image if endings is None else partial(_ends_with, endings=endings))
-        remote: list[tuple[str, str, str]] = []
+        remote: dict[str, list[tuple[str, str]]] = {}
         if isinstance(self.root, RemotePath):
             remote = _remote_images(self.root, endings or IMAGE_EXTENSIONS, discovery)
-            folders = sorted({name for name, _, _ in remote})
-        else:
-            folders = discovery.folders(self.root)
+        folders = discovery.folders(self.root) if isinstance(self.root, Path) else sorted(remote)
         self.classes = folders if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(folders))
         if missing:
             what = f"{self.root} has no folder for {', '.join(missing)}."
             raise ConfigError(what, got=", ".join(folders))
         labels: list[int] = []
-        index = {name: label for label, name in enumerate(self.classes)}
-        remote = sorted((r for r in remote if r[0] in index), key=lambda r: index[r[0]])
+        versions = [version for name in self.classes for _, version in remote.get(name, ())]
 
         def images() -> Iterator[str]:
-            for name, url, _ in remote:
-                labels.append(index[name])
-                yield url
-            if isinstance(self.root, RemotePath):
-                return
-            for label, file in discovery.by_class(self.root, self.classes):
+            pairs = (
+                discovery.by_class(self.root, self.classes)
+                if isinstance(self.root, Path)
+                else ((i, url) for i, name in enumerate(self.classes) for url, _ in remote[name])
+            )
+            for label, file in pairs:
                 labels.append(label)
                 yield file
 
@@ -117,8 +114,8 @@ class ImageFolder(FilesStage):
                 "labels with ImageCSV(path), or a list of files with ImageFromFile(files)",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        versions = Strings(version for _, _, version in remote) if remote else None
-        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed, versions=versions)
+        known = Strings(versions) if versions else None
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed, versions=known)
         discovery.report(self)
 
     def arguments(self) -> str:
@@ -169,13 +166,7 @@ class ImageCSV(FilesStage):
         seed: int | None = None,
     ) -> None:
         self.path = any_file_of(path)
-        base: Path | RemotePath
-        if root is not None:
-            base = RemotePath(str(root)) if is_url(root) else _folder_of(root)
-        elif isinstance(self.path, Path):
-            base = self.path.parent
-        else:
-            base = RemotePath(self.path.url.rpartition("/")[0])
+        base = _folder_of(os.path.dirname(str(self.path)) if root is None else root)
         rows = labeled_rows(
             str(self.path), base, encoding, header=header, delimiter=delimiter, quotechar=quotechar
         )
@@ -189,15 +180,15 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
-def _folder_of(path: PathLike) -> Path:
-    return Path(os.path.expanduser(path_of(path)))
+def _folder_of(path: PathLike) -> Path | RemotePath:
+    return RemotePath(str(path)) if is_url(path) else Path(os.path.expanduser(path_of(path)))
 
 
 def _remote_images(
     root: RemotePath, endings: tuple[str, ...], discovery: Discovery
-) -> list[tuple[str, str, str]]:
-    """Return the class, URL and version of each image, in the order of a local folder."""
-    images: list[tuple[str, str, str]] = []
+) -> dict[str, list[tuple[str, str]]]:
+    """Return the URLs and versions of the images by class, in the order of a local folder."""
+    images: dict[str, list[tuple[str, str]]] = {}
     for name, info in sorted(root.infos().items(), key=lambda item: item[0].split("/")):
         parts, url = name.split("/"), str(root / name)
         if any(map(is_hidden, parts)):
@@ -207,7 +198,8 @@ def _remote_images(
         elif len(parts) == 1:
             discovery.left_out.append(LeftOut(url, "not in a folder"))
         else:
-            images.append((parts[0], url, "" if info is None else info.version))
+            version = "" if info is None else info.version
+            images.setdefault(parts[0], []).append((url, version))
     return images
 
 

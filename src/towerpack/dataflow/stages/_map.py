@@ -244,18 +244,18 @@ class BlockMapper:
     """Applies a vectorized function to blocks. `size` is the length of a pass, if known."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
-        self.mapper = mapper
+        self._mapper = mapper
         self._rngs = None if mapper.key is None else ItemRNGs(mapper.key, size)
 
     def __call__(self, block: Block, epoch: int, positions: Positions) -> Columns:
         data = block.data if isinstance(block, Columns) else stack_rows(block)
         arguments = () if self._rngs is None else (self._rngs(epoch, positions),)
         try:
-            result = self.mapper.f(copied(data), *arguments)
+            result = self._mapper.f(copied(data), *arguments)
         except Exception as error:
-            raise self.mapper.failure(error, _where(epoch, positions), data) from error
+            raise self._mapper.failure(error, _where(epoch, positions), data) from error
         size = block.size if isinstance(block, Columns) else len(block)
-        name = self.mapper.name
+        name = self._mapper.name
         if not is_datapoint(result):
             raise MapError(
                 f"{name} returned a {type(result).__name__} for {_where(epoch, positions)}.",

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -14,7 +13,7 @@ from towerpack.dataflow._compile import Wrapper
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iteration_state import State, Stream, inner_state
 from towerpack.dataflow._plan import gather, untraced
-from towerpack.dataflow._stacking import Pad, pad_value
+from towerpack.dataflow._stacking import pad_value
 from towerpack.dataflow.arguments import check_choice, integer_of
 from towerpack.dataflow.datapoints import (
     Datapoint,
@@ -89,37 +88,27 @@ class PackSequences(Wrapper):
 
     def open(self, context: StageContext, epoch: int, state: State) -> Stream:
         inner = self.ds.open_in(context.retained_in_order(), epoch, inner_state(state))
-        packer = Packer(self.row_length, self.window, self.long, self.pad)
-        return WindowStream(inner, self.window, packer.pack, state, context.tally)
+        return WindowStream(inner, self.window, self._pack, state, context.tally)
 
+    def _pack(self, window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+        first = window * self.window
+        sequences = self._checked([*map(untraced, datapoints)], first)
+        packed: list[Datapoint] = []
+        for row in self._rows([len(next(iter(each.values()))) for each in sequences]):
+            numbers = [first + i for i, _, _ in row]
+            collate = partial(self._row, sequences, row)
+            packed.append(gather(collate, [datapoints[i] for i, _, _ in row], numbers))
+        return packed
 
-@dataclass
-class Packer:
-    length: int
-    window: int
-    long: Long
-    pad: Pad
-
-    def pack(self, window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-        first, traced = window * self.window, datapoints
-        datapoints = [*map(untraced, datapoints)]
-        keys = self.pad if isinstance(self.pad, Mapping) else ()
-        keys = {*keys, *(keys_of(datapoints[0]) if is_datapoint(datapoints[0]) else ())}
-        sequences = [self._checked(dp, first + i, keys) for i, dp in enumerate(datapoints)]
-        sizes = [len(next(iter(each.values()))) for each in sequences]
-        length = self.length
+    def _rows(self, sizes: list[int]) -> list[list[Piece]]:
+        """Return the pieces of sequences of these sizes that each row consists of."""
+        length = self.row_length
         pieces = [
             (i, start, min(length, size - start))
             for i, size in enumerate(sizes)
             for start in range(0, size, length)
         ]
-        rows = first_fit([size for _, _, size in pieces], length)
-        packed: list[Datapoint] = []
-        for row in ([pieces[p] for p in row] for row in rows):
-            numbers = [first + i for i, _, _ in row]
-            collate = partial(self._row, sequences, row)
-            packed.append(gather(collate, [traced[i] for i, _, _ in row], numbers))
-        return packed
+        return [[pieces[p] for p in row] for row in first_fit([n for _, _, n in pieces], length)]
 
     def _row(
         self, sequences: list[dict[Hashable, NDArray[Any]]], row: list[Piece], like: list[Datapoint]
@@ -138,14 +127,21 @@ class Packer:
         return values if isinstance(like[0], list) else tuple(values)
 
     def _padded(self, tokens: NDArray[Any], pad: float) -> NDArray[Any]:
-        row = np.full(self.length, pad, tokens.dtype)
+        row = np.full(self.row_length, pad, tokens.dtype)
         row[: len(tokens)] = tokens
         return row
 
     def _checked(
+        self, datapoints: list[Datapoint], first: int
+    ) -> list[dict[Hashable, NDArray[Any]]]:
+        """Return the sequences of each datapoint of a window by key."""
+        keys = self.pad if isinstance(self.pad, Mapping) else ()
+        keys = {*keys, *(keys_of(datapoints[0]) if is_datapoint(datapoints[0]) else ())}
+        return [self._sequences(dp, number, keys) for number, dp in enumerate(datapoints, first)]
+
+    def _sequences(
         self, datapoint: Datapoint, number: int, keys: set[Hashable]
     ) -> dict[Hashable, NDArray[Any]]:
-        """Return the sequences of a datapoint by key."""
         sequences: dict[Hashable, NDArray[Any]] = {}
         if is_datapoint(datapoint):
             pairs = zip(keys_of(datapoint), values_of(datapoint), strict=True)
@@ -163,9 +159,9 @@ class Packer:
                 "SelectComponent or MapData",
             )
         size = len(next(iter(arrays)))
-        if size > self.length and self.long == "error":
+        if size > self.row_length and self.long == "error":
             raise DataFlowError(
-                f"Datapoint {number} has {size} tokens, but rows have {self.length}.",
+                f"Datapoint {number} has {size} tokens, but rows have {self.row_length}.",
                 fix='pass long="split", or cut or drop long sequences with MapData or FilterData',
             )
         return sequences

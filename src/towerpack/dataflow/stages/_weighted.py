@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.randomness import stream
 from towerpack.dataflow._flow import DataFlow, check_seed, length_of, require_plan
 from towerpack.dataflow._item_rng import ItemRNG
 from towerpack.dataflow._plan import Node, Tracer, rows_in
@@ -127,25 +128,13 @@ class RaceNode(PermutedNode):
         self._shares = shares
 
     def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        times = np.empty(len(self._shares))
-        for first in range(0, len(times), _PIECE):
-            rows = np.arange(first, min(first + _PIECE, len(times)), dtype=np.int64)
-            variates = exponential(ItemRNG(self.key, epoch, rows).random())
-            shares = self._shares[rows]
-            with np.errstate(all="ignore"):
-                finite = np.minimum(variates / shares, np.finfo(np.float64).max)
-            times[rows] = np.where(shares > 0, finite, np.inf)
+        # The generator's exponential variates have the same bits on every machine, unlike `np.log`.
+        times = stream(self.key, epoch).standard_exponential(len(self._shares))
+        with np.errstate(all="ignore"):
+            times /= self._shares
+        np.minimum(times, np.finfo(np.float64).max, out=times)
+        times[self._shares == 0] = np.inf
         return np.argsort(times, kind="stable")[:stop].copy()
-
-
-def exponential(uniform: Floats) -> Floats:
-    """Return -log(1 - uniform). The result has the same bits on every machine, unlike `np.log`."""
-    mantissa, exponent = np.frexp(1.0 - uniform)
-    ratio = (mantissa - 1.0) / (mantissa + 1.0)  # -1/3 to 0; log(mantissa) is 2 * artanh(ratio)
-    square, series = ratio * ratio, np.zeros_like(ratio)
-    for n in range(35, 0, -2):
-        series = series * square + 1.0 / n
-    return np.maximum(-(exponent * 0.6931471805599453 + 2.0 * ratio * series), 0.0)
 
 
 def _check_order(ds: DataFlow) -> None:

@@ -21,7 +21,7 @@ from towerpack.training.replay.history import Segment, read_history
 from towerpack.training.run.practice import as_practice
 from towerpack.training.run.regroup import regrouped
 from towerpack.training.state.data_log import DataStart
-from towerpack.training.state.run_dir import default_run_dir
+from towerpack.training.state.run_dir import run_dir_of
 from towerpack.training.state.setting_to_json import described
 from towerpack.training.state.settings import changes, data_settings
 
@@ -84,7 +84,7 @@ class Replay:
         self.model: Any = None
         if isinstance(run_or_config, TrainConfig):
             config = as_practice(run_or_config)
-            self.model, run_or_config = config.model, config.run_dir or default_run_dir()
+            self.model, run_or_config = config.model, run_dir_of(config.run_dir)
             data = config.data if config.dataflow is None else config.dataflow
         if data is None:
             raise ConfigError(

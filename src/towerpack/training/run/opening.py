@@ -37,7 +37,7 @@ from towerpack.training.state.checkpoint_contents import restoring
 from towerpack.training.state.clock import Clock
 from towerpack.training.state.counters import RunState
 from towerpack.training.state.ledger import Ledger
-from towerpack.training.state.run_dir import OnExisting, RunDir, default_run_dir
+from towerpack.training.state.run_dir import RunDir, run_dir_of
 from towerpack.training.state.step_costs import StepCosts
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     """Open the run's directory, ledger and monitors; `stack` closes them."""
     state, team = parts.state, parts.distribution.team
     clock = Clock()
-    mirror = _open_mirror(parts.config, stack) if team.is_chief else None
-    directory, checkpoint, seed = _claim_directory(parts.config, mirror, state, team, stack)
+    directory, mirror, checkpoint, seed = _claim_directory(parts.config, state, team, stack)
     resumed_at = None if checkpoint is None else checkpoint.step
     ledger = stack.enter_context(
         Ledger(directory.ledger, clock, step=lambda: state.step, resumed_at=resumed_at)
@@ -135,39 +134,25 @@ def open_run(parts: RunParts, stack: ExitStack) -> OpenRun:
     )
 
 
-def _open_mirror(config: TrainConfig, stack: ExitStack) -> RunMirror | None:
-    """Open the local mirror of a run directory behind a URL."""
-    url = default_run_dir() if config.run_dir is None else config.run_dir
-    if not is_url(url):
-        return None
-    from towerpack.checkpoint.remote_run import RunMirror
-
-    return stack.enter_context(RunMirror(str(url), new=_on_existing(config) == "new"))
-
-
-def _on_existing(config: TrainConfig) -> OnExisting:
-    on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
-    if on_existing == "delete":
-        _refuse_to_delete_sources(config)
-    return on_existing
-
-
 def _claim_directory(
-    config: TrainConfig,
-    mirror: RunMirror | None,
-    state: RunState,
-    team: Team,
-    stack: ExitStack,
-) -> tuple[RunDir, Checkpoint | None, int]:
-    """Return the run's directory, the checkpoint to continue from, and the seed.
+    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
+) -> tuple[RunDir, RunMirror | None, Checkpoint | None, int]:
+    """Return the run's directory, its mirror if it is behind a URL, its checkpoint, and the seed.
 
-    The chief chooses all three. Other processes write their logs to a subdirectory.
+    The chief chooses all of them. Other processes write their logs to a subdirectory.
     """
     directory: RunDir
+    mirror: RunMirror | None = None
     checkpoint: Checkpoint | None = None
+    run_dir = run_dir_of(config.run_dir)
     if team.is_chief:
-        on_existing, run_dir = _on_existing(config), config.run_dir
-        if mirror is not None:
+        on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
+        if on_existing == "delete":
+            _refuse_to_delete_sources(config)
+        if is_url(run_dir):
+            from towerpack.checkpoint.remote_run import RunMirror
+
+            mirror = stack.enter_context(RunMirror(str(run_dir), new=on_existing == "new"))
             run_dir, on_existing = mirror.path, "resume" if on_existing == "new" else on_existing
         directory = stack.enter_context(RunDir(run_dir, on_existing=on_existing))
         _LOG.info(
@@ -182,20 +167,16 @@ def _claim_directory(
             Path(file).write_text(str(directory.path))
         where = None if checkpoint is None else str(checkpoint.path)
         seed = _choose_seed(config.seed, directory, checkpoint)
-        probe = directory.path / f".shared-{secrets.token_hex(8)}"
-        probe.touch()
-        stack.callback(probe.unlink, missing_ok=True)
-        team.broadcast([str(probe), where, seed, state.steps_per_epoch])
-        if mirror is None:
-            _check_shared(team, probe)
-        probe.unlink(missing_ok=True)
+        team.broadcast([str(directory.path), where, seed, state.steps_per_epoch])
+        if mirror is None and team.size > 1:
+            _check_shared(team, directory.path)
         if checkpoint is not None:
             team.send_files(checkpoint.path)
     else:
-        probe, where, seed, state.steps_per_epoch = team.broadcast(None)
-        if not is_url(default_run_dir() if config.run_dir is None else config.run_dir):
-            _check_shared(team, Path(probe))
-        directory = stack.enter_context(RunDir(Path(probe).parent / f"worker-{team.index}"))
+        path, where, seed, state.steps_per_epoch = team.broadcast(None)
+        if not is_url(run_dir):
+            _check_shared(team, Path(path))
+        directory = stack.enter_context(RunDir(Path(path) / f"worker-{team.index}"))
         if where is not None:
             # The chief alone reads the checkpoint, since others may not see the run directory.
             received = Path(stack.enter_context(TemporaryDirectory()), Path(where).name)
@@ -206,14 +187,22 @@ def _claim_directory(
         config={f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
         resumed_at=None if checkpoint is None else checkpoint.step,
     )
-    return directory, checkpoint, seed
+    return directory, mirror, checkpoint, seed
 
 
-def _check_shared(team: Team, probe: Path) -> None:
+def _check_shared(team: Team, folder: Path) -> None:
     """Warn, or raise `ConfigError` in all processes, if one does not see the chief's directory."""
-    seen = team.exchange(probe.exists())
+    probe = folder / f".shared-{secrets.token_hex(8)}"
+    try:
+        if team.is_chief:
+            probe.touch()
+        probe = Path(team.broadcast(str(probe)))
+        seen = team.exchange(probe.exists())
+    finally:
+        if team.is_chief:
+            probe.unlink(missing_ok=True)
     blind = " and ".join(team.name(i) for i, sees in enumerate(seen) if not sees)
-    text = f"The run directory {probe.parent} of the chief is not visible to {blind}."
+    text = f"The run directory {folder} of the chief is not visible to {blind}."
     if blind and any(name in os.environ for name in _MOVES_THE_CHIEF):
         raise ConfigError(
             text,
@@ -226,8 +215,7 @@ def _check_shared(team: Team, probe: Path) -> None:
 
 def _refuse_to_delete_sources(config: TrainConfig) -> None:
     """Raise `ConfigError` if `on_existing='delete'` would delete the weights to start from."""
-    run_dir = default_run_dir() if config.run_dir is None else config.run_dir
-    deleted = _resolved(run_dir)
+    deleted = _resolved(run_dir_of(config.run_dir))
     sources = [] if config.init is None else config.init.paths()
     if config.resume not in ("auto", "never"):
         sources.append(config.resume)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import DataFlowError
 from towerpack._core.logs import get_logger
-from towerpack._core.remote_path import is_url
 from towerpack.dataflow import CacheData, DataFlow, FixedSizeData
 from towerpack.training.config import TrainConfig
-from towerpack.training.state.run_dir import default_run_dir
+from towerpack.training.state.run_dir import run_dir_of
 
 _LOG = get_logger(__name__)
 
@@ -56,9 +54,5 @@ def overfitted(config: TrainConfig, seed: int) -> list[Any] | None:
         return [*batches]
 
 
-def _beside(config: TrainConfig, mode: str) -> str | Path:
-    run_dir = default_run_dir() if config.run_dir is None else config.run_dir
-    if is_url(run_dir):
-        return f"{str(run_dir).rstrip('/')}-{mode}"
-    path = Path(run_dir)
-    return path.with_name(f"{path.name}-{mode}")
+def _beside(config: TrainConfig, mode: str) -> str:
+    return f"{str(run_dir_of(config.run_dir)).rstrip('/')}-{mode}"

@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -32,6 +32,7 @@ from towerpack._core.files import read_regular, refuse_link, replace_file
 from towerpack._core.locks import FileLock, LockHeldError
 from towerpack._core.logs import LogFile, get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.remote_path import is_url
 from towerpack._core.versions import library_versions
 
 OnExisting = Literal["resume", "new", "error", "delete"]
@@ -202,6 +203,28 @@ def choose_run_dir(path: str | Path | None) -> None:
 
 def chosen_run_dir() -> str | Path | None:
     return _chosen
+
+
+def run_files(
+    where: str | os.PathLike[str], *folders: str, names: Iterable[str] | None = None
+) -> Path:
+    """Return the local directory of a run. Download the files of a run behind a URL.
+
+    Args:
+        where: Local path or URL.
+        folders: Subdirectories to download too. Checkpoints are downloaded by `load_checkpoint`.
+        names: Names of the only files to download, from all runs below the URL.
+    """
+    if not is_url(where):
+        return Path(where).expanduser()
+    from towerpack.checkpoint.remote_copies import local_files
+
+    return local_files(str(where), *folders, names=names)
+
+
+def run_dir_of(run_dir: str | Path | None) -> str | Path:
+    """Return the directory (or URL) of a run, whose configuration has this `run_dir`."""
+    return default_run_dir() if run_dir is None else run_dir
 
 
 def default_run_dir() -> str | Path:

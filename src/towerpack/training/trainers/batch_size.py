@@ -29,8 +29,8 @@ from towerpack.training.trainers.base import SimpleTrainer, Trainer
 
 _LOG = get_logger(__name__)
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from towerpack.training.trainers.batch_size import main; main(sys.argv[1])"
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from towerpack.training.trainers.batch_size import main; main()"
 )
 _NO_MEMORY = ("ResourceExhausted", "RESOURCE_EXHAUSTED", "MemoryError", "bad_alloc")
 
@@ -102,40 +102,33 @@ def _available_memory() -> int | None:
 
 def _tried(job: tuple[Any, ...], timeout_s: float) -> tuple[float, str]:
     """Train in a child process. Return the datapoints in a second, and the problem or ""."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        (folder / "job").write_bytes(cloudpickle.dumps(job))
-        command = [sys.executable, "-c", _BOOT, name, *sys.path]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            try:
-                code = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                return 0.0, f"not done after {timeout_s:g} s"
-            finally:
-                process.kill()
-                process.wait()
-        if (folder / "result").is_file():
-            rate, problem = json.loads((folder / "result").read_bytes())
+    command = [sys.executable, "-c", _BOOT, *sys.path]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        content, result = cloudpickle.dumps((folder, *job)), Path(folder, "result")
+        try:
+            child = subprocess.run(command, input=content, capture_output=True, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return 0.0, f"not done after {timeout_s:g} s"
+        if result.is_file():
+            rate, problem = json.loads(result.read_bytes())
             return rate, problem
-        last = (folder / "log").read_text(errors="replace").strip().rpartition("\n")[2]
-        killed = code in (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by a C++ library
-        return 0.0, "out of memory (killed)" if killed else f"ended with code {code}: {last}"
+    last, code = child.stderr.decode(errors="replace").strip().rpartition("\n")[2], child.returncode
+    killed = code in (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by a C++ library
+    return 0.0, "out of memory (killed)" if killed else f"ended with code {code}: {last}"
 
 
-def main(name: str) -> None:
+def main() -> None:
     """Train in a child process, and write the throughput or the problem."""
-    folder = Path(name)
     with suppress(OSError):  # so that the kernel kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
+    folder, *job = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the parent
     try:
-        job: Any = pickle.loads((folder / "job").read_bytes())  # noqa: S301 - of the parent
-        result = _rows_per_s(folder, *job), ""
+        result = _rows_per_s(Path(folder), *job), ""
     except Exception as error:  # noqa: BLE001 - the parent reports it
         story, problem = traceback.format_exc(), f"{type(error).__name__}: {error}"
         no_memory = any(name in story for name in _NO_MEMORY)
         result = 0.0, "out of memory" if no_memory else problem.partition("\n")[0]
-    replace_file(folder / "result", json.dumps(result).encode())
+    replace_file(Path(folder, "result"), json.dumps(result).encode())
 
 
 class _Watch(Callback):
