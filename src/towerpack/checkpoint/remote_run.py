@@ -235,9 +235,9 @@ class RunMirror(AbstractContextManager["RunMirror"]):
         entries = visible(files)
         newest = {entry.tag: entry for entry in entries}  # of each tag
         untagged = [entry for entry in entries if entry.untagged]
-        kept = {entry.name for entry in [*newest.values(), *untagged[-(keep or 0) :]]}
+        retained = {entry.name for entry in [*newest.values(), *untagged[-(keep or 0) :]]}
         names = {name.split("/")[1] for name in files if name.startswith(f"{CHECKPOINTS}/")}
-        for name in sorted(names - kept):
+        for name in sorted(names - retained):
             if place(Path(name)) is not None:
                 self._remove(name)
 
