@@ -173,7 +173,7 @@ class Program:
     def message(self) -> str:
         """Return the last error of the output, or its last line."""
         lines = [re.sub(r"[|`<>]", "'", line.strip()) for line in self.text("err").splitlines()]
-        errors = [x for x in lines if re.match(r"(\[rank\d\]: )?[\w.]*(Error|Exception)\b", x)]
+        errors = [x for x in lines if re.match(r"(\[\w+ ?\d\]:? )?[\w.]*(Error|Exception)\b", x)]
         line = [*filter(None, ["no message", *lines]), *errors][-1]
         line = re.sub(r"\S*/(\S+)|\b(?:\w+\.)+(\w+Error:)", r"\1\2", line)
         return line if len(line) <= 120 else f"{line[:117]}…"
@@ -434,7 +434,7 @@ ALL = kill, dead_worker, stopped_worker, small_shm, memory, orphans, nan, full_d
 TRIALS = {trial.__name__.replace("_", "-"): trial for trial in (*ALL, error, rank)}
 # What the documentation says if the program cannot start.
 NOT_OFFERED = {
-    ("keras", "rank"): "Keras's guide to distribution with TensorFlow covers one process",
+    ("keras", "rank"): "Keras's guide to distributed training with TensorFlow covers one host",
 }
 
 
