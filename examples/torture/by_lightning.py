@@ -35,10 +35,14 @@ class Net(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint):
         self.rng = checkpoint["rng"]
 
-    def on_train_batch_start(self, batch, index):
+    def on_train_start(self):
         if self.rng is not None:
             torch.set_rng_state(self.rng)
-            self.rng = None
+
+    def on_train_batch_start(self, batch, index):
+        if self.rng is not None and index:  # the loader has drawn a random number to continue
+            torch.set_rng_state(self.rng)
+        self.rng = None
 
     def on_train_batch_end(self, outputs, batch, index):
         self.job.say(self.global_step)
