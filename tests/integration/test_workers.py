@@ -22,6 +22,7 @@ from processes import free_port, stopwatch
 from scaling import only_in_full, sample
 from small_training import Model, train
 from towerpack import StateError
+from towerpack.training.state.ledger import read_ledger
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("workers_program.py")
@@ -224,6 +225,17 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
     assert workers.codes(300) == [0, 0], workers.said(0) + workers.said(1)
     after, undisturbed = ends(tmp_path / "run"), ends(together[2] / "long")
     assert not [n for n in after if after[n].tobytes() != undisturbed[n].tobytes()]
+
+
+@only_in_full  # the launcher's part is in test_launch.py, the rest above
+def test_a_killed_chief_is_replaced_by_the_launcher(tmp_path: Path) -> None:
+    launch = ["-m", "towerpack", "launch", "--workers", "2", "--max-restarts", "1"]
+    program = [str(PROGRAM), "chief_dies_once", str(tmp_path)]
+    done = subprocess.run([sys.executable, *launch, "--", *program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second = read_ledger(tmp_path / "ledger.jsonl")
+    assert (first.ending, second.restart, second.to_step) == (None, "1", 15)
+    assert 0 < second.from_step <= first.to_step
 
 
 @only_in_full

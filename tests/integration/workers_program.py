@@ -375,6 +375,16 @@ def long(where: Path) -> None:
 hangs = long
 
 
+def chief_dies_once(where: Path) -> None:
+    class Die(Callback):
+        def trigger_epoch(self) -> None:
+            if self.trainer.epoch == 3 and os.environ["TOWERPACK_RESTART"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer = together(where, [PeriodicTrigger(ModelSaver(), every_k_steps=3), Die()], max_epoch=5)
+    assert trainer.complete
+
+
 def fails(where: Path) -> None:
     class Fail(Everywhere):
         def trigger_epoch(self) -> None:
