@@ -424,6 +424,7 @@ def draw(found: Found, path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     rows = [row for row in ROWS if row.function.__name__ in found]
     columns = min(4, len(rows))
@@ -437,7 +438,9 @@ def draw(found: Found, path: Path) -> None:
         axis.loglog(ns, cpu, "o-", markersize=4)
         top = cpu[-1] / ns[-1]
         axis.loglog(ns, [top * n for n in ns], ":", color="gray", linewidth=1)
-        axis.set_ylim(min(cpu) / 3, max(cpu) * 3)
+        axis.set_ylim(min(cpu) / 5, max(cpu) * 5)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.yaxis.set_minor_formatter(NullFormatter())
         slope = f", exponent {exponent(sizes):.2f}" if len(sizes) > 1 else ""
         axis.set_title(row.title + slope, fontsize=7)
         axis.tick_params(labelsize=7)

@@ -316,6 +316,8 @@ class CheckpointStore(AbstractContextManager["CheckpointStore"]):
         else:
             # Invalid checkpoints do not count, because a run cannot resume from them.
             untagged = self._untagged()
+            if len(untagged) <= self.keep:
+                return
             valid = [p.step for p in untagged if p.step == step or _whole(p.path)]
             oldest = valid[-self.keep] if len(valid) >= self.keep else 0
             surplus = [p for p in untagged if p.step < oldest and p.step != step]
