@@ -146,8 +146,8 @@ class MaskRCNN:
         truth = true_boxes, true_class_ids, tf.pad(crowd, [[0, 0], [0, 1]])
 
         anchors, (low, high) = tf.concat(features.anchors, axis=0), self.anchor_iou
-        found = assign(anchors, *truth, low=low, high=high, best=True)
-        where, ids, which, boxes = _drawn("anchors", found, self.anchor_samples, anchors)
+        assigned = assign(anchors, *truth, low=low, high=high, best=True)
+        where, ids, which, boxes = _drawn("anchors", assigned, self.anchor_samples, anchors)
         logits, offsets = (
             tf.gather(tf.concat(parts, axis=1), where, batch_dims=1)
             for parts in (features.logits, features.offsets)
@@ -156,10 +156,10 @@ class MaskRCNN:
         rpn_class, rpn_box = rcnn.proposal_losses(logits, offsets, coded, ids)
 
         single = (true_class_ids >= 0) & tf.logical_not(truth[2])
-        own = tf.where(tf.expand_dims(single, -1), true_boxes, 0.0)
-        boxes = tf.concat([self._proposals(features, _sizes(image), 0), own], axis=1)
-        found = assign(boxes, *truth, low=self.box_iou, high=self.box_iou)
-        _, ids, which, boxes = _drawn("boxes", found, self.box_samples, boxes)
+        objects = tf.where(tf.expand_dims(single, -1), true_boxes, 0.0)
+        boxes = tf.concat([self._proposals(features, _sizes(image), 0), objects], axis=1)
+        assigned = assign(boxes, *truth, low=self.box_iou, high=self.box_iou)
+        _, ids, which, boxes = _drawn("boxes", assigned, self.box_samples, boxes)
         logits, offsets = self._box_head(features.maps, boxes)
         coded = rcnn.encoded_targets(boxes, true_boxes, which, ids >= 0, rcnn.BOX_VARIANCES)
         box_class, box = rcnn.box_losses(logits, offsets, coded, ids)
@@ -289,13 +289,13 @@ class MaskRCNN:
 
 
 def _drawn(
-    name: str, found: tuple[tf.Tensor, tf.Tensor], samples: tuple[int, float], boxes: tf.Tensor
+    name: str, assigned: tuple[tf.Tensor, tf.Tensor], samples: tuple[int, float], boxes: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """Return indices, classes (-2 if not used), objects and boxes of random samples, [n, s]."""
     seed = get_current_tower_context().step_seed(full_name(f"sampled_{name}"))
-    noise = tf.random.stateless_uniform(tf.shape(found[0]), seed)
-    where, counts = sample(found[0], noise, size=samples[0], positives=samples[1])
-    ids, which = (tf.gather(x, where, batch_dims=1) for x in found)
+    noise = tf.random.stateless_uniform(tf.shape(assigned[0]), seed)
+    where, counts = sample(assigned[0], noise, size=samples[0], positives=samples[1])
+    ids, which = (tf.gather(x, where, batch_dims=1) for x in assigned)
     ids = tf.where(counts, ids, tf.constant(-2, tf.int64))
     return where, ids, which, tf.gather(boxes, where, batch_dims=boxes.shape.rank - 2)
 

@@ -132,7 +132,7 @@ def test_the_small_one_learns_also_without_objects_and_at_any_size() -> None:
     loaded = SmartInit("efficientnet-lite0").load(tower.store.named_variables())
     assert {n for n in tower.store.named_variables() if n.startswith(("stem", "block"))} == loaded
 
-    @tf.function(autograph=False)
+    @tf.function(input_signature=SPECS, autograph=False)
     def step(*inputs: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
             outputs = call(tower, *inputs).outputs
