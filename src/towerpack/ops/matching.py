@@ -72,18 +72,6 @@ def match(
     )
 
 
-class Assignment(NamedTuple):
-    """Object of each anchor or proposal.
-
-    Attributes:
-        class_ids: int64 [n, k], from 0; -1 for background, -2 for boxes that do not count.
-        which: int64 [n, k]: index of the object that overlaps the box most.
-    """
-
-    class_ids: tf.Tensor
-    which: tf.Tensor
-
-
 def assign(
     boxes: tf.Tensor,
     true_boxes: tf.Tensor,
@@ -93,7 +81,7 @@ def assign(
     low: float,
     high: float,
     best: bool = False,
-) -> Assignment:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Assign an object or the background to each anchor or proposal.
 
     Boxes between the thresholds do not count, nor do boxes without area, and background boxes with
@@ -104,9 +92,12 @@ def assign(
         true_boxes: float32 [n, m, 4], m at least 1.
         true_class_ids: int [n, m], from 0; -1 if there is no object.
         crowd: bool [n, m]: boxes around several objects. They are not assigned.
-        low: Boxes with a smaller intersection over union with all objects are background.
-        high: Minimum intersection over union with the object that is assigned.
+        low, high: Overlap below which boxes are background, and from which they have an object.
         best: Whether to also assign objects to the boxes that overlap them most, at any overlap.
+
+    Returns:
+        Classes, int64 [n, k] from 0, -1 for background, -2 for boxes that do not count; and
+            indices of the objects that overlap the boxes most, int64 [n, k].
     """
     exists = true_class_ids >= 0
     single = tf.expand_dims(exists & tf.logical_not(crowd), -1)
@@ -122,7 +113,7 @@ def assign(
     which = tf.argmax(overlaps, axis=1)
     ids = tf.gather(tf.cast(true_class_ids, tf.int64), which, batch_dims=1)
     ids = tf.where(positive, ids, tf.where(ignored, no_count, none))
-    return Assignment(tf.where(area(boxes) > 0, ids, no_count), which)
+    return tf.where(area(boxes) > 0, ids, no_count), which
 
 
 def sample(
@@ -131,10 +122,8 @@ def sample(
     """Draw boxes of each image: a share of objects, and background for the remainder.
 
     Args:
-        class_ids: int64 [n, k], as in `Assignment`.
-        noise: Uniform random numbers in [0, 1), float32 [n, k].
-        size: Number of boxes per image.
-        positives: Maximum fraction of objects.
+        class_ids, noise: Result of `assign`, int64 [n, k], and uniform random numbers, float32.
+        size, positives: Number of boxes per image, and the maximum fraction of objects.
 
     Returns:
         Indices of the boxes, int64 [n, min(size, k)], objects first, and whether each index counts.

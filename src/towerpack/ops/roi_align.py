@@ -36,13 +36,15 @@ def roi_align(
     level = 4 + tf.experimental.numpy.log2(tf.sqrt(area(boxes)) / _CANONICAL) + 1e-6
     first = stride.bit_length() - 1
     level = tf.clip_by_value(tf.floor(level), first, first + len(maps) - 1) - first
-    low, high = tf.split(boxes / (stride * 2 ** level[..., None]), 2, axis=-1)
+    cell = stride * tf.pow(2.0, tf.expand_dims(level, -1))
+    low, high = tf.split(boxes / cell, 2, axis=-1)
     side, which = tf.maximum(high - low, 1.0), tf.cast(level, tf.int64)
     ends = tf.cast(tf.gather(tf.stack(sizes)[:, ::-1] - 2, which), tf.float32)
-    x, y = tf.unstack(_inside(low, side, ends, size), axis=-1)
+    inside = tf.expand_dims(_inside(low, side, ends, size), -1)
+    x, y = tf.unstack(inside, axis=3)
     low += tf.stack([tf.zeros_like(level), tf.gather(tops, which)], axis=-1)
     cells = _cells(canvas, _images(boxes), low, side, size)
-    return cells * (y[..., :, None, None] * x[..., None, :, None])
+    return cells * (tf.expand_dims(y, 3) * tf.expand_dims(x, 2))
 
 
 def mask_targets(
@@ -88,7 +90,8 @@ def _bordered(x: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Repeat the last row and column twice, and pad with zeros to a width."""
     x = tf.concat([x, x[:, -1:], x[:, -1:]], axis=1)
     x = tf.concat([x, x[:, :, -1:], x[:, :, -1:]], axis=2)
-    return tf.pad(x, [[0, 0], [0, 0], [0, width - tf.shape(x)[2]], [0, 0]])
+    missing: Any = width - tf.shape(x)[2]
+    return tf.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])
 
 
 def _images(boxes: tf.Tensor) -> tf.Tensor:
@@ -97,17 +100,16 @@ def _images(boxes: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(tf.range(shape[0])[:, None], shape)
 
 
-def _cells(
-    images: tf.Tensor, which: tf.Tensor, low: tf.Tensor, side: tf.Tensor, size: int
-) -> tf.Tensor:
+def _cells(images: tf.Tensor, which: tf.Tensor, low: tf.Tensor, side: tf.Tensor, size: int) -> Any:
     """Return the means of the samples in size x size cells of boxes (x, y) in image coordinates."""
     step = side / (_SAMPLES * size)
     first, last = low + step / 2, low + side - step / 2
     ends = tf.cast(tf.shape(images)[1:3] - 1, tf.float32)
-    corners = tf.concat([first[..., ::-1] / ends, last[..., ::-1] / ends], axis=-1)
+    corners = tf.concat([tf.reverse(xy, [-1]) / ends for xy in (first, last)], axis=-1)
     wide = [_SAMPLES * size] * 2
     samples = tf.image.crop_and_resize(
         images, tf.reshape(corners, [-1, 4]), tf.reshape(which, [-1]), wide
     )
     cells = tf.nn.avg_pool2d(samples, _SAMPLES, _SAMPLES, "VALID")
-    return tf.reshape(cells, tf.concat([tf.shape(which), [size, size, images.shape[-1]]], 0))
+    rows, columns = tf.unstack(tf.shape(which))
+    return tf.reshape(cells, [rows, columns, size, size, images.shape[-1]])

@@ -33,19 +33,9 @@ from towerpack.nn import (
     scope,
 )
 from towerpack.nn.scopes import full_name
+from towerpack.ops import proposals as rcnn
 from towerpack.ops.anchors import corner_anchors
 from towerpack.ops.matching import assign, sample
-from towerpack.ops.proposals import (
-    BOX_VARIANCES,
-    PROPOSAL_VARIANCES,
-    box_losses,
-    detections,
-    encoded_targets,
-    mask_loss,
-    mask_of_class,
-    proposal_losses,
-    propose,
-)
 from towerpack.ops.roi_align import mask_targets, roi_align
 from towerpack.zoo import PRETRAINED_PIXELS, efficientnet_lite
 
@@ -72,7 +62,7 @@ class _Features(NamedTuple):
 class MaskRCNN:
     """Network that detects objects and their masks. Call its methods in a tower.
 
-    Both methods use the same variables, and compute the features of an image tensor only once.
+    Both methods use the same variables, and compute the features of an image only once.
 
     Attributes:
         num_classes: Number of classes without the background.
@@ -81,24 +71,22 @@ class MaskRCNN:
         cascade: Not supported; must be False.
         frozen_batch_norm: Whether the backbone's batch normalization keeps its variables, which
             must then come from pretrained weights.
-        channels: Channels of the pyramid and the mask head; None for 256, or 96 of the small
-            backbone.
-        units: Units of the box head; None for 1024, or 256 of the small backbone.
-        anchor_sides: Square root of an anchor's area in pixels, for the strides 4 to 64.
-        anchor_ratios: Ratios of height to width.
-        proposals: Number of proposals per image, in training and in detection.
-        anchors_before: Anchors per level before suppression, in training and in detection.
-        proposal_iou: Proposals that overlap a better one more than this are removed.
-        anchor_samples: Anchors per image in the loss, and the maximum fraction with an object.
+        channels, units: Channels of the pyramid and the mask head, and units of the box head; None
+            for 256 and 1024, or 96 and 256 with the small backbone.
+        anchor_sides, anchor_ratios: Square roots of the anchors' areas in pixels for the strides 4
+            to 64, and ratios of height to width.
+        anchors_before, proposals: Boxes per level before suppression, and per image after
+            suppression; each in training and in detection.
+        anchor_samples, box_samples: Anchors and proposals per image in the losses; each with the
+            maximum fraction of objects.
         anchor_iou: Overlap up to which an anchor is background, and from which it has an object.
-        box_samples: Proposals per image in the loss, and the maximum fraction with an object.
         box_iou: Overlap from which a proposal has an object.
-        score: Minimum score of a detection.
-        suppress: Detections that overlap a better one of their class more than this are removed.
-        detections_per_image: Maximum number of detections.
+        score, detections_per_image: Minimum score, and maximum number of detections.
+        proposal_iou, suppress: Proposals, and detections of a class, that overlap a better one more
+            than this are removed.
 
     Raises:
-        ConfigError: The backbone is not known, or `cascade` is set.
+        ConfigError: The backbone is not known, `anchor_sides` are not five, or `cascade` is set.
     """
 
     num_classes: int
@@ -130,8 +118,8 @@ class MaskRCNN:
         if self.cascade:
             raise ConfigError("MaskRCNN does not support cascade.", fix="set cascade=False")
         if len(self.anchor_sides) != 5:
-            sides = f"got {len(self.anchor_sides)}"
-            raise ConfigError(f"MaskRCNN needs anchor_sides for 5 strides, {sides}.")
+            number = len(self.anchor_sides)
+            raise ConfigError(f"MaskRCNN needs anchor_sides for 5 strides, got {number}.")
 
     def losses(
         self,
@@ -139,7 +127,7 @@ class MaskRCNN:
         true_boxes: tf.Tensor,
         true_class_ids: tf.Tensor,
         crowd: tf.Tensor,
-        true_masks: tf.Tensor | None = None,
+        true_masks: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
         """Return the losses `rpn_class`, `rpn_box`, `box_class`, `box` and `mask`: scalars.
 
@@ -149,26 +137,32 @@ class MaskRCNN:
             true_class_ids: int32 [n, m], -1 in unused rows.
             crowd: bool [n, m]: boxes around several objects, which are not learned.
             true_masks: Masks of the objects, 0 or 255, scaled to s x s pixels from their boxes,
-                uint8 [n, m, s, s]. Not needed without masks.
+                uint8 [n, m, s, s]. Not used by Faster R-CNN.
         """
         features = self._features(image)
         # One unused row, because there may be no objects.
         true_boxes = tf.pad(true_boxes, [[0, 0], [0, 1], [0, 0]])
         true_class_ids = tf.pad(true_class_ids, [[0, 0], [0, 1]], constant_values=-1)
-        crowd = tf.pad(crowd, [[0, 0], [0, 1]])
-        truth = true_boxes, true_class_ids, crowd
-        rpn_class, rpn_box = self._anchor_losses(features, truth)
+        truth = true_boxes, true_class_ids, tf.pad(crowd, [[0, 0], [0, 1]])
 
-        before, after = self.anchors_before[0], self.proposals[0]
-        single = (true_class_ids >= 0) & tf.logical_not(crowd)
-        own = tf.where(single[..., None], true_boxes, 0.0)
-        boxes = tf.concat([self._proposals(features, image, None, before, after), own], axis=1)
+        anchors, (low, high) = tf.concat(features.anchors, axis=0), self.anchor_iou
+        found = assign(anchors, *truth, low=low, high=high, best=True)
+        where, ids, which, boxes = _drawn("anchors", found, self.anchor_samples, anchors)
+        logits, offsets = (
+            tf.gather(tf.concat(parts, axis=1), where, batch_dims=1)
+            for parts in (features.logits, features.offsets)
+        )
+        coded = rcnn.encoded_targets(boxes, true_boxes, which, ids >= 0, rcnn.PROPOSAL_VARIANCES)
+        rpn_class, rpn_box = rcnn.proposal_losses(logits, offsets, coded, ids)
+
+        single = (true_class_ids >= 0) & tf.logical_not(truth[2])
+        own = tf.where(tf.expand_dims(single, -1), true_boxes, 0.0)
+        boxes = tf.concat([self._proposals(features, _sizes(image), 0), own], axis=1)
         found = assign(boxes, *truth, low=self.box_iou, high=self.box_iou)
-        ids, where = _sampled(found.class_ids, self.box_samples, "boxes")
-        boxes, which = (tf.gather(x, where, batch_dims=1) for x in (boxes, found.which))
+        _, ids, which, boxes = _drawn("boxes", found, self.box_samples, boxes)
         logits, offsets = self._box_head(features.maps, boxes)
-        targets = encoded_targets(boxes, true_boxes, which, ids >= 0, BOX_VARIANCES)
-        box_class, box = box_losses(logits, offsets, targets, ids)
+        coded = rcnn.encoded_targets(boxes, true_boxes, which, ids >= 0, rcnn.BOX_VARIANCES)
+        box_class, box = rcnn.box_losses(logits, offsets, coded, ids)
         losses = {"rpn_class": rpn_class, "rpn_box": rpn_box, "box_class": box_class, "box": box}
         if self.masks:
             # Samples with an object come first.
@@ -176,8 +170,8 @@ class MaskRCNN:
             boxes, which, ids = boxes[:, :most], which[:, :most], ids[:, :most]
             masks = self._mask_head(features.maps, boxes)
             pixels = tf.pad(true_masks, [[0, 0], [0, 1], [0, 0], [0, 0]])
-            goals = mask_targets(pixels, true_boxes, which, boxes, masks.shape[2])
-            losses["mask"] = mask_loss(masks, goals, ids)
+            goals = mask_targets(pixels, true_boxes, which, boxes, 28)
+            losses["mask"] = rcnn.mask_loss(masks, goals, ids)
         return losses
 
     def detect(self, image: tf.Tensor, sizes: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
@@ -193,33 +187,28 @@ class MaskRCNN:
                 whole image.
         """
         features = self._features(image)
-        rois = self._proposals(features, image, sizes, self.anchors_before[1], self.proposals[1])
+        sizes = _sizes(image) if sizes is None else sizes
+        rois = self._proposals(features, sizes, 1)
+        limits = {"score_threshold": self.score, "iou_threshold": self.suppress}
+        limits["max_detections"] = self.detections_per_image
         logits, offsets = self._box_head(features.maps, rois)
-        best = detections(
-            logits,
-            offsets,
-            rois,
-            _sizes(image, sizes),
-            max_detections=self.detections_per_image,
-            score_threshold=self.score,
-            iou_threshold=self.suppress,
-        )
+        best = rcnn.detections(logits, offsets, rois, sizes, **limits)
         result = dict(best._asdict())
         if self.masks:
             masks = tf.sigmoid(self._mask_head(features.maps, best.boxes))
-            result["masks"] = mask_of_class(masks, best.class_ids)
+            result["masks"] = rcnn.mask_of_class(masks, best.class_ids)
         return result
 
     def _features(self, image: tf.Tensor) -> _Features:
         called = get_current_tower_context().called
-        key = self, full_name(), image.ref()
+        key = id(self), full_name(), image.ref()
         if key not in called:
             called[key] = self._computed(image)
         return called[key]
 
     @auto_reuse_scope
     def _computed(self, image: tf.Tensor) -> _Features:
-        missing = -tf.shape(image)[1:3] % _STRIDE
+        missing: Any = tf.math.floormod(-tf.shape(image)[1:3], _STRIDE)
         x = tf.pad(image, [[0, 0], [0, missing[0]], [0, missing[1]], [0, 0]])
         with _frozen(self.frozen_batch_norm):
             small = self.backbone != "resnet50"
@@ -250,8 +239,7 @@ class MaskRCNN:
     @auto_reuse_scope
     def _proposal_head(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         number, (channels, _) = len(self.anchor_ratios), self._widths()
-        normal = keras.initializers.RandomNormal(stddev=0.01)
-        with scope("rpn"), argscope(Conv2D, kernel_initializer=normal):
+        with scope("rpn"), argscope(Conv2D, kernel_initializer=_small(0.01)):
             x = Conv2D("conv0", x, channels, 3, activation="relu")
             logits, offsets = Conv2D("class", x, number, 1), Conv2D("box", x, 4 * number, 1)
         shape: Any = tf.shape(x)
@@ -267,10 +255,10 @@ class MaskRCNN:
         x = tf.reshape(tf.transpose(x, [0, 2, 1]), [-1, 49 * channels])
         with scope("fastrcnn"):
             for name in ("fc6", "fc7"):
-                x = FullyConnected(name, x, units, activation="relu")
-            initial = [keras.initializers.RandomNormal(stddev=std) for std in (0.01, 0.001)]
-            logits = FullyConnected("outputs/class", x, number, kernel_initializer=initial[0])
-            offsets = FullyConnected("outputs/box", x, 4 * number, kernel_initializer=initial[1])
+                initial = _initial("fan_in", 1 / 3)
+                x = FullyConnected(name, x, units, activation="relu", kernel_initializer=initial)
+            logits = FullyConnected("outputs/class", x, number, kernel_initializer=_small(0.01))
+            offsets = FullyConnected("outputs/box", x, 4 * number, kernel_initializer=_small(0.001))
         flat = tf.unstack(tf.shape(boxes)[:2])
         logits, offsets = tf.cast(logits, tf.float32), tf.cast(offsets, tf.float32)
         return tf.reshape(logits, [*flat, number]), tf.reshape(offsets, [*flat, number, 4])
@@ -286,54 +274,35 @@ class MaskRCNN:
             for number in range(4):
                 x = Conv2D(f"fcn{number}", x, channels, 3, activation="relu")
             x = Conv2DTranspose("deconv", x, channels, 2, strides=2, activation="relu")
-            x = tf.cast(Conv2D("conv", x, self.num_classes, 1), tf.float32)
+            x = Conv2D("conv", x, self.num_classes, 1, kernel_initializer=_small(0.001))
+        x = tf.cast(x, tf.float32)
         return tf.reshape(x, [*tf.unstack(tf.shape(boxes)[:2]), 28, 28, self.num_classes])
 
     def _widths(self) -> tuple[int, int]:
         channels, units = _BACKBONES[self.backbone]
         return self.channels or channels, self.units or units
 
-    def _proposals(
-        self, features: _Features, image: tf.Tensor, sizes: Any, before: int, after: int
-    ) -> tf.Tensor:
-        return propose(
-            features.logits,
-            features.offsets,
-            features.anchors,
-            _sizes(image, sizes),
-            before=before,
-            after=after,
-            iou_threshold=self.proposal_iou,
-        )
-
-    def _anchor_losses(self, features: _Features, truth: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        anchors = tf.concat(features.anchors, axis=0)
-        low, high = self.anchor_iou
-        found = assign(anchors, *truth, low=low, high=high, best=True)
-        ids, where = _sampled(found.class_ids, self.anchor_samples, "anchors")
-        logits, offsets, which = (
-            tf.gather(x, where, batch_dims=1)
-            for x in (tf.concat(features.logits, 1), tf.concat(features.offsets, 1), found.which)
-        )
-        places = tf.gather(anchors, where)
-        targets = encoded_targets(places, truth[0], which, ids >= 0, PROPOSAL_VARIANCES)
-        return proposal_losses(logits, offsets, targets, ids)
+    def _proposals(self, features: _Features, sizes: tf.Tensor, use: int) -> tf.Tensor:
+        predicted = features.logits, features.offsets, features.anchors, sizes
+        before, after, iou = self.anchors_before[use], self.proposals[use], self.proposal_iou
+        return rcnn.propose(*predicted, before=before, after=after, iou_threshold=iou)
 
 
-def _sizes(image: tf.Tensor, sizes: Any) -> tf.Tensor:
-    shape = tf.shape(image)
-    return tf.broadcast_to(shape[1:3], [shape[0], 2]) if sizes is None else sizes
-
-
-def _sampled(
-    class_ids: tf.Tensor, samples: tuple[int, float], name: str
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the classes of sampled boxes, -2 for unused samples, and the indices of the boxes."""
+def _drawn(
+    name: str, found: tuple[tf.Tensor, tf.Tensor], samples: tuple[int, float], boxes: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Return indices, classes (-2 if not used), objects and boxes of random samples, [n, s]."""
     seed = get_current_tower_context().step_seed(full_name(f"sampled_{name}"))
-    noise = tf.random.stateless_uniform(tf.shape(class_ids), seed)
-    where, counts = sample(class_ids, noise, size=samples[0], positives=samples[1])
-    none = tf.constant(-2, tf.int64)
-    return tf.where(counts, tf.gather(class_ids, where, batch_dims=1), none), where
+    noise = tf.random.stateless_uniform(tf.shape(found[0]), seed)
+    where, counts = sample(found[0], noise, size=samples[0], positives=samples[1])
+    ids, which = (tf.gather(x, where, batch_dims=1) for x in found)
+    ids = tf.where(counts, ids, tf.constant(-2, tf.int64))
+    return where, ids, which, tf.gather(boxes, where, batch_dims=boxes.shape.rank - 2)
+
+
+def _sizes(image: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(image)
+    return tf.broadcast_to(shape[1:3], [shape[0], 2])
 
 
 @contextmanager
@@ -349,10 +318,15 @@ def _initial(mode: str, scale: float) -> Any:
     return keras.initializers.VarianceScaling(scale, mode, "untruncated_normal")
 
 
+def _small(deviation: float) -> Any:
+    return keras.initializers.RandomNormal(stddev=deviation)
+
+
 def _small_pixels(image: tf.Tensor) -> tf.Tensor:
     """Convert pixels to the normalization of the packaged weights."""
     offset, scale = PRETRAINED_PIXELS["efficientnet-lite0"]
-    return image * (255 / scale * np.float32(STD)) + (255 * np.float32(MEAN) - offset) / scale
+    mean, std = np.array(MEAN, np.float32), np.array(STD, np.float32)
+    return image * (255 / scale * std) + (255 * mean - offset) / scale
 
 
 def _doubled(x: tf.Tensor) -> tf.Tensor:
@@ -411,22 +385,22 @@ _MODULES: Final = {
     r"downsample\.0": "convshortcut",
     r"downsample\.1": "convshortcut/bn",
     r"rpn\.head\.conv(\.0\.0)?": "rpn/conv0",
-    r"rpn\.head\.cls_logits": "rpn/class",
-    r"rpn\.head\.bbox_pred": "rpn/box",
+    r"rpn\.head\.": "rpn/",
     r"roi_heads\.box_head\.": "fastrcnn/",
-    r"roi_heads\.box_predictor\.cls_score": "fastrcnn/outputs/class",
-    r"roi_heads\.box_predictor\.bbox_pred": "fastrcnn/outputs/box",
+    r"roi_heads\.box_predictor\.": "fastrcnn/outputs/",
+    r"cls_(score|logits)": "class",
+    r"bbox_pred": "box",
     r"roi_heads\.mask_head\.mask_fcn(\d)": lambda m: f"maskrcnn/fcn{int(m[1]) - 1}",
     r"roi_heads\.mask_head\.(\d)\.0": r"maskrcnn/fcn\1",
-    r"roi_heads\.mask_predictor\.conv5_mask": "maskrcnn/deconv",
-    r"roi_heads\.mask_predictor\.mask_fcn_logits": "maskrcnn/conv",
+    r".*conv5_mask": "maskrcnn/deconv",
+    r".*mask_fcn_logits": "maskrcnn/conv",
 }
 _KINDS: Final = {
     "weight": "kernel",
-    "bias": "bias",
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
+_NORMALS: Final = {"weight": "gamma", "bias": "beta"}
 
 
 def from_torch(
@@ -451,15 +425,13 @@ def from_torch(
             continue
         for old, new in _MODULES.items():
             module = re.sub(old, new, module)
-        new_kind = _KINDS.get(kind, kind)
-        if module.endswith("/bn"):
-            new_kind = {"kernel": "gamma", "bias": "beta"}.get(new_kind, new_kind)
+        kinds = _KINDS | _NORMALS if module.endswith("/bn") else _KINDS
         if kind == "running_var":
             value = value + np.float32(epsilon - 1e-5)
         if module == "maskrcnn/conv":
             value = value[1:]  # without the background
         value = value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
-        arrays[f"{module}/{new_kind}"] = value
+        arrays[f"{module}/{kinds.get(kind, kind)}"] = value
     if not any(name.startswith(("group", "fpn/", "rpn/", "fastrcnn/")) for name in arrays):
         raise CheckpointError(
             "The file must contain weights of torchvision's ResNet-50 or Mask R-CNN.",

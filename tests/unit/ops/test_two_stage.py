@@ -110,16 +110,16 @@ PLACES = np.float32(
 
 
 def test_assignment() -> None:
-    found = assign(PLACES, TRUE, CLASSES, CROWD, low=0.3, high=0.7, best=True)
-    assert found.class_ids.numpy().tolist() == [[4, -2, -1, 1, -2, -2]]
-    assert found.which.numpy()[0, :4].tolist() == [0, 0, 0, 1]
-    found = assign(PLACES[None], TRUE, CLASSES, CROWD, low=0.5, high=0.5)
-    assert found.class_ids.numpy().tolist() == [[4, 4, -1, 1, -2, -2]]
+    ids, which = assign(PLACES, TRUE, CLASSES, CROWD, low=0.3, high=0.7, best=True)
+    assert ids.numpy().tolist() == [[4, -2, -1, 1, -2, -2]]
+    assert which.numpy()[0, :4].tolist() == [0, 0, 0, 1]
+    ids, _ = assign(PLACES[None], TRUE, CLASSES, CROWD, low=0.5, high=0.5)
+    assert ids.numpy().tolist() == [[4, 4, -1, 1, -2, -2]]
 
 
 def test_without_objects_all_is_background() -> None:
-    found = assign(PLACES[:4], TRUE, tf.fill([1, 3], -1), CROWD, low=0.3, high=0.7, best=True)
-    assert found.class_ids.numpy().tolist() == [[-1] * 4]
+    ids, _ = assign(PLACES[:4], TRUE, tf.fill([1, 3], -1), CROWD, low=0.3, high=0.7, best=True)
+    assert ids.numpy().tolist() == [[-1] * 4]
 
 
 @pytest.mark.parametrize(("objects", "size"), [(3, 8), (30, 8), (0, 8), (100, 200)])
