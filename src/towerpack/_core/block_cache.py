@@ -79,7 +79,7 @@ class BlockCache:
         try:
             block = memoryview(path.read_bytes())
             content = block[:-_CRC_BYTES]
-            if block[-_CRC_BYTES:] != _crc(content, key):
+            if bytes(block[-_CRC_BYTES:]) != _crc(content, key):
                 path.unlink()
                 return None
             os.utime(path)

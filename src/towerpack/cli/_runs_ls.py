@@ -60,16 +60,17 @@ def ls(
 
 def _print(rows: list[dict[str, str]], columns: list[str]) -> None:
     """Print a table with the first columns that the terminal has room for."""
-    terminal = console()
+    terminal, count = console(), len(columns)
     unlimited = terminal.options.update(width=10_000)
-    for count in range(len(columns), 1, -1):
+    while True:
         shown = columns[:count]
         listing = table(*(name if name in _TEXTS else f">{name}" for name in shown))
         for row in rows:
             listing.add_row(*(escape(row.get(name, "")) for name in shown))
-        if terminal.measure(listing, options=unlimited).maximum <= terminal.width:
+        if count == 2 or terminal.measure(listing, options=unlimited).maximum <= terminal.width:
             break
+        count -= 1
     terminal.print(listing)
-    if count < len(columns):
-        names = escape(", ".join(columns[count:]))
-        terminal.print(f"No room for: {names}. Choose numbers with --match.", style="dim")
+    if left_out := ", ".join(columns[count:]):
+        text = f"No room for: {escape(left_out)}. Choose numbers with --match."
+        terminal.print(text, style="dim")
