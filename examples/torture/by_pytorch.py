@@ -47,8 +47,9 @@ def network(job):
 
 
 def save(value, path):
-    torch.save(value, f"{path}.tmp")
-    os.replace(f"{path}.tmp", path)
+    if os.environ.get("RANK", "0") == "0":
+        torch.save(value, f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
 
 
 def validate(net, job):
