@@ -77,14 +77,14 @@ class DetectionAP(Inferencer):
         each = [] if isinstance(classes, int) else [f"ap/{name}" for name in classes]
         if self._size < 1:
             raise ConfigError(f"DetectionAP needs at least one class, got {classes!r}.")
-        given = [name for name in (masks, true_masks, size) if name is not None]
-        if len(given) not in (0, 3):
+        masked = [name for name in (masks, true_masks, size) if name is not None]
+        if len(masked) not in (0, 3):
             raise ConfigError(
-                f"DetectionAP evaluates masks from three outputs, got only {', '.join(given)}.",
+                f"DetectionAP evaluates masks from three outputs, got only {', '.join(masked)}.",
                 fix="pass all of masks=, true_masks= and size=",
             )
         require("pycocotools.cocoeval", extra="apps", needed_for="DetectionAP")
-        self._kinds = {"bbox": "", **({"segm": "mask_"} if given else {})}
+        self._kinds = {"bbox": "", **({"segm": "mask_"} if masked else {})}
         self._names_of_kind = [*_TWELVE, *each]
         self._masks, self._true_masks, self._image_size = masks, true_masks, size
         self._detected, self._true = [boxes, labels], [true_boxes, true_labels]

@@ -283,7 +283,11 @@ def test_every_task_has_sensible_defaults(task: str) -> None:
     given = ["optimizer.name=momentum", "patience=3"]
     other = load(kind, {"task": task}, given, where="here")
     assert other.optimizer.learning_rate == 0.02
-    assert other.train.epochs == config.train.epochs == (30 if task == "detection" else 10)
+    assert (
+        other.train.epochs
+        == config.train.epochs
+        == (30 if task in ("detection", "instances") else 10)
+    )
 
 
 @pytest.mark.parametrize("installed", [True, False])
