@@ -16,7 +16,7 @@ from small_training import LINE, assert_same, train
 from towerpack import ConfigError
 from towerpack.callbacks import MinSaver, ModelSaver, PeriodicTrigger
 from towerpack.callbacks.monitors import read_stats
-from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack.checkpoint import list_abandoned, list_checkpoints, load_checkpoint
 from towerpack.cli import app
 from towerpack.training import RunDir
 from towerpack.training.replay.rewind import rewind
@@ -33,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def abandoned(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / "checkpoints").glob("abandoned-*"))
+    return [path.name for path in list_abandoned(run)]
 
 
 def run(where: Path) -> Any:
@@ -49,6 +49,8 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 def test_a_rewound_run_ends_as_before(copy: Path, finished: Path) -> None:
     done = CliRunner().invoke(app, ["runs", "rewind", str(copy), "--to", "8"])
     assert done.exit_code == 0 and "continues from step 6" in done.output, done.output
+    shown = CliRunner().invoke(app, ["ckpt", "ls", str(copy)]).output
+    assert "abandoned-step-00000009" in shown and "continues from step 6" in shown
     assert abandoned(copy) == [f"abandoned-{name}" for name in LATER]
     assert [row.step for row in list_checkpoints(copy)] == [3, 6]
     again = run(copy)

@@ -19,6 +19,7 @@ from towerpack.checkpoint._codec import encode_state as encode_state
 from towerpack.checkpoint._compare import compare_names as compare_names
 from towerpack.checkpoint._find_and_read import AVERAGED as AVERAGED
 from towerpack.checkpoint._find_and_read import Checkpoint as Checkpoint
+from towerpack.checkpoint._find_and_read import list_abandoned as list_abandoned
 from towerpack.checkpoint._find_and_read import list_checkpoints as list_checkpoints
 from towerpack.checkpoint._find_and_read import load_checkpoint as load_checkpoint
 from towerpack.checkpoint._manifest import CheckpointRow as CheckpointRow

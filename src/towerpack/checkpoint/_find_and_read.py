@@ -20,6 +20,7 @@ from towerpack._core.naming import did_you_mean
 from towerpack._core.remote_path import is_url
 from towerpack.checkpoint._codec import decode_state
 from towerpack.checkpoint._layout import (
+    ABANDONED,
     CHECKPOINTS,
     LOCK,
     MANIFEST,
@@ -184,6 +185,18 @@ def list_checkpoints(
         return list_remote(str(path), checksums=checksums)
     rows = (_row(entry, checksums) for entry in places(find_directory(Path(path))))
     return [row for row in rows if row is not None]
+
+
+def list_abandoned(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the checkpoints that a resumed or rewound run has left behind, and never loads.
+
+    Args:
+        path: Run directory or its `checkpoints` directory.
+
+    Raises:
+        CheckpointError: The path has no directory of checkpoints.
+    """
+    return sorted(find_directory(Path(path)).glob(f"{ABANDONED}*"))
 
 
 def find_directory(where: Path) -> Path:

@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from towerpack._core.extras import explain_missing
+from towerpack._core.remote_path import is_url
 from towerpack.cli._ckpt_table import checkpoint_as_json, checkpoint_table
 from towerpack.cli._console import console, escape
 from towerpack.cli._options import JSON_LINES
@@ -28,7 +29,7 @@ def ls(
     With --check, the exit code is 1 if a checkpoint is damaged.
     """
     with explain_missing("towerpack ckpt"):
-        from towerpack.checkpoint import list_checkpoints
+        from towerpack.checkpoint import list_abandoned, list_checkpoints
     rows = list_checkpoints(run, checksums=check)
     if as_json:
         for row in rows:
@@ -39,6 +40,9 @@ def ls(
         out.print(_footer(rows, check))
     else:
         console().print(f"No checkpoints in {escape(run)} yet.")
+    abandoned = [] if is_url(run) else [path.name for path in list_abandoned(run)]
+    if abandoned and not as_json:
+        console().print(f"Abandoned, never loaded: {escape(', '.join(abandoned))}.", style="dim")
     if check and not all(row.valid for row in rows):
         raise typer.Exit(1)
 

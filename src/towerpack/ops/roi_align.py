@@ -19,7 +19,7 @@ def roi_align(
     A cell of the result is the mean of 2 x 2 bilinear samples. Boxes of 224 pixels take their
     features from the map of stride 16, boxes half as large from stride 8, and so on (Lin et al.
     2017, "Feature Pyramid Networks", equation 1). As in torchvision's detectors, the center of a
-    map's first cell has the coordinate 0, boxes have at least the size of a cell, and samples
+    map's first cell has the coordinate 0, and boxes have at least the size of a cell. Samples
     beyond the image are 0. No gradient flows into the boxes.
 
     Args:
