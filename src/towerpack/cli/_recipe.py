@@ -17,8 +17,8 @@ _OPTIONS: Final = "run_dir", "allow_code", "show_config", "json"
 def open_recipe(where: str, settings: list[str] | None, allow_code: bool = False) -> Recipe:
     for name in (setting.partition("=")[0] for setting in settings or []):
         if name in _OPTIONS:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"'{name}' is an option, not a setting.", fix=f"pass {option}")
+            option = name.replace("_", "-")
+            raise ConfigError(f"'{name}' is an option, not a setting.", fix=f"pass --{option}")
     with explain_missing("Applications"):
         from towerpack.apps import find_recipe
     with quiet_start():  # A recipe may name a module that loads TensorFlow.

@@ -126,7 +126,7 @@ def suppress(
         clip_boxes: Whether to clip the result to [0, 1].
     """
     kept_boxes = tf.image.combined_non_max_suppression(
-        boxes[:, :, None] if boxes.shape.rank == 3 else boxes,
+        boxes[:, :, None] if len(boxes.shape) == 3 else boxes,
         scores,
         max_output_size_per_class=max_detections,
         max_total_size=max_detections,
