@@ -94,7 +94,7 @@ def test_mask_rcnn_learns_resumes_and_is_exported(
     other = find_recipe("shapes.yaml", ["transfer.pretrained=runs/shapes", "data.path=."])
     classes = json.loads(Path("train.json").read_text())
     classes["categories"].append({"id": 9, "name": "star"})
-    for split in ("train", "val"):
+    for split in ("train", "val", "test"):
         content = json.loads(Path(f"{split}.json").read_text())
         Path(f"{split}.json").write_text(
             json.dumps(content | {"categories": classes["categories"]})
