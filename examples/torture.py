@@ -37,11 +37,8 @@ import numpy as np
 
 PROGRAMS = Path(__file__).with_suffix("")
 START_S = 300  # imports and compilation on a busy machine
-END_S, REPORT_S, ORPHAN_S = (
-    60,
-    30,
-    10,
-)  # an end, a message, or the end of orphans takes longer: failed
+# What takes longer has failed: an end, a message, the end of orphans.
+END_S, REPORT_S, ORPHAN_S = 60, 30, 10
 
 
 class FailedError(Exception):

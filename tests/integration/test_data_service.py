@@ -75,6 +75,6 @@ def test_every_row_comes_once_and_at_most_once_if_a_data_host_dies(service: Serv
     service.restart_host()
     came += [i for batch in batches for i in batch.numpy()]
     assert len(set(came)) == len(came)
-    assert 2000 > len(came) > 1000
+    assert len(came) > 1000  # how many are lost depends on the moment
     again = [i for batch in service.rows(240) for i in batch.numpy()]
     assert sorted(again) == list(range(240))
