@@ -22,8 +22,16 @@ from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack._core.tables import lines_of, read_text
 from towerpack._core.yaml_text import parse_yaml
-from towerpack.apps import _coco
-from towerpack.apps._coco import BadAnnotations, Box, CocoPicture, Record, read_instances, text_of
+from towerpack.apps._coco import (
+    BadAnnotations,
+    Box,
+    CocoPicture,
+    Instance,
+    Record,
+    has_mask,
+    read_instances,
+    text_of,
+)
 from towerpack.apps._config import AnnotatedData
 from towerpack.apps._label_pictures import open_labels
 from towerpack.apps._pictures import header_of, pictures_in, size_error
@@ -180,7 +188,7 @@ def read_coco(config: AnnotatedData, *, masks: bool = False) -> Found:
             fix="remove data.class_names",
         )
     reader = _Reader.from_config(config, masks=masks)
-    kind = _coco.Instance if masks else Box
+    kind = Instance if masks else Box
     names, pictures = read_instances(config, config.images, kind, reader.bad)
     numbers = {key: i for i, key in enumerate(names)}
     parts = {s: [_coco_picture(p, numbers, reader) for p in some] for s, some in pictures.items()}
@@ -203,7 +211,7 @@ def _coco_picture(
         row = _Row(where, box.category_id, corners, box.iscrowd, area / (width * height))
         if isinstance(box, Box):
             rows.append(row)
-        elif _coco.has_mask(where, box, (width, height), reader.bad):
+        elif has_mask(where, box, (width, height), reader.bad):
             shape = box.model_dump()["segmentation"]
             is_polygon = isinstance(shape, list)  # Arrays need less memory than lists.
             mask = [np.array(p, np.float32) for p in shape] if is_polygon else shape

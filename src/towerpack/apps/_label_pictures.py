@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.coco_masks import coco_masks
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
 
@@ -128,14 +128,11 @@ def decode_mask(shape: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
     if isinstance(shape, tuple):
         file, label = shape
         return open_labels(file, f"the label picture {file}")[0] == label
-    masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
-    if isinstance(shape, list):
-        shape = masks.merge(masks.frPyObjects(shape, *size))
-    elif isinstance(shape["counts"], list):
-        shape = masks.frPyObjects(shape, *size)
-    with warnings.catch_warnings():
-        # pycocotools 2.0.11 does not support NumPy 2's `__array__(copy=)`.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with coco_masks("COCO's masks") as masks:
+        if isinstance(shape, list):
+            shape = masks.merge(masks.frPyObjects(shape, *size))
+        elif isinstance(shape["counts"], list):
+            shape = masks.frPyObjects(shape, *size)
         return masks.decode(shape).astype(bool)
 
 

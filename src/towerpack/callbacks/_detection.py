@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from towerpack._core.coco_masks import coco_masks
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack.callbacks._inferencers import Inferencer
@@ -190,10 +190,7 @@ class DetectionAP(Inferencer):
 
 
 def _run_lengths(mask: np.ndarray) -> Any:
-    masks = require("pycocotools.mask", extra="apps", needed_for="DetectionAP")
-    with warnings.catch_warnings():
-        # pycocotools 2.0.11 does not support NumPy 2's `__array__(copy=)`.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with coco_masks("DetectionAP") as masks:
         return masks.encode(np.asfortranarray(mask, np.uint8))
 
 

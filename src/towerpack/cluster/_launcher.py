@@ -175,7 +175,7 @@ class Launcher:
         return failed
 
     def _is_replaceable(self, task: Task, running: list[Task]) -> bool:
-        """Whether a task that has ended can restart alone, while the chief waits for it."""
+        """Return whether an ended task can restart alone, while the chief waits for it."""
         kinds = {other.cluster.task_type for other in running if other.status is None}
         more = self._restarts < self._max_restarts and not self._signal
         return more and task.cluster.task_type in self._servers and "chief" in kinds

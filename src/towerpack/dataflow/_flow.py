@@ -172,10 +172,10 @@ class DataFlow:
             stream = PlanStream(node, epoch, state)
         else:
             stream = self.read_in_order(context, epoch, state)
+        if not context.traced:
+            return stream
         is_source = isinstance(stream, PlanStream | ReplayStream) or not inputs_of(self)
-        if context.traced and is_source:
-            return TracedStream(stream, name_of_stage(self), epoch)
-        return stream
+        return TracedStream(stream, name_of_stage(self), epoch) if is_source else stream
 
     def read_in_order(self, context: StageContext, epoch: int, state: State) -> Stream:
         name = type(self).__name__

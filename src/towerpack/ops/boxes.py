@@ -94,6 +94,15 @@ def decode(
     return tf.concat([center - half, center + half], axis=-1)
 
 
+def corner_scale(sizes: tf.Tensor) -> tf.Tensor:
+    """Return the factors from fractions of images to pixels for boxes, float32 [n, 1, 4].
+
+    Args:
+        sizes: Height and width of each image, [n, 2].
+    """
+    return tf.cast(tf.gather(sizes, [1, 0, 1, 0], axis=1), tf.float32)[:, None]
+
+
 def clip(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Clip boxes in pixels to their images.
 
@@ -101,8 +110,7 @@ def clip(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
         boxes: [n, ..., 4].
         sizes: Height and width of each image, [n, 2].
     """
-    ends = tf.cast(tf.gather(sizes, [1, 0, 1, 0], axis=1), boxes.dtype)
-    ends = tf.reshape(ends, [-1, *[1] * (boxes.shape.rank - 2), 4])
+    ends = tf.reshape(corner_scale(sizes), [-1, *[1] * (boxes.shape.rank - 2), 4])
     return tf.clip_by_value(boxes, 0.0, ends)
 
 

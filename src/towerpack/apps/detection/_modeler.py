@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ from towerpack.callbacks import DetectionAP, Inferencer, ScalarStats
 from towerpack.checkpoint import read_torch_file
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
-from towerpack.ops.boxes import decode, suppress
+from towerpack.ops.boxes import corner_scale, decode, suppress
 from towerpack.ops.matching import match, multibox_loss
 from towerpack.ops.picture_files import picture_of
 from towerpack.training import SmartInit
@@ -33,6 +33,20 @@ _NETWORKS = {
 }
 networks: Registry[Any] = Registry("network", _NETWORKS)
 """Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`, by name."""
+
+OBJECTS: Final = (
+    tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
+    tf.TensorSpec([None, None], tf.int32, "true_class_ids"),
+    tf.TensorSpec([None, None], tf.bool, "crowd"),
+    tf.TensorSpec([None, None], tf.float32, "areas"),
+)
+"""Specs of the objects in each image of a batch."""
+
+
+def named(names: Sequence[str], detected: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Return the name of the class of each detection. It is empty for missing detections."""
+    texts = tf.gather(tf.constant(names), detected["class_ids"])
+    return tf.where(detected["scores"] > 0, texts, "")
 
 
 class DetectionModeler(Modeler):
@@ -74,10 +88,7 @@ class DetectionModeler(Modeler):
     def inputs(self) -> list[tf.TensorSpec]:
         return [
             tf.TensorSpec([None, *self.config.data.size, 3], tf.uint8, "image"),
-            tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
-            tf.TensorSpec([None, None], tf.int32, "true_class_ids"),
-            tf.TensorSpec([None, None], tf.bool, "crowd"),
-            tf.TensorSpec([None, None], tf.float32, "areas"),
+            *OBJECTS,
             tf.TensorSpec([None, 2], tf.int32, "size"),
         ]
 
@@ -103,7 +114,7 @@ class DetectionModeler(Modeler):
             score_threshold=model.score,
             iou_threshold=model.suppress,
         )
-        scale = tf.cast(tf.gather(size, [1, 0, 1, 0], axis=1), tf.float32)[:, None]
+        scale = corner_scale(size)
         for name, value in {
             **best._asdict(),
             "anchor_boxes": boxes,
@@ -147,12 +158,8 @@ class DetectionModeler(Modeler):
             def boxes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
                 spec = tf.TensorSpec(shape, tf.uint8)
                 detected = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
-                named = tf.gather(tf.constant(names), detected["class_ids"])
-                return {
-                    "boxes": detected["boxes"],
-                    "scores": detected["scores"],
-                    "classes": tf.where(detected["scores"] > 0, named, ""),
-                }
+                classes = named(names, detected)
+                return {"classes": classes, **{key: detected[key] for key in ("boxes", "scores")}}
 
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             return tf.function(boxes, input_signature=files, autograph=False)

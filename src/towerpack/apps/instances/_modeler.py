@@ -7,13 +7,14 @@ from typing import Any, Final
 import tensorflow as tf
 
 from towerpack.apps._modeler import Modeler
-from towerpack.apps.detection._modeler import DetectionReport
+from towerpack.apps.detection._modeler import OBJECTS, DetectionReport, named
 from towerpack.apps.instances._config import InstancesConfig
 from towerpack.apps.instances._inputter import MASK_SIDE, STRIDE, InstancesInputter
 from towerpack.callbacks import Inferencer
 from towerpack.checkpoint import read_torch_file
 from towerpack.config import Registry
 from towerpack.nn import expose, summary
+from towerpack.ops.boxes import corner_scale
 from towerpack.ops.geometry import scaled_tensor
 from towerpack.ops.picture_files import picture_of
 from towerpack.zoo.mask_rcnn import MEAN, STD, from_torch
@@ -70,10 +71,7 @@ class InstancesModeler(Modeler):
     def inputs(self) -> list[tf.TensorSpec]:
         return [
             tf.TensorSpec([None, None, None, 3], tf.uint8, "image"),
-            tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
-            tf.TensorSpec([None, None], tf.int32, "true_class_ids"),
-            tf.TensorSpec([None, None], tf.bool, "crowd"),
-            tf.TensorSpec([None, None], tf.float32, "areas"),
+            *OBJECTS,
             tf.TensorSpec([None, None, MASK_SIDE, MASK_SIDE], tf.uint8, "true_masks"),
             tf.TensorSpec([None, 2], tf.int32, "scaled"),
             tf.TensorSpec([None, 2], tf.int32, "size"),
@@ -100,13 +98,13 @@ class InstancesModeler(Modeler):
                 summary.moving_average(f"train/{name}_loss", loss)
             return self.with_decay(tf.add_n(list(losses.values())))
         detected = self.network.detect(pixels, scaled)
-        boxes = detected["boxes"] / _corners(scaled)
+        boxes = detected["boxes"] / corner_scale(scaled)
         for name, value in {
             **detected,
             "class_ids": tf.maximum(detected["class_ids"], 0),  # padding has score 0
             "boxes": boxes,
-            "boxes_px": boxes * _corners(size),
-            "true_boxes_px": true_boxes / _corners(scaled) * _corners(size),
+            "boxes_px": boxes * corner_scale(size),
+            "true_boxes_px": true_boxes / corner_scale(scaled) * corner_scale(size),
             "true_class_ids": true_class_ids,
             "true_masks": true_masks,
             "crowd": tf.cast(crowd, tf.int32),
@@ -136,8 +134,7 @@ class InstancesModeler(Modeler):
             def detect(file: tf.Tensor) -> dict[str, tf.Tensor]:
                 image, scaled = _fit(picture_of(file), **preprocessing)
                 detected = compute(image[None], scaled[None])
-                named = tf.gather(tf.constant(names), detected["class_ids"])
-                classes = tf.where(detected["scores"] > 0, named, "")
+                classes = named(names, detected)
                 return {"classes": classes[0], **{key: detected[key][0] for key in keys}}
 
             def instances(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -150,11 +147,6 @@ class InstancesModeler(Modeler):
 
         about = {"task": self.config.task, "class_names": names, "preprocessing": preprocessing}
         return {"serve": serve, "metadata": about}
-
-
-def _corners(size: tf.Tensor) -> tf.Tensor:
-    """Return sizes [n, 2] as factors of corners x1, y1, x2, y2: float32 [n, 1, 4]."""
-    return tf.cast(tf.gather(size, [1, 0, 1, 0], axis=1), tf.float32)[:, None]
 
 
 def _fit(image: tf.Tensor, short_edge: int, long_edge: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -93,9 +93,9 @@ class MapData(FunctionStage):
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             positions = range(window * _STREAM_BLOCK, window * _STREAM_BLOCK + len(datapoints))
-            rows = to_rows(map_block([*map(untraced, datapoints)], epoch, positions))
             if not context.traced:
-                return rows
+                return to_rows(map_block(datapoints, epoch, positions))
+            rows = to_rows(map_block([*map(untraced, datapoints)], epoch, positions))
             triples = zip(datapoints, rows, positions, strict=True)
             return [dp.mapped(row, mapper, epoch, position) for dp, row, position in triples]
 

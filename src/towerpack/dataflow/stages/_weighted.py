@@ -128,7 +128,7 @@ class RaceNode(PermutedNode):
         self._shares = shares
 
     def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
-        # The generator's exponential variates have the same bits on every machine, unlike `np.log`.
+        # Unlike `-np.log`, these variates rarely depend on the machine's mathematical library.
         times = stream(self.key, epoch).standard_exponential(len(self._shares))
         with np.errstate(all="ignore"):
             times /= self._shares
